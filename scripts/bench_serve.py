@@ -29,9 +29,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localspec.api.arguments import PairEngineFactory
 from localspec.chat.settings import ChatSettings
 from localspec.launch import LoadOptions, ResolvedPair
+from localspec.launch.engine_host import EngineHost
 from localspec.paths import package_data_dir
 from localspec.protocol.events import EngineExit, Round
 from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
@@ -181,7 +181,7 @@ def serve(target: Path, draft: Path, threads: int) -> None:
     pair = ResolvedPair(target, draft)
     request = LoadOptions(ctx=N_CTX, threads=threads).to_request(pair, "auto")
     options = ServerOptions(pair, "bench", ChatSettings(), port=0)
-    server = HttpServer(options, PairEngineFactory(request, probe=False))
+    server = HttpServer(options, EngineHost(request, probe=False))
     asyncio.run(server.serve(lambda _: print(server.port, flush=True)))
 
 

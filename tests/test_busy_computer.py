@@ -74,7 +74,7 @@ def measure(request: SettingsRequest) -> MeasuredCosts:
     return stored()
 
 
-def answer(engine: launch.MeasuredEngine, spec: str = "auto") -> None:
+def answer(engine: launch.EngineClient, spec: str = "auto") -> None:
     for _ in engine.generate(GenerateCommand("a", SamplingParams(temperature=0.0), 40, spec=spec)):
         pass
 

@@ -187,11 +187,6 @@ def in_the_linear_chat(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ch
             options = ChatLaunchOptions(lambda _: SettingsRequest(LoadCommand("target.gguf", None)))
             opening, waiting = Opening(run), iter(actions)
 
-            def load(request: SettingsRequest, **how: Any) -> ScriptedEngine:
-                engine = opening(request, on_worker=lambda _: None, **how)  # noqa: B023
-                assert isinstance(engine, ScriptedEngine)
-                return engine
-
             def type_line(_: str) -> str:
                 text, event = next(waiting, ("", REOPEN))  # noqa: B023
                 if event == REOPEN:
@@ -202,7 +197,7 @@ def in_the_linear_chat(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ch
                     monkeypatch.setattr(sys, "stdin", io.StringIO("d\n"))
                 return text
 
-            assert ChatLoop(options, view, load, type_line).run() == 0
+            assert ChatLoop(options, view, opening, type_line).run() == 0
             sessions.append(session)
     return sessions
 

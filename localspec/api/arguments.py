@@ -23,7 +23,7 @@ from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog
 from localspec.models.chat_template import builtin_templates
 from localspec.models.resolver import NotDownloadedError
-from localspec.protocol.events import EngineReady, Event, Notice
+from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import (
     ChatMessage,
     CountCommand,
@@ -34,7 +34,6 @@ from localspec.protocol.wire import (
     VerifyMode,
 )
 from localspec.speculation_methods import Spec
-from localspec.worker.engine_process import EngineProcess
 from localspec.worker_address import parse_addresses
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -313,27 +312,6 @@ def _to_message(given: Mapping[str, str] | ChatMessage) -> ChatMessage:
 
 
 # --- models and settings to load ------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PairEngineFactory:
-    """Loads the pair with the settings that fit at the time of loading."""
-
-    load_request: SettingsRequest
-    probe: bool
-
-    def __call__(
-        self, on_worker: Callable[[EngineProcess], None], notify: Callable[[Notice], None]
-    ) -> launch.MeasuredEngine:
-        """Raises as `launch.start_engine`."""
-
-        def forward_notice(event: Event) -> None:
-            if isinstance(event, Notice):
-                notify(event)
-
-        return launch.start_engine(
-            self.load_request, probe=self.probe, notify=forward_notice, on_worker=on_worker
-        )
 
 
 def check_pair_arguments(spec: str, seed: int | None, template: str | None) -> None:

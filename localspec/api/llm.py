@@ -20,8 +20,8 @@ from localspec.api.arguments import (
     expand_signature,
     parse_answer_options,
 )
-from localspec.api.engine_thread import AnswerJob, EngineJob, EngineThread
-from localspec.api.stream import Stream
+from localspec.api.stream import AnswerJob, PythonJob, Stream, stream_pieces
+from localspec.launch.engine_host import EngineHost
 from localspec.protocol.events import EngineReady, Notice
 from localspec.speculation_methods import Spec
 
@@ -67,20 +67,18 @@ class LLM:
         self._pair = arguments.resolve_files(self._name, draft, pull=pull)
         arguments.check_drafter(self._pair, spec)
         load_request = arguments.build_load_request(self._pair, spec, machine)
-        self._engine_thread = EngineThread(
-            arguments.PairEngineFactory(load_request, probe=spec == self._pair.spec == "auto")
-        )
-        loading = EngineJob(lambda engine: engine.ready)
+        self._engine_host = EngineHost(load_request, probe=spec == self._pair.spec == "auto")
+        loading = PythonJob(lambda engine: engine.ready)
         try:
-            self._engine_thread.submit(loading)
+            self._engine_host.submit(loading)
             self._initial_ready = loading.result()
         except BaseException:
-            self._engine_thread.close()
+            self._engine_host.close()
             raise
         self.notices: tuple[Notice, ...] = (*loading.notices, *self._initial_ready.notices)
         """Notices of loading, with `message` and `hint`."""
-        # At exit, engine_thread closes all engines itself.
-        weakref.finalize(self, self._engine_thread.end).atexit = False
+        # At exit, engine_host closes all engines itself.
+        weakref.finalize(self, self._engine_host.end).atexit = False
 
     # --- answers --------------------------------------------------------------------------
 
@@ -148,39 +146,37 @@ class LLM:
         self, prompt: str | ChatMessages, **options: Unpack[AnswerOptions]
     ) -> AsyncGenerator[Piece, None]:
         """Like `stream`, for asyncio: `async for piece in llm.astream(…)`."""
-        from localspec.api import async_answers  # noqa: PLC0415  asyncio is slow to import
-
         job = AnswerJob(self._build_request(prompt, options))
-        async with aclosing(async_answers.stream_pieces(self._engine_thread, job)) as pieces:
+        async with aclosing(stream_pieces(self._engine_host, job)) as pieces:
             async for piece in pieces:
                 yield piece
 
     def count(self, prompt: str | ChatMessages, *, raw: bool = False) -> int:
         """Count the prompt tokens of a text or chat."""
         request = self._build_request(prompt, {"raw": raw})
-        job = EngineJob(lambda engine: engine.worker.count(request.build_count(engine.ready)))
-        self._engine_thread.submit(job)
+        job = PythonJob(lambda engine: engine.count(request.build_count(engine.ready)))
+        self._engine_host.submit(job)
         return job.result()
 
     def stop(self) -> None:
         """Stop the current answer, from any thread. Its caller receives the text so far."""
-        self._engine_thread.stop()
+        self._engine_host.stop()
 
     # --- the pair -------------------------------------------------------------------------
 
     @property
     def ready(self) -> EngineReady:
         """The loaded files, devices, effective settings and memory."""
-        return self._engine_thread.ready or self._initial_ready
+        return self._engine_host.ready or self._initial_ready
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called. Later requests raise UsageError."""
-        return self._engine_thread.closed
+        return self._engine_host.closed
 
     def close(self) -> None:
         """Stop the current answer and end the engine process. Waiting requests fail."""
-        self._engine_thread.close()
+        self._engine_host.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -226,18 +222,17 @@ class LLM:
     def _run_answer(self, request: AnswerRequest) -> Answer:
         job = AnswerJob(request)
         try:
-            self._engine_thread.submit(job)
+            self._engine_host.submit(job)
             return job.result()
         except BaseException:
-            self._engine_thread.stop(job)
+            self._engine_host.stop(job)
             raise
 
     def _start_stream(self, request: AnswerRequest) -> Stream:
-        job = AnswerJob(request)
-        self._engine_thread.submit(job)
-        return Stream(self._engine_thread, job, self)
+        return Stream(self._engine_host, AnswerJob(request), self)
 
     async def _await_answer(self, request: AnswerRequest) -> Answer:
-        from localspec.api import async_answers  # noqa: PLC0415  asyncio is slow to import
-
-        return await async_answers.await_answer(self._engine_thread, AnswerJob(request))
+        job = AnswerJob(request)
+        async for _ in stream_pieces(self._engine_host, job):
+            pass
+        return job.result()

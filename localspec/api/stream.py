@@ -1,12 +1,60 @@
-"""Streamed answers: an iterator of pieces that can be closed early."""
+"""Answers as jobs of an engine's thread, and their pieces as iterators that can be closed early."""
 
 from __future__ import annotations
 
-import queue
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from types import TracebackType
+from typing import TypeVar
 
-from localspec.api.answer import Answer, Piece
-from localspec.api.engine_thread import POLL_SECONDS, AnswerJob, EngineThread
+from localspec import hint_rewriting
+from localspec.api.answer import Answer, Piece, build_answer, split_pieces
+from localspec.chat.answer import GeneratedAnswer
+from localspec.chat.context_window import check_answer
+from localspec.chat.settings import LoadedModel
+from localspec.errors import LocalspecError
+from localspec.launch import Engine
+from localspec.launch.engine_host import POLL_SECONDS, EngineHost, EngineJob
+from localspec.protocol.events import EngineReady
+from localspec.protocol.wire import GenerateCommand
+
+_T = TypeVar("_T")
+
+
+class PythonJob(EngineJob[_T]):
+    """A job whose error names the arguments of Python in its hint."""
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """As of every job."""
+        if isinstance(error, LocalspecError):
+            error.hint = hint_rewriting.for_python(error.hint)
+        super().finish(error)
+
+
+class AnswerJob(PythonJob[Answer]):
+    """Generates an answer and puts out its pieces."""
+
+    def __init__(
+        self, build_request: Callable[[EngineReady], tuple[GenerateCommand, LoadedModel]]
+    ) -> None:
+        super().__init__(self._generate_answer)
+        self._build_request = build_request
+
+    def _generate_answer(self, engine: Engine) -> Answer:
+        request, loaded = self._build_request(engine.ready)
+        generated = GeneratedAnswer()
+        try:
+            for event in () if self.stop_requested else engine.generate(request):
+                generated.add(event)
+                for piece in split_pieces(event):
+                    self.put(piece)
+                check_answer(engine, event, lambda: self.stop_requested)
+        except LocalspecError as error:
+            error.said = generated.text
+            raise
+        return build_answer(generated, request, engine.ready, loaded, self.notices)
 
 
 class Stream:
@@ -16,11 +64,15 @@ class Stream:
     deleting the stream stops the answer; so does Ctrl+C while waiting for a piece.
     """
 
-    def __init__(self, engine_thread: EngineThread, job: AnswerJob, owner: object) -> None:
-        self._engine_thread, self._job = engine_thread, job
+    def __init__(self, host: EngineHost, job: AnswerJob, owner: object) -> None:
+        self._host, self._job = host, job
         self._owner = owner
         """Keeps the LLM alive as long as its stream."""
+        self._pieces: deque[Piece] = deque()
+        self._updated = threading.Event()
         self._closed = False
+        job.on_update = self._updated.set
+        host.submit(job)
 
     @property
     def answer(self) -> Answer:
@@ -32,12 +84,12 @@ class Stream:
 
     def stop(self) -> None:
         """Stop the answer, from any thread. Pieces already written are still returned."""
-        self._engine_thread.stop(self._job)
+        self._host.stop(self._job)
 
     def close(self) -> None:
         """Stop the answer and return no more pieces. From any thread; does not wait."""
         self._closed = True
-        self._engine_thread.stop(self._job)
+        self._host.stop(self._job)
 
     def __iter__(self) -> Stream:
         return self
@@ -45,26 +97,19 @@ class Stream:
     def __next__(self) -> Piece:
         """Raises as `LLM.generate`."""
         try:
-            piece = None if self._closed else self._next()
+            while not self._closed:
+                self._pieces += self._job.take()
+                if self._pieces:
+                    return self._pieces.popleft()
+                if self._job.has_ended:
+                    self._job.result()  # raises the job's error
+                    break
+                self._updated.wait(POLL_SECONDS)
+                self._updated.clear()
         except BaseException:
-            self._engine_thread.stop(self._job)
+            self._host.stop(self._job)
             raise
-        if piece is not None:
-            return piece
-        if not self._closed:
-            self._job.result()  # raises the job's error
         raise StopIteration
-
-    def _next(self) -> Piece | None:
-        while not self._closed:
-            try:
-                piece = self._job.pieces.get(timeout=POLL_SECONDS)
-            except queue.Empty:
-                continue
-            if piece is None:
-                self._job.pieces.put(None)  # for further calls
-            return piece
-        return None
 
     def __enter__(self) -> Stream:
         return self
@@ -78,4 +123,27 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        self._engine_thread.stop(self._job)
+        self._host.stop(self._job)
+
+
+async def stream_pieces(host: EngineHost, job: AnswerJob) -> AsyncGenerator[Piece, None]:
+    """Yield the pieces. Closing the generator stops the answer. Raises as `LLM.generate`."""
+    import asyncio  # noqa: PLC0415  slow to import
+
+    updated, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def on_update() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(updated.set)
+
+    job.on_update = on_update
+    host.submit(job)
+    try:
+        while not job.has_ended:
+            await updated.wait()
+            updated.clear()
+            for piece in job.take():
+                yield piece
+        job.result()  # raises the job's error
+    finally:
+        host.stop(job)  # no effect after the end

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
+from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import EngineExit, Event, Round, Token
+from localspec.protocol.events import EngineExit, Round, Token
 from localspec.protocol.wire import (
     GenerateCommand,
-    MeasuredCosts,
-    ProbeCommand,
     ReplayCommand,
     ReplayResult,
 )
@@ -138,19 +137,6 @@ def _explain_divergences(
 # --- Recording an answer, and replaying its passes without speculation.
 
 
-class ReplayEngine(Protocol):
-    """A loaded pair that can measure its passes and replay an answer."""
-
-    @property
-    def measured(self) -> MeasuredCosts | None: ...
-
-    def generate(self, request: GenerateCommand) -> Iterator[Event]: ...
-
-    def probe(self, probe: ProbeCommand) -> Iterator[Event]: ...
-
-    def replay(self, replay: ReplayCommand) -> ReplayResult: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
     request: GenerateCommand
@@ -189,7 +175,7 @@ class VerifyCancelled(Exception):  # noqa: N818  not an error
 class AnswerRecorder:
     """Records and replays answers; raises VerifyCancelled once `should_stop` returns true."""
 
-    def __init__(self, engine: ReplayEngine, should_stop: Callable[[], bool]) -> None:
+    def __init__(self, engine: Engine, should_stop: Callable[[], bool]) -> None:
         self._engine, self._should_stop = engine, should_stop
 
     def record(self, request: GenerateCommand) -> RecordedAnswer:

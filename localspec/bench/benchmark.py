@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
-from localspec import launch
 from localspec.bench import aggregation, paired_runs
 from localspec.bench.paired_runs import BenchRequest, BenchRun, RunProgress
 from localspec.bench.results import BenchReport
 from localspec.errors import LocalspecError
+from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import Event
 from localspec.protocol.wire import MeasuredCosts, ProbeCommand
 
 _DEFAULT_PASS_SECONDS = 0.05
 """Assumed cost of a pass before any measurement."""
-
-
-class BenchEngine(launch.Engine, Protocol):
-    def probe(self, probe: ProbeCommand) -> Iterator[Event]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +62,7 @@ def estimate_bench(request: BenchRequest, measured: MeasuredCosts | None) -> Ben
 
 
 def run_benchmark(
-    engine: BenchEngine,
+    engine: Engine,
     request: BenchRequest,
     should_stop: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import field
-from typing import Protocol
 
 from localspec.fit.speedup_model import SpeculationCosts, interpolate_curve
+from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import Event, Round
+from localspec.protocol.events import Round
 from localspec.protocol.wire import DraftScore, GenerateCommand, MeasuredCosts, ScoreDraftCommand
 
 DRAFT_LENGTHS = tuple(range(1, 9))
-
-
-class AnswerSource(Protocol):
-    def generate(self, request: GenerateCommand) -> Iterator[Event]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +54,7 @@ class DraftJudgement:
 
 
 def record_answers(
-    engine: AnswerSource, requests: Sequence[GenerateCommand], max_tokens: int
+    engine: Engine, requests: Sequence[GenerateCommand], max_tokens: int
 ) -> Iterator[ScoreDraftCommand]:
     """Answer the requests until the answers have `max_tokens` together."""
     left = max_tokens

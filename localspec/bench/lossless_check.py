@@ -11,7 +11,6 @@ from dataclasses import replace
 from localspec.bench.answer_comparison import (
     AnswerRecorder,
     ComparedPart,
-    ReplayEngine,
     SpeculationVariant,
     VerifyCancelled,
     compare_prompt,
@@ -24,6 +23,7 @@ from localspec.bench.verify_report import (
     WidthDifference,
 )
 from localspec.errors import PromptTooLongError
+from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import GenerateCommand, ProbeCommand, SamplingParams, VerifyMode
 
@@ -73,7 +73,7 @@ class VerifyEffort:
 
 
 def check_lossless(
-    engine: ReplayEngine,
+    engine: Engine,
     *,
     has_draft_model: bool,
     effort: VerifyEffort | None = None,

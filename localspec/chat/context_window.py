@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from localspec import units
 from localspec.chat import settings
@@ -18,6 +17,7 @@ from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.thinking import strip_thinking
 from localspec.errors import LocalspecError, PromptTooLongError
+from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Prefill, Round
 from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand
@@ -34,31 +34,15 @@ _SUMMARY_PROMPT = (
 )
 
 
-class AnsweringEngine(Protocol):
-    def generate(self, request: GenerateCommand) -> Iterator[Event]: ...
+def check_answer(engine: Engine, event: Event, is_stopped: Callable[[], bool]) -> None:
+    """Called after each event of an answer. Raises if the engine has exited.
 
-    def stop(self) -> None: ...
-
-
-class ChatEngine(AnsweringEngine, Protocol):
-    """A loaded pair that can also count tokens."""
-
-    def count(self, count: CountCommand) -> int: ...
-
-
-def run_request(
-    engine: AnsweringEngine, request: GenerateCommand, is_stopped: Callable[[], bool]
-) -> Iterator[Event]:
-    """Yield the events of one request. Raises after the event if the engine has exited.
-
-    Stops the engine again after an event: the first stop may have come before the request.
+    Stops the engine again: the first stop may have come before the request.
     """
-    for event in engine.generate(request):
-        yield event
-        if isinstance(event, EngineExit):
-            raise exit_causes.exit_error(event)
-        if is_stopped() and not isinstance(event, GenerationFinished):
-            engine.stop()
+    if isinstance(event, EngineExit):
+        raise exit_causes.exit_error(event)
+    if is_stopped() and not isinstance(event, GenerationFinished):
+        engine.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +97,7 @@ class AnswerGenerator:
 
     def __init__(
         self,
-        engine: ChatEngine,
+        engine: Engine,
         conversation: Conversation,
         options: RequestOptions,
         choose_policy: OverflowChooser = lambda _: "stop",
@@ -129,18 +113,17 @@ class AnswerGenerator:
     def stream(self) -> Iterator[AnswerDelta]:
         """Yield the engine's events, and a notice whenever turns are left out.
 
-        Raises PromptTooLongError if the question does not fit, and as `run_request`.
+        Raises PromptTooLongError if the question does not fit, and as `check_answer`.
         """
-        for event in self._stream_events():
-            yield self._stats.add(event)
-
-    def _stream_events(self) -> Iterator[Event]:
-        if not self._has_room() and not (yield from self._make_room_for_question()):
-            yield GenerationFinished("cancelled")
+        if self._is_stopped() or not (
+            self._has_room() or (yield from self._make_room_for_question())
+        ):
+            yield self._stats.add(GenerationFinished("cancelled"))
             return
         while (end := (yield from self._generate_until_full())) is not None:
             if self._is_stopped() or not (yield from self._make_room(self._describe_overflow())):
-                yield replace(end, reason="cancelled") if self._is_stopped() else end
+                end = replace(end, reason="cancelled") if self._is_stopped() else end
+                yield self._stats.add(end)
                 return
 
     # --- one engine request ---------------------------------------------------------------
@@ -155,7 +138,7 @@ class AnswerGenerator:
         )
         return replace(request, begun=tuple(token.id for token in self._answer.tokens))
 
-    def _generate_until_full(self) -> Generator[Event, None, GenerationFinished | None]:
+    def _generate_until_full(self) -> Generator[AnswerDelta, None, GenerationFinished | None]:
         """Yield events until the answer ends or the context is full.
 
         If the context is full, the final event is returned, not yielded. Round numbers continue
@@ -164,13 +147,14 @@ class AnswerGenerator:
         self.request = self._build_request()
         end: GenerationFinished | None = None
         first_round = len(self._answer.rounds)
-        for event in run_request(self._engine, self.request, self._is_stopped):
+        for event in self._engine.generate(self.request):
             if isinstance(event, Round):
                 event = replace(event, n=first_round + event.n)  # noqa: PLW2901
             if isinstance(event, GenerationFinished) and event.reason == "context":
                 end = event
             else:
-                yield event
+                yield self._stats.add(event)
+            check_answer(self._engine, event, self._is_stopped)
         return end
 
     # --- making room ----------------------------------------------------------------------
@@ -228,7 +212,7 @@ class AnswerGenerator:
             self._count_tokens(), self._n_ctx, turns, bool(self._answer.rounds), choices
         )
 
-    def _make_room_for_question(self) -> Generator[Event, None, bool]:
+    def _make_room_for_question(self) -> Generator[AnswerDelta, None, bool]:
         """Return False if the user stopped the answer. Raises PromptTooLongError."""
         overflow = self._describe_overflow()
         if (yield from self._make_room(overflow)) or self._is_stopped():
@@ -241,7 +225,7 @@ class AnswerGenerator:
             "Shorten it, or load the model with a larger context.",
         )
 
-    def _make_room(self, overflow: ContextOverflow) -> Generator[Event, None, bool]:
+    def _make_room(self, overflow: ContextOverflow) -> Generator[AnswerDelta, None, bool]:
         """Apply the overflow policy. Returns whether there is room now."""
         if not overflow.droppable_turns or self._count_without_earlier_turns() >= self._n_ctx:
             return False
@@ -259,7 +243,7 @@ class AnswerGenerator:
         if dropped is None:
             return False
         self._conversation.dropped = dropped
-        yield _overflow_notice(dropped, self._n_ctx, policy)
+        yield self._stats.add(_overflow_notice(dropped, self._n_ctx, policy))
         return True
 
     def _choose_dropped(self, spare: int = 0) -> DroppedTurns | None:
@@ -289,14 +273,17 @@ class AnswerGenerator:
     def _summary_limit(self) -> int:
         return max(8, min(_MAX_SUMMARY_TOKENS, self._n_ctx // 8))
 
-    def _summarise(self, dropped: DroppedTurns) -> Generator[Event, None, DroppedTurns | None]:
+    def _summarise(
+        self, dropped: DroppedTurns
+    ) -> Generator[AnswerDelta, None, DroppedTurns | None]:
         """Add a summary to the dropped turns. Returns None if the model wrote none that fits."""
         messages, skipped = self._build_summary_messages(dropped)
         if not messages:
             return None
         turns = units.count(dropped.turns - self._dropped_count() - skipped, "turn")
         rest = f" ({units.count(skipped, 'older turn')} skipped: too long)" if skipped else ""
-        yield Notice("info", "context-summarising", f"Summarising {turns} …{rest}")
+        notice = Notice("info", "context-summarising", f"Summarising {turns} …{rest}")
+        yield self._stats.add(notice)
         request = replace(
             self.request,
             messages=messages,

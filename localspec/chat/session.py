@@ -20,7 +20,6 @@ from localspec.chat import export
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer, replay_turn
 from localspec.chat.context_window import (
     AnswerGenerator,
-    ChatEngine,
     OverflowChooser,
     RequestOptions,
 )
@@ -99,7 +98,7 @@ class ChatSession:
         self.is_answering = self._stop_requested = False
         self.withdrawn_question: str | None = None
         """Set if the last turn was withdrawn: its question, or empty if that was not typed."""
-        self._engine: ChatEngine | None = None  # the one that answers now
+        self._engine: Engine | None = None  # the one that answers now
         self._last_request: GenerateCommand | None = None
         self._exported_paths: set[Path] = set()
 
@@ -335,7 +334,7 @@ class ChatSession:
 
     def stream_answer(
         self,
-        engine: ChatEngine,
+        engine: Engine,
         choose_policy: OverflowChooser = lambda _: "stop",
         *,
         probabilities: bool = False,

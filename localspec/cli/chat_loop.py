@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Protocol, TextIO
+from typing import TextIO
 
 import click
 
 from localspec import launch
 from localspec.chat import session_commands, slash_commands
-from localspec.chat.context_window import ChatEngine, ContextOverflow
+from localspec.chat.context_window import ContextOverflow
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import OverflowPolicy
 from localspec.chat.slash_commands import CommandCall, UnknownCommand
@@ -27,6 +27,7 @@ from localspec.cli.slash_handlers import LinearChatView
 from localspec.cli.speculation_text import AnswerStats
 from localspec.errors import LocalspecError, PromptTooLongError
 from localspec.fit.advisor import SettingsRequest
+from localspec.launch import Engine, StartEngine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Event, encode
 from localspec.sanitize import sanitize
@@ -54,18 +55,6 @@ class ChatLaunchOptions:
     """Lines to show when a saved chat is continued."""
 
 
-class LoadedEngine(launch.Engine, ChatEngine, Protocol):
-    def close(self) -> None: ...
-
-
-class EngineLoader(Protocol):
-    """Blocks until the pair is loaded and measured."""
-
-    def __call__(
-        self, request: SettingsRequest, *, probe: bool, notify: Callable[[Event], None]
-    ) -> LoadedEngine: ...
-
-
 class ChatLoop:
     """A chat on a terminal.  The conversation survives a crash of the engine."""
 
@@ -73,13 +62,13 @@ class ChatLoop:
         self,
         launch_options: ChatLaunchOptions,
         view: LinearChatView,
-        load_engine: EngineLoader = launch.start_engine,
+        load_engine: StartEngine = launch.start_engine,
         read_line: Callable[[str], str] = input,
     ) -> None:
         self._launch_options, self._view, self._load_engine = launch_options, view, load_engine
         self.session: ChatSession = view.session
         self._print = view.print_line
-        self._engine: LoadedEngine | None = None
+        self._engine: Engine | None = None
         self._loaded_key: object = None
         """The `ChatSession.load_key` of the last load."""
         self._message_prompt = ReadlinePrompt("You: " if view.style.plain else "> ", read_line)
@@ -103,7 +92,7 @@ class ChatLoop:
                 self._print_notices()
                 self._close_engine()
 
-    def _start_engine(self) -> LoadedEngine:
+    def _start_engine(self) -> Engine:
         options, session = self._launch_options, self.session
         probe = session.settings.spec == "auto" and session.choice.spec == "auto"
         request = options.build_load_request(session)
@@ -275,7 +264,7 @@ class ChatLoop:
             self._print_status(engine, stopped_ms)
         return None
 
-    def _stream_answer(self, engine: LoadedEngine, printer: ChatAnswerPrinter) -> float | None:
+    def _stream_answer(self, engine: Engine, printer: ChatAnswerPrinter) -> float | None:
         """Stream the answer; returns the ms from Ctrl+C to the end, None without Ctrl+C."""
 
         def choose(overflow: ContextOverflow) -> OverflowPolicy:
@@ -293,7 +282,7 @@ class ChatLoop:
                     stopped_ms = self._interrupts.elapsed_ms
         return stopped_ms
 
-    def _print_status(self, engine: LoadedEngine, stopped_ms: float | None) -> None:
+    def _print_status(self, engine: Engine, stopped_ms: float | None) -> None:
         """Print the status line of an answer, and hints about its end."""
         session, style = self.session, self._view.style
         assert session.loaded is not None

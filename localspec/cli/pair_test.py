@@ -19,7 +19,7 @@ from localspec.cli.history import open_history
 from localspec.cli.progress_line import ProgressLine
 from localspec.cli.table import format_columns
 from localspec.errors import NotFoundError, UsageError
-from localspec.launch.start import MeasuredEngine
+from localspec.launch import Engine
 from localspec.protocol.events import Prefill
 from localspec.protocol.wire import (
     ChatMessage,
@@ -60,7 +60,7 @@ def run(target: str, drafts: Sequence[str], given: dict[str, Any]) -> list[Draft
 
 
 @contextmanager
-def _engine(target: str, draft: str, given: dict[str, Any]) -> Iterator[MeasuredEngine]:
+def _engine(target: str, draft: str, given: dict[str, Any]) -> Iterator[Engine]:
     choice = launch.resolve_pair(target, draft)
     request = options.build_load_request(choice, given | {"spec": "auto"})
     engine = launch.start_engine(request)
@@ -70,7 +70,7 @@ def _engine(target: str, draft: str, given: dict[str, Any]) -> Iterator[Measured
         engine.close()
 
 
-def _find_answers(engine: MeasuredEngine, given: dict[str, Any]) -> list[ScoreDraftCommand]:
+def _find_answers(engine: Engine, given: dict[str, Any]) -> list[ScoreDraftCommand]:
     """Kept answers with --chats, else new ones."""
     loaded = LoadedModel.from_ready(engine.ready)
     if given["chats"]:
@@ -136,9 +136,7 @@ def _find_prompts(given: dict[str, Any]) -> Iterator[str]:
             yield from workload.prompts[number : number + 1]
 
 
-def _judge(
-    engine: MeasuredEngine, draft: str, answers: Sequence[ScoreDraftCommand]
-) -> DraftJudgement:
+def _judge(engine: Engine, draft: str, answers: Sequence[ScoreDraftCommand]) -> DraftJudgement:
     is_lookup = draft == _LOOKUP
     kind = _LOOKUP if is_lookup else str(engine.ready.settings["draft_kind"])
     drafter: Literal["model", "lookup"] = "lookup" if is_lookup else "model"

@@ -18,7 +18,7 @@ import click
 
 from localspec import config, launch
 from localspec.chat import presets
-from localspec.chat.context_window import run_request
+from localspec.chat.context_window import check_answer
 from localspec.chat.conversation import Conversation
 from localspec.chat.history import SavedChat
 from localspec.chat.session import ChatSession
@@ -205,12 +205,12 @@ def _stream_answer(
 ) -> int:
     printer = AnswerPrinter(print_options, engine.ready)
     with stop_on_interrupt(engine.stop) as is_stopped:
-        events = run_request(engine, request, is_stopped)
         try:
-            for event in itertools.chain((engine.ready,), events):
+            for event in itertools.chain((engine.ready,), engine.generate(request)):
                 if events_file is not None:
                     events_file.write(encode(event) + "\n")
                 printer.on_event(event)
+                check_answer(engine, event, is_stopped)
         except LocalspecError as error:
             error.said = printer.answer.text
             raise

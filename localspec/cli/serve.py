@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec import launch
-from localspec.api.arguments import PairEngineFactory
 from localspec.cli import global_options, options
 from localspec.errors import StorageError, UsageError
 from localspec.launch import recent_pairs
+from localspec.launch.engine_host import EngineHost
 from localspec.models.chat_template import builtin_templates
 from localspec.protocol.events import EngineReady
 from localspec.sanitize import sanitize
@@ -127,8 +127,8 @@ def command(model: str | None, **given: Any) -> int:
         given["port"],
         given["max_waiting"],
     )
-    factory = PairEngineFactory(options.build_load_request(choice, given), probe=True)
-    server = http_server.HttpServer(server_options, factory, _make_log(given).write)
+    host = EngineHost(options.build_load_request(choice, given), probe=True)
+    server = http_server.HttpServer(server_options, host, _make_log(given).write)
     printer = ServerPrinter(server_options.name, server.url, quiet=given["quiet"])
     if _has_board(given):
         return _run_board(http_server.ServerThread(server))

@@ -35,6 +35,7 @@ from localspec.protocol.wire import (
     ContextSettings,
     CountCommand,
     DraftScore,
+    EngineCommand,
     FlashAttention,
     GenerateCommand,
     InspectCommand,
@@ -46,6 +47,8 @@ from localspec.protocol.wire import (
     ReplayResult,
     ScoreDraftCommand,
     SplitMode,
+    TokenizeCommand,
+    TokenizeResult,
 )
 from localspec.sanitize import sanitize
 from localspec.speculation_methods import WITHOUT_DRAFT
@@ -134,20 +137,49 @@ class LoadOptions:
 
 
 class Engine(Protocol):
-    """A loaded pair."""
+    """A loaded pair that runs one command at a time: `EngineClient`, or a fake of the tests."""
 
-    ready: EngineReady
+    @property
+    def ready(self) -> EngineReady: ...
 
     @property
     def measured(self) -> MeasuredCosts | None:
         """The measured pass costs of the pair on this machine."""
         ...
 
+    @property
+    def alive(self) -> bool: ...
+
     def generate(self, request: GenerateCommand) -> Iterator[Event]: ...
+
+    def count(self, count: CountCommand) -> int: ...
+
+    def tokenize(self, tokenize: TokenizeCommand) -> TokenizeResult: ...
+
+    def inspect(self, inspect: InspectCommand) -> tuple[TokenScore, ...]: ...
+
+    def probe(self, probe: ProbeCommand) -> Iterator[Event]: ...
+
+    def replay(self, replay: ReplayCommand) -> ReplayResult: ...
+
+    def score_draft(self, command: ScoreDraftCommand) -> DraftScore: ...
 
     def stop(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class StartEngine(Protocol):
+    """`start_engine`, or a fake of the tests."""
+
+    def __call__(
+        self,
+        request: SettingsRequest,
+        *,
+        probe: bool,
+        notify: Callable[[Event], None],
+        on_worker: Callable[[Engine], None] = ...,
+    ) -> Engine: ...
 
 
 def start_engine(
@@ -155,13 +187,13 @@ def start_engine(
     *,
     probe: bool = False,
     notify: Callable[[Event], None] = lambda _: None,
-    on_worker: Callable[[EngineProcess], None] = lambda _: None,
-) -> MeasuredEngine:
+    on_worker: Callable[[EngineClient], None] = lambda _: None,
+) -> EngineClient:
     """Load the pair in a separate process, with the costs measured in earlier runs.
 
     With `probe`, the engine stays: it keeps other conversations in RAM, and measures thread counts
     and pass costs when idle, if they were not measured on a quiet computer. `notify` receives
-    warnings, `on_worker` the process before it loads, so that another thread can close it. Raises
+    warnings, `on_worker` the engine before it loads, so that another thread can close it. Raises
     as `choose_settings`, and the errors of the engine.
     """
     settings = request if isinstance(request, SettingsRequest) else SettingsRequest(request)
@@ -173,22 +205,22 @@ def start_engine(
     _warn(load, notify)
     local_files.verify_packaged(Path(load.target))
     store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
-    key = measurements.make_key(load)
-    costs, worker = store.read_costs(key), EngineProcess()
-    on_worker(worker)
+    engine = EngineClient(store, measurements.make_key(load))
+    on_worker(engine)
     try:
-        is_measured = costs is not None and _is_complete(costs, load)
+        is_measured = engine.measured is not None and _is_complete(engine.measured, load)
         command = replace(
             load,
-            measured=costs,
+            measured=engine.measured,
             threads=None if is_measured else _find_threads(store, advice),
             measure_when_idle=probe and not is_measured,
             snapshot_bytes=_snapshot_bytes(advice) if probe else 0,
         )
-        _load_pair(worker, command, advice)
-        return MeasuredEngine(worker, store, key, costs, advice, head_notice=settings.draft_note)
+        _load_pair(engine, command, advice)
+        engine.add_notices(advice, settings.draft_note)
+        return engine
     except BaseException:
-        worker.close()
+        engine.close()
         raise
 
 
@@ -310,10 +342,10 @@ def _does_not_fit_error(advisor: SettingsAdvisor, fit: FitReport, name: str) -> 
     return DoesNotFitError(message, f"{hint} Details: localspec fit. Load anyway: run --anyway")
 
 
-def _load_pair(worker: EngineProcess, load: LoadCommand, advice: SettingsAdvice | None) -> None:
+def _load_pair(engine: EngineClient, load: LoadCommand, advice: SettingsAdvice | None) -> None:
     """Load, and add the memory estimate to an out-of-memory error."""
     try:
-        worker.load(load)
+        engine.load(load)
     except OutOfMemoryError as error:
         if advice is None:
             raise
@@ -336,33 +368,33 @@ def _settings_notices(advice: SettingsAdvice) -> Iterator[Notice]:
         yield Notice("info", EXACT_NOTICE, advice.exact_note)
 
 
-class MeasuredEngine:
+class EngineClient(EngineProcess):
     """An engine that saves its measurements after answers, at most once per `_SAVE_INTERVAL`.
 
     Costs measured while other programs used the CPUs do not replace trusted ones.
     """
 
-    def __init__(
-        self,
-        worker: EngineProcess,
-        store: measurements.MeasurementStore,
-        key: str,
-        initial: MeasuredCosts | None = None,
-        advice: SettingsAdvice | None = None,
-        *,
-        head_notice: str = "",
-    ) -> None:
-        self._worker, self._store, self._key, self._initial = worker, store, key, initial
-        is_local = advice is not None and not advice.fit.load.target_settings.workers
-        self._pair_reads = _summarize_reads(advice.fit.load) if advice and is_local else None
+    def __init__(self, store: measurements.MeasurementStore, key: str) -> None:
+        """`key`: of the pair's measurements in the store."""
+        super().__init__()
+        self._store, self._key = store, key
+        self.measured = self._initial = initial = store.read_costs(key)
+        self._pair_reads: measurements.PairReads | None = None
         self._saved_at = -_SAVE_INTERVAL
-        self._saved: MeasuredCosts | None = None
+        self._saved = initial
         self._trusted = initial if initial and measurements.is_trusted(initial) else None
-        self._cpu_load = OtherCpuLoad(worker.pid, os.getpid())
+        self._cpu_load = OtherCpuLoad(self.pid, os.getpid())
+        self._began = 0.0
         self._other_load: float | None = None
         if initial is not None:  # an unknown load counts as a busy computer
             self._other_load = 1.0 if initial.other_load is None else initial.other_load
-        self.ready = self._add_prediction(worker.ready, advice) if advice else worker.ready
+
+    def add_notices(self, advice: SettingsAdvice | None, head_notice: str) -> None:
+        """Add to `ready` what only this process knows. Called once, when the pair is loaded."""
+        if advice is not None:
+            if not advice.fit.load.target_settings.workers:
+                self._pair_reads = _summarize_reads(advice.fit.load)
+            self.ready = self._add_prediction(self.ready, advice)
         if head_notice and self.ready.draft:
             notice = Notice("info", HEAD_NOTICE, head_notice)
             self.ready = replace(self.ready, notices=(*self.ready.notices, notice))
@@ -380,46 +412,31 @@ class MeasuredEngine:
         memory = ready.memory | {"predicted": sum(predicted.values())}
         return replace(ready, memory=memory, notices=(*ready.notices, *_settings_notices(advice)))
 
-    @property
-    def worker(self) -> EngineProcess:
-        return self._worker
-
-    @property
-    def measured(self) -> MeasuredCosts | None:
-        return self._worker.measured or self._initial
-
-    def generate(self, request: GenerateCommand) -> Iterator[Event]:
-        self._cpu_load.start()
-        began = time.monotonic()
-        yield from self._worker.generate(request)
-        if (measured := self._worker.measured) is not None:
-            n_passes = (time.monotonic() - began) * 1e3 / measured.t1_ms
-            self._record_load(_WEIGHT_BEFORE**n_passes)
-        if time.monotonic() - self._saved_at >= _SAVE_INTERVAL:
-            self._save_if_changed()
-
-    def count(self, count: CountCommand) -> int:
-        return self._worker.count(count)
-
-    def inspect(self, inspect: InspectCommand) -> tuple[TokenScore, ...]:
-        return self._worker.inspect(inspect)
-
-    def probe(self, probe: ProbeCommand) -> Iterator[Event]:
-        self._cpu_load.start()
-        yield from self._worker.probe(probe)
-        self._record_load(0.0)
+    def close(self) -> None:
         self._save_if_changed()
+        super().close()
 
-    def replay(self, replay: ReplayCommand) -> ReplayResult:
-        return self._worker.replay(replay)
+    # --- measuring ------------------------------------------------------------------------
 
-    def score_draft(self, command: ScoreDraftCommand) -> DraftScore:
-        return self._worker.score_draft(command)
+    def _on_start(self, command: EngineCommand) -> None:
+        if isinstance(command, GenerateCommand | ProbeCommand):
+            self._cpu_load.start()
+            self._began = time.monotonic()
+
+    def _on_done(self, command: EngineCommand) -> None:
+        if isinstance(command, ProbeCommand):
+            self._record_load(0.0)
+            self._save_if_changed()
+        elif isinstance(command, GenerateCommand):
+            if self.measured is not None and self.measured is not self._initial:
+                n_passes = (time.monotonic() - self._began) * 1e3 / self.measured.t1_ms
+                self._record_load(_WEIGHT_BEFORE**n_passes)
+            if time.monotonic() - self._saved_at >= _SAVE_INTERVAL:
+                self._save_if_changed()
 
     def _save_if_changed(self) -> None:
-        measured = self._worker.measured
-        if measured is not None and measured is not self._saved:
-            self._save(measured)
+        if self.measured is not None and self.measured is not self._saved:
+            self._save(self.measured)
 
     def _save(self, measured: MeasuredCosts) -> None:
         costs = replace(measured, other_load=self._other_load)
@@ -441,10 +458,3 @@ class MeasuredEngine:
             return
         before = load if self._other_load is None else self._other_load
         self._other_load = round(load + weight_before * (before - load), 3)
-
-    def stop(self) -> None:
-        self._worker.stop()
-
-    def close(self) -> None:
-        self._save_if_changed()
-        self._worker.close()

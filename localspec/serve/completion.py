@@ -162,7 +162,7 @@ class Completion:
             lambda engine: self._model.build_command(engine, prompt, self._options, seed_offset)
         )
         self._choices.append(Choice(events, markers, self._options.tools))
-        self._queue.submit(events.job)
+        self._queue.submit(events)
 
     @property
     def position(self) -> int:
@@ -252,7 +252,7 @@ class Completion:
     def _check_end(self, choice: Choice) -> None:
         """Raises ApiError if the engine failed, or the server ends."""
         try:
-            choice.events.job.result()
+            choice.events.result()
         except Exception as error:
             raise self._record_failure(error) from None
         if choice.finish_reason is None:
@@ -263,9 +263,9 @@ class Completion:
     def close(self) -> None:
         """Stop what is not done, and leave the queue. After the end it does nothing."""
         for choice in self._choices:
-            if not choice.events.job.is_done:
-                self._queue.stop(choice.events.job)
-            self._queue.forget(choice.events.job)
+            if not choice.events.is_done:
+                self._queue.stop(choice.events)
+            self._queue.forget(choice.events)
         if self._admission is not None:
             self._admission.release()
         self._end("cancelled", 499)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from localspec.api.engine_thread import EngineFactory, EngineJob, EngineThread, EngineTurns
-from localspec.chat.context_window import run_request
+from localspec.chat.context_window import check_answer
 from localspec.errors import PromptTooLongError
-from localspec.launch import MeasuredEngine
-from localspec.protocol.events import EngineReady, Event
+from localspec.launch import Engine
+from localspec.launch.engine_host import EngineHost, EngineJob
+from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import CountCommand, GenerateCommand
 from localspec.serve import api_error
 from localspec.serve.api_error import ApiError
@@ -25,58 +24,55 @@ MAX_WAITING = 16
 _MAX_RETRY_SECONDS = 30
 
 
-class AnswerEvents:
-    """The events of one answer of the engine thread, for an asyncio task."""
+class AsyncJob(EngineJob[T]):
+    """A job of the engine's thread for an asyncio task."""
 
-    def __init__(self, build: Callable[[MeasuredEngine], GenerateCommand]) -> None:
-        self._build = build
-        self._loop = asyncio.get_running_loop()
-        self._events: deque[Event] = deque()
-        self._updated = asyncio.Event()
-        self.job: EngineJob[None] = EngineJob(self._generate)
-        self.job.on_update = self._wake
+    def __init__(self, work: Callable[[Engine], T]) -> None:
+        super().__init__(work)
+        loop, self.updated = asyncio.get_running_loop(), asyncio.Event()
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether no more events will come."""
-        return self.job.is_done and not self._events
+        def on_update() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self.updated.set)
 
-    async def next_batch(self, timeout: float) -> list[Event]:
-        """The events since the last call; none after `timeout` seconds, or at the end.
+        self.on_update = on_update
 
-        Raises ApiError if the answer failed.
+    async def next_batch(self, timeout: float) -> list[Any]:
+        """The outputs since the last call; none after `timeout` seconds, or at the end.
+
+        Raises what the work raised.
         """
-        if not self._events and not self.job.is_done:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._updated.wait()
-            self._updated.clear()
-        if not self._events and self.job.is_done:
-            self.job.result()
-        batch = []
-        while self._events:
-            batch.append(self._events.popleft())
-        return batch
+        batch: list[Any] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while not (batch := self.take()) and not self.is_done:
+                    await self.updated.wait()
+                    self.updated.clear()
+        if not batch and self.has_ended:
+            self.result()
+        return batch or self.take()
 
-    # --- in the engine thread -------------------------------------------------------------
 
-    def _generate(self, engine: MeasuredEngine) -> None:
-        if self.job.stop_requested:
+class AnswerEvents(AsyncJob[None]):
+    """Puts out the events of one answer."""
+
+    def __init__(self, build: Callable[[Engine], GenerateCommand]) -> None:
+        super().__init__(self._generate)
+        self._build = build
+
+    def _generate(self, engine: Engine) -> None:
+        if self.stop_requested:
             return
         command = self._build(engine)
         try:
-            for event in run_request(engine, command, lambda: self.job.stop_requested):
-                self._events.append(event)
-                self._wake()
+            for event in engine.generate(command):
+                self.put(event)
+                check_answer(engine, event, lambda: self.stop_requested)
         except PromptTooLongError:
             raise _context_exceeded(engine, command) from None
 
-    def _wake(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._updated.set)
 
-
-def _context_exceeded(engine: MeasuredEngine, command: GenerateCommand) -> ApiError:
+def _context_exceeded(engine: Engine, command: GenerateCommand) -> ApiError:
     n_prompt = len(command.prompt_tokens) or engine.count(
         CountCommand(command.text, command.messages, command.template, command.think)
     )
@@ -85,16 +81,12 @@ def _context_exceeded(engine: MeasuredEngine, command: GenerateCommand) -> ApiEr
 
 
 class EngineQueue:
-    """One engine and the requests that wait for it. Used by the event loop's thread only."""
+    """The requests that wait for one engine. Used by the event loop's thread only."""
 
     def __init__(
-        self,
-        load_engine: EngineFactory,
-        max_waiting: int = MAX_WAITING,
-        turns: EngineTurns | None = None,
+        self, host: EngineHost, max_waiting: int = MAX_WAITING, *, owns_host: bool = True
     ) -> None:
-        """`turns`: as of `EngineThread`."""
-        self._thread = EngineThread(load_engine, lambda hint: hint, turns)
+        self.host, self._owns_host = host, owns_host
         self._max_admitted = max_waiting + 1
         self._admitted = 0
         self._mean_seconds = 1.0
@@ -115,6 +107,8 @@ class EngineQueue:
             raise api_error.shutting_down()
         if self.ready is None:
             raise api_error.loading()
+        if self.host.is_lost:
+            raise _host_closed()
         if self._admitted >= self._max_admitted:
             seconds = min(_MAX_RETRY_SECONDS, max(1, math.ceil(self._mean_seconds)))
             raise ApiError(
@@ -127,11 +121,11 @@ class EngineQueue:
 
     def submit(self, job: EngineJob[Any]) -> None:
         self._jobs.add(job)
-        self._thread.submit(job)
+        self.host.submit(job)
 
     def stop(self, job: EngineJob[Any]) -> None:
         """After the round in progress; a job that has not begun never begins."""
-        self._thread.stop(job)
+        self.host.stop(job)
 
     def forget(self, job: EngineJob[Any]) -> None:
         """Called after the end of a job."""
@@ -141,6 +135,8 @@ class EngineQueue:
         """The error for the client; after the second one in a row it should not try again."""
         if self.is_closing:
             return api_error.shutting_down()
+        if self.host.is_lost:
+            return _host_closed()
         failure = api_error.from_engine(error, may_retry=self._failures == 0)
         self._failures = self._failures + 1 if failure.status == 500 else 0
         return failure
@@ -148,7 +144,7 @@ class EngineQueue:
     def record_success(self) -> None:
         self._failures = 0
 
-    async def run(self, work: Callable[[MeasuredEngine], T]) -> T:
+    async def run(self, work: Callable[[Engine], T]) -> T:
         """Run short work in its turn. Raises ApiError."""
         with self.admit():
             try:
@@ -158,18 +154,11 @@ class EngineQueue:
             except Exception as error:
                 raise self.record_failure(error) from None
 
-    async def _run(self, work: Callable[[MeasuredEngine], T]) -> T:
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
-        job = EngineJob(work)
-
-        def on_update() -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(done.set)
-
-        job.on_update = on_update
+    async def _run(self, work: Callable[[Engine], T]) -> T:
+        job = AsyncJob(work)
         self.submit(job)
         try:
-            await done.wait()
+            await job.updated.wait()
             return job.result()
         finally:
             self.stop(job)
@@ -183,11 +172,17 @@ class EngineQueue:
 
     def end(self) -> None:
         """Begin to close the engine; does not wait."""
-        self._thread.end()
+        if self._owns_host:
+            self.host.end()
 
     def close(self) -> None:
         """Close the engine and wait for it."""
-        self._thread.close()
+        if self._owns_host:
+            self.host.close()
+
+
+def _host_closed() -> ApiError:
+    return ApiError(500, "The engine has stopped. Load the model again in the app: f5.")
 
 
 class Admission:

@@ -199,7 +199,7 @@ class ApiServer:
             parse_special=fields.flag("parse_special", default=True),
             pieces=fields.flag("with_pieces"),
         )
-        result = await self._run(request, lambda engine: engine.worker.tokenize(command))
+        result = await self._run(request, lambda engine: engine.tokenize(command))
         if not command.pieces:
             return JSONResponse({"tokens": list(result.tokens)})
         pieces = map(_piece_to_json, result.pieces)
@@ -214,7 +214,7 @@ class ApiServer:
         if max(tokens, default=0) >= model.n_vocab:
             raise invalid("tokens", "it contains tokens that this model does not have")
         command = DetokenizeCommand(tokens)
-        text = await self._run(request, lambda engine: engine.worker.detokenize(command))
+        text = await self._run(request, lambda engine: engine.detokenize(command))
         return JSONResponse({"content": text})
 
     async def _apply_template(self, request: Request) -> Response:
@@ -227,7 +227,7 @@ class ApiServer:
         tools = options.tools.tools if options.tools is not None else ""
         think = options.settings.think
         command = RenderCommand(prompt.messages, model.template, think, tools)
-        rendered = await self._run(request, lambda engine: engine.worker.render(command))
+        rendered = await self._run(request, lambda engine: engine.render(command))
         return JSONResponse({"prompt": rendered.text})
 
     async def _run(self, request: Request, work: Callable[[Any], T]) -> T:

@@ -17,10 +17,10 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from localspec.api.engine_thread import EngineFactory, EngineTurns
 from localspec.chat.settings import ChatSettings
 from localspec.errors import UsageError
 from localspec.launch import ResolvedPair
+from localspec.launch.engine_host import EngineHost
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady
 from localspec.serve.access_rules import AccessRules
@@ -100,19 +100,20 @@ class HttpServer:
     def __init__(
         self,
         options: ServerOptions,
-        load_engine: EngineFactory,
+        host: EngineHost,
         on_end: Callable[[RequestActivity], None] = lambda _: None,
-        turns: EngineTurns | None = None,
+        *,
+        owns_host: bool = True,
     ) -> None:
         """Bind the port. Raises UsageError if that is not possible.
 
-        `turns`: at an engine that others use too, and that is theirs.
+        `owns_host`: close its engine at the end.
         """
         self._options = options
         self._socket = _bind(options.rules.host, options.port)
         self.port: int = self._socket.getsockname()[1]
         self.activity = ServerActivity(on_end)
-        self._queue = EngineQueue(load_engine, options.max_waiting, turns)
+        self._queue = EngineQueue(host, options.max_waiting, owns_host=owns_host)
         self.api = ApiServer(self._queue, self.activity, options.rules)
         config = uvicorn.Config(
             self.api.app,
@@ -176,6 +177,10 @@ class HttpServer:
             options.name, options.pair, options.settings, ready, options.seed, options.template
         )
         on_ready(ready)
+
+    def set_host(self, host: EngineHost) -> None:
+        """When others load the pair again."""
+        self._queue.host = host
 
     def set_ready(self, ready: EngineReady) -> None:
         """After others have loaded the pair again, with another context perhaps."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from localspec.launch import MeasuredEngine
+from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import TokenizeCommand
 from localspec.serve.api_error import ApiError
@@ -28,7 +28,7 @@ class InfillInput:
 
 
 def build_infill_tokens(
-    engine: MeasuredEngine, given: InfillInput, fim: Mapping[str, int] | None, n_ctx: int
+    engine: Engine, given: InfillInput, fim: Mapping[str, int] | None, n_ctx: int
 ) -> tuple[int, ...]:
     """Other files, prefix and suffix, cut to what the context holds.
 
@@ -40,7 +40,7 @@ def build_infill_tokens(
         )
 
     def tokenize(text: str) -> list[int]:
-        return list(engine.worker.tokenize(TokenizeCommand(text, parse_special=False)).tokens)
+        return list(engine.tokenize(TokenizeCommand(text, parse_special=False)).tokens)
 
     # Of a long text, only what may fit is tokenized.
     limit = _MAX_CHARS_PER_TOKEN * n_ctx

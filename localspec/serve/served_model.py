@@ -12,7 +12,7 @@ from typing import Any
 from localspec import __version__
 from localspec.chat.conversation import Conversation
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
-from localspec.launch import MeasuredEngine, ResolvedPair
+from localspec.launch import Engine, ResolvedPair
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolFormat
 from localspec.models.gguf import header
@@ -146,7 +146,7 @@ class ServedModel:
             raise prompt_too_long(f"{prompt.n_bytes:,} characters", self.n_ctx, prompt.param)
 
     def build_command(
-        self, engine: MeasuredEngine, prompt: PromptInput, options: CompletionOptions, index: int
+        self, engine: Engine, prompt: PromptInput, options: CompletionOptions, index: int
     ) -> GenerateCommand:
         """The engine's request for one choice. May ask the engine, so call it in its turn."""
         settings, tools = options.choice_settings(index), options.tools
@@ -183,7 +183,7 @@ class ServedModel:
         )
 
     def _split_prefill(
-        self, engine: MeasuredEngine, messages: tuple[ChatMessage, ...]
+        self, engine: Engine, messages: tuple[ChatMessage, ...]
     ) -> tuple[tuple[ChatMessage, ...], tuple[int, ...]]:
         """A last message of the assistant is the beginning of the answer."""
         if not messages or messages[-1].role != "assistant":
@@ -191,7 +191,7 @@ class ServedModel:
         text = messages[-1].content
         begun = self.answer_tokens.find(text)
         if text and not begun:
-            begun = engine.worker.tokenize(TokenizeCommand(text, parse_special=False)).tokens
+            begun = engine.tokenize(TokenizeCommand(text, parse_special=False)).tokens
         return messages[:-1], begun
 
     @property

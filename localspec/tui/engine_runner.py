@@ -1,84 +1,33 @@
-"""Threads that load a pair and run its requests, and the messages they post to the screens."""
+"""The engine of the app: its jobs, and the messages they post to the screens."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from localspec import errors, launch
+from localspec import launch
 from localspec.chat.answer import AnswerDelta
 from localspec.chat.context_window import ContextOverflow, OverflowChooser
 from localspec.chat.settings import OverflowPolicy
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, StorageError
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import Engine
+from localspec.launch import Engine, StartEngine
+from localspec.launch.engine_host import EngineHost, EngineJob
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, Event, Notice, TokenScore
-from localspec.protocol.wire import (
-    CountCommand,
-    InspectCommand,
-    ProbeCommand,
-    ReplayCommand,
-    ReplayResult,
-)
+from localspec.protocol.wire import InspectCommand
 
 if TYPE_CHECKING:
-    from localspec.api.engine_thread import EngineTurns
+    from localspec.tui.shared_server import SharedServer
 
 PostMessage = Callable[[Message], object]
 """Thread-safe: a widget's `post_message`."""
 
-
-class ClosableEngine(Protocol):
-    """An engine that may still be loading."""
-
-    def close(self) -> None: ...
-
-
-class InspectableEngine(Engine, Protocol):
-    def count(self, count: CountCommand) -> int: ...
-
-    def inspect(self, inspect: InspectCommand) -> tuple[TokenScore, ...]: ...
-
-    def probe(self, probe: ProbeCommand) -> Iterator[Event]: ...
-
-    def replay(self, replay: ReplayCommand) -> ReplayResult: ...
-
-
-AnswerWriter = Callable[[InspectableEngine, OverflowChooser], Iterator[AnswerDelta]]
+AnswerWriter = Callable[[Engine, OverflowChooser], Iterator[AnswerDelta]]
 """Generates one answer on a background thread."""
-
-
-class PairLoader(Protocol):
-    """Blocks until the pair is loaded and measured."""
-
-    def __call__(
-        self,
-        request: SettingsRequest,
-        *,
-        probe: bool,
-        notify: Callable[[Event], None],
-        on_worker: Callable[[ClosableEngine], None],
-    ) -> InspectableEngine: ...
-
-
-class EngineSharer(Protocol):
-    """A server that uses the engine too."""
-
-    turns: EngineTurns
-
-    @property
-    def port(self) -> int: ...
-
-    def can_serve(self, request: SettingsRequest) -> bool: ...
-
-    def share(self, engine: InspectableEngine) -> InspectableEngine: ...
-
-    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,119 +38,127 @@ class AnswerEnded:
     """Whether the engine process has exited."""
 
 
+class LoadJob(EngineJob[Engine]):
+    """Posts `EngineLoadEvent`s, then `EngineLoaded` or `EngineLoadFailed`."""
+
+    def __init__(self, runner: EngineRunner, post: PostMessage) -> None:
+        super().__init__(lambda engine: engine)
+        self._runner, self._post, self._host = runner, post, runner.host
+
+    def notify(self, event: Event) -> None:
+        self._post(EngineLoadEvent(event))
+
+    def finish(self, error: BaseException | None = None) -> None:
+        super().finish(error)
+        if self._runner.host is not self._host:  # closed meanwhile
+            return
+        if error is None:
+            self._runner.show_loaded(self.result(), self._post)
+            return
+        self._runner.close_host()
+        if isinstance(error, OSError):  # a file was removed between the check and the load
+            what = f"A file cannot be read: {error.strerror}."
+            error = StorageError(what, "Check that it exists.")
+        if not isinstance(error, LocalspecError):
+            raise error
+        self._post(EngineLoadFailed(error))
+
+
 class EngineRunner:
     """One engine at a time, for one screen at a time.
 
-    The threads are daemons, not Textual workers: quitting must not wait for a load.
+    Its thread is a daemon, not a Textual worker: quitting must not wait for a load.
     """
 
-    def __init__(self, loader: PairLoader = launch.start_engine) -> None:
-        self._loader = loader
-        self._generation = 0
-        """Number of loads and closes; events of an older load are dropped."""
-        self.engine: InspectableEngine | None = None
-        self.server: EngineSharer | None = None
-        self._loaded_request: SettingsRequest | None = None
-        self._loading: ClosableEngine | None = None
+    def __init__(self, start: StartEngine = launch.start_engine) -> None:
+        self._start = start
+        self.host: EngineHost | None = None
+        """Of the engine that is loaded or loading."""
+        self.server: SharedServer | None = None
+        """Uses the engine too."""
+        self._request: SettingsRequest | None = None
+        self._closing_host: EngineHost | None = None
         self._closing: threading.Thread | None = None
-        self._inbox: list[AnswerDelta] = []
-        self._ended: AnswerEnded | None = None
+        self._job: EngineJob[AnswerEnded] | EngineJob[None] | None = None
+        """The last answer or inspection."""
         self._overflow_request: OverflowRequest | None = None
         """The last one posted by the answer's thread."""
-        self._lock = threading.Lock()
+
+    @property
+    def engine(self) -> Engine | None:
+        return self.host.engine if self.host is not None else None
 
     @property
     def has_engine(self) -> bool:
         """Whether an engine is loaded or loading."""
-        return self.engine is not None or self._loading is not None
+        return self.host is not None
 
     def load(self, request: SettingsRequest, post: PostMessage) -> None:
         """Posts `EngineLoaded` or `EngineLoadFailed`, and `EngineLoadEvent`s before that.
 
         If the same request is loaded already, posts `EngineLoaded` at once.
         """
-        if self.engine is not None and self._loaded_request == request:
+        if self.engine is not None and self._request == request:
             post(EngineLoaded(self.engine))
             return
-        self._close_for(request)
-        generation = self._generation
+        if self.server is not None and not self.server.can_serve(request):
+            self.stop_server()
+        self.close_host()
+        self._request, self._job = request, None
+        self.host = EngineHost(
+            request, probe=True, start=self._start, after=self._closing_host, reloads=False
+        )
+        if self.server is not None:
+            self.server.set_host(self.host)
+        self.host.submit(LoadJob(self, post))
 
-        def notify(event: Event) -> None:
-            post(EngineLoadEvent(event))
-
-        def on_worker(process: ClosableEngine) -> None:
-            self._loading = process
-            if generation != self._generation:  # `close` was called before the process existed
-                process.close()
-
-        closing = self._closing
-
-        def run_load() -> None:
-            if closing is not None:
-                closing.join()  # two pairs at once may not fit
-            try:
-                engine = self._loader(request, probe=True, notify=notify, on_worker=on_worker)
-            except (errors.LocalspecError, OSError) as error:
-                if generation == self._generation:
-                    post(EngineLoadFailed(_as_localspec_error(error)))
-                return
-            if generation != self._generation:
-                engine.close()
-                return
-            self.engine, self._loading = self._in_turns(engine), None
-            self._loaded_request = request
-            post(EngineLoaded(self.engine))
-
-        threading.Thread(target=run_load, daemon=True, name="open").start()
+    def show_loaded(self, engine: Engine, post: PostMessage) -> None:
+        if self.server is not None:
+            self.server.set_ready(engine.ready)
+        post(EngineLoaded(engine))
 
     def start_answer(self, write_answer: AnswerWriter, post: PostMessage) -> None:
         """Posts `DeltasReady` when `take_deltas` has something new."""
-        engine, generation = self.engine, self._generation
-        assert engine is not None, "no pair is loaded"
-        if self.server is not None and not self.server.turns.is_free:
+        host = self.host
+        assert host is not None, "no pair is loaded"
+        if self.server is not None and host.is_busy:
             text = "The server is answering a request; your answer is next."
             post(EngineLoadEvent(Notice("info", "turn", text)))
 
-        def put(delta: AnswerDelta | None, ended: AnswerEnded | None) -> None:
-            if generation == self._generation:  # else it belongs to a closed engine
-                self._put(delta, ended, post)
-
         def choose_policy(full: ContextOverflow) -> OverflowPolicy:
             self._overflow_request = request = OverflowRequest(full)
-            return request.wait() if post(request) else "stop"
+            if not post(request):
+                return "stop"
+            host.run_others(request.is_answered)
+            return request.decision
 
-        def work() -> None:
-            error: errors.LocalspecError | None = None
+        def write(engine: Engine) -> AnswerEnded:
+            error: LocalspecError | None = None
             engine_died = False
             try:
                 for delta in write_answer(engine, choose_policy):
                     engine_died = isinstance(delta.event, EngineExit)
-                    put(delta, None)
-            except errors.LocalspecError as failure:
+                    job.put(delta)
+            except LocalspecError as failure:
                 error = failure
-            if engine_died:
-                if self.engine is engine:
-                    self.engine = None
-                _close_quietly(engine)  # closes its pipes
-            put(None, AnswerEnded(error, engine_died))
+            if engine_died and self.host is host:
+                self.close_host()
+            return AnswerEnded(error, engine_died)
 
-        threading.Thread(target=work, daemon=True, name="answer").start()
-
-    def _put(self, delta: AnswerDelta | None, ended: AnswerEnded | None, post: PostMessage) -> None:
-        with self._lock:
-            was_empty = not self._inbox and self._ended is None
-            if delta is not None:
-                self._inbox.append(delta)
-            self._ended = ended
-        if was_empty:
-            post(DeltasReady())
+        self._job = job = EngineJob(write)
+        job.on_update = lambda: post(DeltasReady())
+        host.submit(job)
 
     def take_deltas(self) -> tuple[list[AnswerDelta], AnswerEnded | None]:
         """The deltas since the last call, and the end of the answer if it came after them."""
-        with self._lock:
-            deltas, self._inbox = self._inbox, []
-            ended, self._ended = self._ended, None
-        return deltas, ended
+        job = self._job
+        if job is None:
+            return [], None
+        is_done, deltas = job.is_done, job.take()
+        if not is_done:
+            return deltas, None
+        self._job = None
+        return deltas, job.result()
 
     def cancel_overflow_request(self) -> None:
         """Lets the answer's thread end although nobody answers its question."""
@@ -210,38 +167,42 @@ class EngineRunner:
 
     def inspect(self, inspect: InspectCommand, post: PostMessage) -> None:
         """Computes the probabilities of an answer afterwards; posts `AnswerInspected`."""
-        engine = self.engine
-        assert engine is not None, "no pair is loaded"
+        assert self.host is not None, "no pair is loaded"
 
-        def work() -> None:
+        def work(engine: Engine) -> None:
             try:
-                scores = engine.inspect(inspect)
-            except errors.LocalspecError as error:
+                scores = () if job.stop_requested else engine.inspect(inspect)
+            except LocalspecError as error:
                 post(AnswerInspected((), error))
             else:
                 post(AnswerInspected(scores))
 
-        threading.Thread(target=work, daemon=True, name="inspect").start()
+        self._job = job = EngineJob(work)
+        self.host.submit(job)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Runs work with the engine on its thread; the server's requests wait meanwhile."""
+        assert self.host is not None, "no pair is loaded"
+        self.host.submit(EngineJob(lambda _: work()))
 
     def stop_answer(self) -> None:
-        if self.engine is not None:
-            self.engine.stop()
+        """One that waits for its turn ends at once: stopped, it does not use the engine."""
+        job, host = self._job, self.host
+        if job is None or host is None:
+            return
+        if host.engine is not None and host.withdraw(job):
+            job.stop_requested = True
+            job.run(host.engine)
+            job.finish()
+        else:
+            host.stop(job)
 
-    # --- a server that shares the engine --------------------------------------------------
+    # --- the end --------------------------------------------------------------------------
 
     @property
     def server_note(self) -> str:
         """For the title of a chat; empty without a server."""
         return f"serving :{self.server.port}" if self.server is not None else ""
-
-    def share(self, server: EngineSharer) -> None:
-        """From now on the engine is used in turns. Called while it is idle."""
-        assert self.engine is not None, "no pair is loaded"
-        self.server = server
-        self.engine = self._in_turns(self.engine)
-
-    def _in_turns(self, engine: InspectableEngine) -> InspectableEngine:
-        return self.server.share(engine) if self.server is not None else engine
 
     def stop_server(self) -> None:
         """Does not wait."""
@@ -256,37 +217,18 @@ class EngineRunner:
         seconds.
         """
         self.stop_server()
-        self._close_engine(wait)
-
-    def _close_for(self, request: SettingsRequest) -> None:
-        """Close the engine; a server goes on with the same pair only."""
-        if self.server is not None and not self.server.can_serve(request):
-            self.stop_server()
-        self._close_engine()
-
-    def _close_engine(self, wait: float = 0.0) -> None:
-        self._generation += 1
-        engine, self.engine, self._loading = self.engine or self._loading, None, None
-        self.take_deltas()
-        if engine is not None:
-            self._closing = threading.Thread(
-                target=_close_quietly, args=(engine,), daemon=True, name="close"
-            )
-            self._closing.start()
+        self.close_host()
+        self._job = None
         if wait and self._closing is not None:
             self._closing.join(wait)
 
-
-def _close_quietly(engine: ClosableEngine) -> None:
-    with suppress(errors.LocalspecError):
-        engine.close()
-
-
-def _as_localspec_error(error: errors.LocalspecError | OSError) -> errors.LocalspecError:
-    """An OSError means that a file was removed between the check and the load."""
-    if isinstance(error, errors.LocalspecError):
-        return error
-    return errors.StorageError(f"A file cannot be read: {error.strerror}.", "Check that it exists.")
+    def close_host(self) -> None:
+        """Does not wait."""
+        host, self.host = self.host, None
+        if host is not None:
+            self._closing_host = host
+            self._closing = threading.Thread(target=host.close, daemon=True, name="close")
+            self._closing.start()
 
 
 class EngineLoaded(Message):
@@ -312,26 +254,22 @@ class EngineLoadEvent(Message):
 
 
 class DeltasReady(Message, bubble=False):
-    """`take_deltas` has something new.  Posted once until it is called."""
+    """`take_deltas` has something new."""
 
 
 class OverflowRequest(Message):
-    """The context is full; the answer's thread waits until `answer` is called."""
+    """The context is full; the answer waits until `answer` is called."""
 
     def __init__(self, full: ContextOverflow) -> None:
         super().__init__()
         self.full = full
+        self.decision: OverflowPolicy = "stop"
         self._answered = threading.Event()
-        self._decision: OverflowPolicy = "stop"
+        self.is_answered = self._answered.is_set
 
     def answer(self, decision: OverflowPolicy) -> None:
-        self._decision = decision
+        self.decision = decision
         self._answered.set()
-
-    def wait(self) -> OverflowPolicy:
-        """Called on the answer's thread."""
-        self._answered.wait()
-        return self._decision
 
 
 class AnswerInspected(Message):

@@ -118,13 +118,11 @@ class EngineProcess:
         return self.ready
 
     def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
-        """The events of an answer; the last is `EngineExit` if the process exited."""
-        try:
-            yield from self._run_command(request, self._timeouts.answer)
-        except (GeneratorExit, KeyboardInterrupt):
-            if self._exit is None:
-                self._cancel_generation()
-            raise
+        """The events of an answer; the last is `EngineExit` if the process exited.
+
+        Closing the iterator early stops the answer.
+        """
+        return self._run_command(request, self._timeouts.answer)
 
     def probe(self, probe: wire.ProbeCommand) -> Iterator[Event]:
         """Measure pass costs: yields the progress, then sets `measured`.
@@ -207,26 +205,43 @@ class EngineProcess:
             return
         self._command_number += 1
         self._is_stopping = False
+        self._on_start(command)
         self._send(self._command_number, command)
         slow_after = self._timeouts.slow_notice
-        while True:
-            output = self._next_output(self._command_number, timeout, slow_after=slow_after)
-            is_slow_notice = output in (exit_causes.SLOW_NOTICE, exit_causes.COMPILING_NOTICE)
-            slow_after = math.inf if is_slow_notice else slow_after
-            if isinstance(output, wire.DoneReply):
-                return
-            if isinstance(output, wire.FailureReply):
-                raise errors.from_code(output.code, output.message, output.hint)
-            if isinstance(output, wire.MeasuredCosts):
-                self.measured = output
-            elif isinstance(output, _SingleReply):
-                self._reply = output
-            elif isinstance(output, wire.InspectResult):
-                self._token_scores += output.places
-            elif not isinstance(output, wire.HelloReply | wire.HeartbeatReply):
-                yield output
-            if isinstance(output, EngineExit):
-                return
+        try:
+            while not isinstance(
+                output := self._next_output(self._command_number, timeout, slow_after=slow_after),
+                wire.DoneReply,
+            ):
+                if output in (exit_causes.SLOW_NOTICE, exit_causes.COMPILING_NOTICE):
+                    slow_after = math.inf
+                if (event := self._keep_reply(output)) is not None:
+                    yield event
+                if isinstance(output, EngineExit):
+                    return
+        except (GeneratorExit, KeyboardInterrupt):
+            if self._exit is None and isinstance(command, wire.GenerateCommand):
+                self._cancel_generation()
+            raise
+        self._on_done(command)
+
+    def _keep_reply(self, output: wire.EngineOutput) -> Event | None:
+        """Return an event; keep another reply. Raises the engine's error."""
+        if isinstance(output, wire.FailureReply):
+            raise errors.from_code(output.code, output.message, output.hint)
+        if isinstance(output, wire.MeasuredCosts):
+            self.measured = output
+        elif isinstance(output, _SingleReply):
+            self._reply = output
+        elif isinstance(output, wire.InspectResult):
+            self._token_scores += output.places
+        return None if isinstance(output, wire.CommandReply) else output
+
+    def _on_start(self, command: wire.EngineCommand) -> None:
+        """Called before a command is sent; for subclasses."""
+
+    def _on_done(self, command: wire.EngineCommand) -> None:
+        """Called after a command that the engine has completed; for subclasses."""
 
     def _next_output(
         self,

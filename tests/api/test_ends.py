@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from localspec import LLM, errors
+from localspec.launch import EngineClient
 from tests.api.conftest import Load
 from tests.cli.command import environment
 from tests.downloads import wait_for
@@ -56,8 +57,8 @@ def interrupt_when(condition):
     threading.Thread(target=wait, daemon=True).start()
 
 def busy(llm):
-    job = llm._engine_thread._current_job
-    return bool(said) or (job is not None and not job.pieces.empty())
+    job = llm._engine_host._current_job
+    return bool(said) or (job is not None and bool(job._outputs))
 
 said = []
 """
@@ -177,17 +178,17 @@ while engines():
 
 
 def engine_of(llm: LLM) -> psutil.Process:
-    held = llm._engine_thread._engine
-    assert held is not None
-    return psutil.Process(held.worker.pid)
+    held = llm._engine_host.engine
+    assert isinstance(held, EngineClient)
+    return psutil.Process(held.pid)
 
 
 def die(llm: LLM) -> None:
     """Kill the engine between two calls, and wait until the process is gone."""
-    held = llm._engine_thread._engine
-    assert held is not None
+    held = llm._engine_host.engine
+    assert isinstance(held, EngineClient)
     engine_of(llm).kill()
-    wait_for(lambda: not held.worker.alive)
+    wait_for(lambda: not held.alive)
 
 
 @posix
@@ -256,7 +257,7 @@ def test_closing_while_an_engine_is_busy_leaves_no_process(load: Load) -> None:
     process = engine_of(llm)
     llm.close()
     assert ended(process.pid, 5)
-    assert not llm._engine_thread._thread.is_alive()
+    assert not llm._engine_host._thread.is_alive()
 
 
 @posix

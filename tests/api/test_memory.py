@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from localspec import LLM
+from localspec.launch import EngineClient
 from tests.api.conftest import Load
 
 AT_ONCE = 100
@@ -19,9 +20,9 @@ MOST = 1_000_000
 
 def grown(llm: LLM, answer: Callable[[int], object], rounds: int) -> dict[str, float]:
     """Bytes by which each process grows per AT_ONCE answers, after a warm-up of as many."""
-    held = llm._engine_thread._engine
-    assert held is not None
-    processes = {"parent": psutil.Process(), "engine": psutil.Process(held.worker.pid)}
+    held = llm._engine_host.engine
+    assert isinstance(held, EngineClient)
+    processes = {"parent": psutil.Process(), "engine": psutil.Process(held.pid)}
     sizes: dict[str, list[int]] = {name: [] for name in processes}
     for turn in range(rounds + 2):
         for n in range(AT_ONCE):

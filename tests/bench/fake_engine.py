@@ -19,6 +19,7 @@ from localspec.protocol.events import (
     TokenClass,
 )
 from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ProbeCommand
+from tests.engines import BareEngine
 
 READY = EngineReady({"llama_cpp_python": "0"}, "big.gguf", "small.gguf", ("CPU",), {}, {}, 1.0)
 
@@ -32,7 +33,7 @@ class Clock:
 
 
 @dataclass
-class FakeEngine:
+class FakeEngine(BareEngine):
     """Answers with `output`; a plain pass takes a second, a drafting round `round_s`.
 
     Each drafting round drafts `drafts` tokens; the numbers accepted cycle through `accepts`.

@@ -24,13 +24,14 @@ from localspec.protocol.wire import (
     ReplayCommand,
     ReplayResult,
 )
+from tests.engines import BareEngine
 from tests.sessions import SETTINGS
 
 DIFFERENCE = 0.01
 """A scripted engine's rounding difference between pass widths, in logits."""
 
 
-class InProcess:
+class InProcess(BareEngine):
     """A session with the interface of an engine process."""
 
     def __init__(self, session: Session) -> None:
@@ -64,7 +65,7 @@ Draw = Callable[[GenerateCommand, int], int]
 """Returns an engine's token at a position of its answer."""
 
 
-class Scripted:
+class Scripted(BareEngine):
     """An engine with eight tokens, always equally likely; the seed selects one.
 
     It answers with `draw`. A replay gives the honest tokens, or with `repeats` those of `draw`
@@ -75,9 +76,6 @@ class Scripted:
         self._draw, self._margin, self._repeats = draw, margin, repeats
         self.measured: MeasuredCosts | None = None
         self.ready = EngineReady({}, "big.gguf", "small.gguf", (), {}, {}, 1.0)
-
-    def close(self) -> None:
-        pass
 
     def probe(self, probe: ProbeCommand) -> Iterator[Event]:
         assert probe.difference

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from localspec.bench.answer_comparison import ReplayEngine
 from localspec.bench.lossless_check import (
     LONG_PROMPT,
     VERIFY_PROMPTS,
@@ -21,6 +20,7 @@ from localspec.bench.verify_report import VerifyProgress, VerifyReport, WidthDif
 from localspec.engine import verifiers
 from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
 from localspec.engine.protocols import DistributionAt, Draft
+from localspec.launch import Engine
 from localspec.protocol.events import Event
 from localspec.protocol.wire import GenerateCommand, SamplingParams
 from tests.bench.pairs import DIFFERENCE, Draw, Scripted, honest, opened
@@ -37,9 +37,7 @@ SHORT = VerifyEffort(
 """For real models."""
 
 
-def report(
-    engine: ReplayEngine, effort: VerifyEffort = QUICK, *, draft: bool = True
-) -> VerifyReport:
+def report(engine: Engine, effort: VerifyEffort = QUICK, *, draft: bool = True) -> VerifyReport:
     result = VerifyReport()
     for event in check_lossless(engine, has_draft_model=draft, effort=effort):
         result.add(event)

@@ -31,6 +31,7 @@ from localspec.protocol.wire import (
     SamplingParams,
 )
 from tests.chat.talk import add_events
+from tests.engines import BareEngine
 from tests.often import often
 from tests.sessions import SETTINGS, Said, folded, loaded, require_same_logits_at_every_width
 from tests.zoo import CHAT_TEXT, Zoo
@@ -58,8 +59,8 @@ DRAFTS = ChatSettings(
 
 
 @dataclass
-class InProcess:
-    """A `ChatEngine` on a session in this process; records the requests."""
+class InProcess(BareEngine):
+    """An engine on a session in this process; records the requests."""
 
     session: Session
     asked: list[GenerateCommand] = field(default_factory=list)
@@ -70,9 +71,6 @@ class InProcess:
 
     def count(self, count: CountCommand) -> int:
         return self.session.count(count).tokens
-
-    def stop(self) -> None:
-        raise AssertionError("nobody stops it")
 
 
 @contextmanager

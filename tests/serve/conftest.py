@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from localspec.api.arguments import PairEngineFactory
 from localspec.chat.settings import ChatSettings
-from localspec.launch import LoadOptions, ResolvedPair
+from localspec.launch import EngineClient, LoadOptions, ResolvedPair
+from localspec.launch.engine_host import EngineHost
 from localspec.protocol.wire import SamplingParams
 from localspec.serve.access_rules import AccessRules
 from localspec.serve.activity import RequestActivity
@@ -86,17 +86,17 @@ class Served:
         return self.send("GET", path, None, headers)
 
     def engine_pid(self) -> int:
-        engine = self.server._queue._thread._engine
-        assert engine is not None
-        return engine.worker.pid
+        engine = self.server._queue.host.engine
+        assert isinstance(engine, EngineClient)
+        return engine.pid
 
     def engine_alive(self) -> bool:
-        engine = self.server._queue._thread._engine
-        return engine is not None and engine.worker.alive
+        engine = self.server._queue.host.engine
+        return engine is not None and engine.alive
 
     def is_idle(self) -> bool:
         """Whether no request is left, and the engine does nothing."""
-        return not self.server.activity.running and self.server._queue._thread._current_job is None
+        return not self.server.activity.running and self.server._queue.host._current_job is None
 
 
 def until(condition: Callable[[], object], what: str = "") -> None:
@@ -129,7 +129,7 @@ def serving(
         port=0,
         max_waiting=max_waiting,
     )
-    server = HttpServer(options, PairEngineFactory(request, probe))
+    server = HttpServer(options, EngineHost(request, probe=probe))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     try:

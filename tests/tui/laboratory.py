@@ -12,27 +12,22 @@ from textual.pilot import Pilot
 from localspec.bench.lossless_check import VerifyEffort
 from localspec.errors import LocalspecError
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import ResolvedPair
+from localspec.launch import Engine, ResolvedPair
 from localspec.protocol.events import (
     EngineExit,
     EngineReady,
     Event,
     Round,
     SpeculationPlan,
-    TokenScore,
 )
 from localspec.protocol.wire import (
-    CountCommand,
     GenerateCommand,
-    InspectCommand,
     MeasuredCosts,
     ProbeCommand,
-    ReplayCommand,
-    ReplayResult,
 )
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
-from localspec.tui.engine_runner import ClosableEngine, EngineRunner, InspectableEngine
+from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.bench import BenchMeasurement
 from localspec.tui.screens.measurement import MeasurementScreen
 from localspec.tui.screens.verify import VerifyMeasurement
@@ -48,18 +43,8 @@ COSTS = MeasuredCosts(24.0, {"1": 1.0, "2": 1.04, "4": 1.11, "8": 1.32, "16": 2.
 DEAD = EngineExit("oom-gpu", ("cudaMalloc failed",), "Try a smaller --ctx, or --draft none.")
 
 
-class Unasked:
-    """What neither screen asks for."""
-
-    def count(self, count: CountCommand) -> int:
-        raise AssertionError("nothing is counted")
-
-    def inspect(self, inspect: InspectCommand) -> tuple[TokenScore, ...]:
-        raise AssertionError("nothing is inspected")
-
-
 @dataclass
-class Measurable(Unasked, FakeEngine):
+class Measurable(FakeEngine):
     """As fast as it is told, on its own clock; kinds of text differ.
 
     `gates`: by the number of an answer, where it waits after its first rounds.
@@ -92,9 +77,6 @@ class Measurable(Unasked, FakeEngine):
             while gate is not None and not gate.wait(0.005) and not self.closed:
                 pass
 
-    def replay(self, replay: ReplayCommand) -> ReplayResult:
-        raise AssertionError("a bench replays nothing")
-
     def _round(self, n: int, says: Sequence[int], at: int, *, plain: bool) -> Round:
         """A pass takes 24 ms, not a second."""
         before = self.clock.now
@@ -106,7 +88,7 @@ class Measurable(Unasked, FakeEngine):
         self.closed = True
 
 
-class Checkable(Unasked, Scripted):
+class Checkable(Scripted):
     """Says what it is told; waits at the gates, by the number of an answer."""
 
     def __init__(
@@ -163,8 +145,8 @@ class Loading:
         *,
         probe: bool,
         notify: Callable[[Event], None],
-        on_worker: Callable[[ClosableEngine], None],
-    ) -> InspectableEngine:
+        on_worker: Callable[[Engine], None] = lambda _: None,
+    ) -> Engine:
         found = self.engines[min(self.loads, len(self.engines) - 1)]
         self.loads += 1
         if self.gate is not None:

@@ -14,6 +14,7 @@ from textual.screen import Screen
 
 from localspec.errors import LocalspecError
 from localspec.fit.advisor import SettingsRequest
+from localspec.launch import Engine
 from localspec.protocol.events import (
     Alternative,
     EngineReady,
@@ -35,10 +36,8 @@ from localspec.protocol.wire import (
     LoadCommand,
     MeasuredCosts,
     ProbeCommand,
-    ReplayCommand,
-    ReplayResult,
 )
-from localspec.tui.engine_runner import ClosableEngine, InspectableEngine
+from tests.engines import BareEngine
 
 LIMIT = 20.0
 """Seconds that a test waits for a condition."""
@@ -134,7 +133,7 @@ def pieces(text: str, size: int = 3) -> list[str]:
 # --- the engine -------------------------------------------------------------------------------
 
 
-class ScriptedEngine:
+class ScriptedEngine(BareEngine):
     """Plays one script per answer, repeating the last; `pace`: seconds between rounds."""
 
     def __init__(
@@ -185,9 +184,6 @@ class ScriptedEngine:
     def probe(self, probe: ProbeCommand) -> Iterator[Event]:
         yield from ()
 
-    def replay(self, replay: ReplayCommand) -> ReplayResult:
-        raise AssertionError("a chat replays nothing")
-
     def close(self) -> None:
         self.closed = True
         self._stop.set()
@@ -195,7 +191,7 @@ class ScriptedEngine:
 
 @dataclass
 class Opening:
-    """A `PairLoader`: returns these engines or raises these errors in order, repeating the last."""
+    """A `StartEngine`: gives these engines or raises these errors in order, the last repeatedly."""
 
     engines: Sequence[ScriptedEngine | LocalspecError]
     says: Sequence[Event] = ()
@@ -210,8 +206,8 @@ class Opening:
         *,
         probe: bool,
         notify: Callable[[Event], None],
-        on_worker: Callable[[ClosableEngine], None],
-    ) -> InspectableEngine:
+        on_worker: Callable[[Engine], None] = lambda _: None,
+    ) -> Engine:
         result = self.engines[min(len(self.loads), len(self.engines) - 1)]
         self.loads.append(request.load)
         self.wishes.append(request)

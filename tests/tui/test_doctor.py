@@ -14,6 +14,8 @@ from textual.pilot import Pilot
 
 from localspec.doctor.findings import CommandLine, Finding, RepairAction
 from localspec.errors import StorageError
+from localspec.fit.advisor import SettingsRequest
+from localspec.protocol.wire import LoadCommand
 from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
@@ -265,7 +267,7 @@ async def test_an_installer_is_stopped_and_may_put_things_back() -> None:
 @pytest.mark.asyncio
 async def test_what_a_loaded_model_uses_is_not_replaced() -> None:
     runner = EngineRunner(Opening([ScriptedEngine(lambda: answer(["a"]))]))
-    runner.engine = ScriptedEngine(lambda: answer(["a"]))
+    runner.load(SettingsRequest(LoadCommand("a.gguf", None)), lambda _: None)
     async with examined(Patient(), runner) as pilot:
         assert "Leave its chat first" in await press(pilot, "down", "enter")
         assert isinstance(pilot.app.screen, DoctorScreen)

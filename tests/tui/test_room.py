@@ -80,4 +80,4 @@ async def test_quitting_does_not_wait_for_the_choice() -> None:
     async with Chat(engine) as chat:
         await full(chat)
         question = chat.runner._overflow_request
-    assert question is not None and question.wait() == "stop"
+    assert question is not None and question.decision == "stop"

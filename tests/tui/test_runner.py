@@ -10,13 +10,12 @@ from queue import Queue
 from textual.message import Message
 
 from localspec.fit.advisor import SettingsRequest
+from localspec.launch import Engine
 from localspec.protocol.events import Event
 from localspec.protocol.wire import LoadCommand
 from localspec.tui.engine_runner import (
-    ClosableEngine,
     EngineLoaded,
     EngineRunner,
-    InspectableEngine,
 )
 from tests.tui.scripted import LIMIT, ScriptedEngine, answer
 
@@ -56,8 +55,8 @@ class Loader:
         *,
         probe: bool,
         notify: Callable[[Event], None],
-        on_worker: Callable[[ClosableEngine], None],
-    ) -> InspectableEngine:
+        on_worker: Callable[[Engine], None] = lambda _: None,
+    ) -> Engine:
         name = request.load.target.removesuffix(".gguf")
         engine = Leaving(name, self)
         self.told.append(f"{name} loads")
@@ -94,7 +93,7 @@ def test_a_load_is_stopped_while_it_loads() -> None:
     assert loader.told[:3] == ["one loads", "one leaves", "one is gone"]
     loader.finish.set()
     for thread in threading.enumerate():
-        if thread.name == "open":
+        if thread.name == "localspec":
             thread.join(LIMIT)
     assert heard == [], "a cancelled load posts nothing"
     assert runner.engine is None

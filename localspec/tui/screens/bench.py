@@ -22,9 +22,8 @@ from localspec.bench.paired_runs import BenchRequest
 from localspec.bench.results import BenchReport
 from localspec.chat import export
 from localspec.errors import LocalspecError, StorageError
-from localspec.launch import ResolvedPair
+from localspec.launch import Engine, ResolvedPair
 from localspec.sanitize import sanitize
-from localspec.tui.engine_runner import InspectableEngine
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.key_bindings import KeyContext
 from localspec.tui.problem_text import problem_text
@@ -88,9 +87,7 @@ class BenchMeasurement:
         self._preparation = "measuring passes"
         self._start_time = self._clock()
 
-    def run(
-        self, engine: InspectableEngine, should_stop: Callable[[], bool]
-    ) -> Iterator[BenchEvent]:
+    def run(self, engine: Engine, should_stop: Callable[[], bool]) -> Iterator[BenchEvent]:
         """Runs on a thread."""
         for event in run_benchmark(engine, self.request, should_stop, self._clock):
             yield event
@@ -160,7 +157,7 @@ class BenchMeasurement:
             )
         yield Content("")
 
-    def extent_text(self, engine: InspectableEngine | None) -> str:
+    def extent_text(self, engine: Engine | None) -> str:
         """The number of answers, and an estimate of the time."""
         if self.refusal:
             return self.refusal

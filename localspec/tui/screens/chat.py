@@ -21,7 +21,7 @@ from localspec.chat.session import ChatSession
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
 from localspec.protocol.events import Notice
-from localspec.tui import app_server, slash_handlers
+from localspec.tui import shared_server, slash_handlers
 from localspec.tui.app_options import AppOptions
 from localspec.tui.centered import CenteredColumn
 from localspec.tui.engine_runner import (
@@ -361,6 +361,7 @@ class ChatScreen(Screen[None]):
                 self._stop_time = time.monotonic()
                 self.transcript.set_note("stopping …")
             self.session.stop()
+            self.runner.stop_answer()
         elif time.monotonic() - self._end_time < LATE_ESCAPE_SECONDS:
             return
         elif self.phase == "loading" or not self.composer.text:
@@ -481,7 +482,7 @@ class ChatScreen(Screen[None]):
         self.draw()
 
     def action_serve(self) -> None:
-        app_server.show(self)
+        shared_server.show(self)
 
     def action_page(self, by: int) -> None:
         scroll = self.transcript.scroll_page_down if by > 0 else self.transcript.scroll_page_up

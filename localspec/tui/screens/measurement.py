@@ -49,10 +49,13 @@ MeasurementPhase = Literal["loading", "ready", "running", "stopping", "done", "f
 
 
 class MeasurementRun:
-    """Starts at once, on a daemon thread, so that quitting does not wait for it."""
+    """Starts on the engine's thread, a daemon, so that quitting does not wait for it."""
 
     def __init__(
-        self, run: Callable[[Callable[[], bool]], Iterator[Any]], notify: Callable[[], object]
+        self,
+        run: Callable[[Callable[[], bool]], Iterator[Any]],
+        notify: Callable[[], object],
+        runner: EngineRunner,
     ) -> None:
         """The argument of `run` returns True to stop; `notify` is called once until a fetch."""
         self._run, self._notify = run, notify
@@ -63,7 +66,7 @@ class MeasurementRun:
         self.stop, self.is_stopped = self._stop_event.set, self._stop_event.is_set
         self.error: LocalspecError | None = None
         """Once the run has ended."""
-        threading.Thread(target=self._work, daemon=True, name="measurement").start()
+        runner.run(self._work)
 
     def fetch(self) -> tuple[list[Any], bool]:
         """All events since the last call, and whether the run has ended."""
@@ -173,6 +176,7 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         self._run = MeasurementRun(
             lambda should_stop: self.measurement.run(engine, should_stop),
             lambda: self.call_later(self._pacer.call_at_next_frame, self, self._fetch_events),
+            self._runner,
         )
         self.query_one("#findings").scroll_home(animate=False)
 

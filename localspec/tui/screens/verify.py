@@ -21,9 +21,8 @@ from localspec.bench.verify_report import (
     WidthDifference,
 )
 from localspec.errors import LocalspecError
-from localspec.launch import ResolvedPair
+from localspec.launch import Engine, ResolvedPair
 from localspec.protocol.events import EngineReady
-from localspec.tui.engine_runner import InspectableEngine
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.key_bindings import KeyContext
 from localspec.tui.text.wrapping import wrap_words
@@ -88,9 +87,7 @@ class VerifyMeasurement:
         self.report = VerifyReport()
         self.checklist = VerifyChecklist(self.effort.seconds_per_part, self._clock)
 
-    def run(
-        self, engine: InspectableEngine, should_stop: Callable[[], bool]
-    ) -> Iterator[VerifyEvent]:
+    def run(self, engine: Engine, should_stop: Callable[[], bool]) -> Iterator[VerifyEvent]:
         """Runs on a thread."""
         self._ready = engine.ready
         has_draft = engine.ready.draft is not None
@@ -127,7 +124,7 @@ class VerifyMeasurement:
             yield Content.assemble("  Duration  ", *choices)
         yield Content("")
 
-    def extent_text(self, _: InspectableEngine | None) -> str:
+    def extent_text(self, _: Engine | None) -> str:
         time = duration(_TIMED_STEPS * self.effort.seconds_per_part + 1)
         return f"About {time}; longer on a slow computer."
 

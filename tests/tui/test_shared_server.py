@@ -5,25 +5,25 @@ from __future__ import annotations
 import http.client
 import json
 import sys
-from contextlib import closing
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
 from localspec import launch
-from localspec.api.engine_thread import EngineTurns
 from localspec.chat.session import ChatSession
-from localspec.protocol.events import GenerationFinished
-from localspec.protocol.wire import GenerateCommand
+from localspec.launch.engine_host import EngineJob
 from localspec.serve import http_server
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
-from localspec.tui.app_server import AppServer, SharedEngine
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.serve import SharedServeScreen
-from tests.tui.scripted import ScriptedEngine, answer, painted, wait_until
+from localspec.tui.shared_server import SharedServer
+from tests.tui.scripted import painted, wait_until
 from tests.zoo import Zoo
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -37,12 +37,12 @@ def send(port: int, **body: Any) -> http.client.HTTPConnection:
     return connection
 
 
-def server_of(runner: EngineRunner) -> AppServer:
-    assert isinstance(runner.server, AppServer)
+def server_of(runner: EngineRunner) -> SharedServer:
+    assert isinstance(runner.server, SharedServer)
     return runner.server
 
 
-async def open_board(pilot: Pilot[None], runner: EngineRunner) -> AppServer:
+async def open_board(pilot: Pilot[None], runner: EngineRunner) -> SharedServer:
     await pilot.press("ctrl+r")
     await wait_until(pilot, lambda: isinstance(pilot.app.screen, SharedServeScreen))
     await wait_until(pilot, lambda: server_of(runner).thread.ready is not None, 60)
@@ -57,6 +57,18 @@ async def ask(pilot: Pilot[None]) -> ChatScreen:
     pilot.app.simulate_key("enter")  # a press would wait for the end of the answer
     await wait_until(pilot, lambda: chat.phase == "answering")
     return chat
+
+
+@contextmanager
+def busy(runner: EngineRunner) -> Iterator[None]:
+    """The engine works at the job of another."""
+    assert runner.host is not None
+    end = threading.Event()
+    runner.host.submit(EngineJob(lambda _: end.wait(60)))
+    try:
+        yield
+    finally:
+        end.set()
 
 
 @pytest.mark.asyncio
@@ -77,7 +89,7 @@ async def test_a_chat_and_clients_share_one_engine(
             assert connection.getresponse().status == 200
         await wait_until(pilot, lambda: "1 done" in painted(app.screen))
         await pilot.press("escape")
-        with server.turns.take():  # as a long answer of the server
+        with busy(runner):  # as a long answer of the server
             chat = await ask(pilot)
             assert f"serving :{port}" in painted(chat)
             with closing(send(port)):
@@ -98,21 +110,3 @@ async def test_a_chat_and_clients_share_one_engine(
         await ask(pilot)
         await wait_until(pilot, lambda: session.answer.rounds, 60)
     runner.close(wait=5)
-
-
-def test_stopping_a_chat_stops_no_answer_of_the_server() -> None:
-    engine, turns = ScriptedEngine(lambda: answer(["one"])), EngineTurns()
-    shared = SharedEngine(engine, turns)
-    with turns.take():
-        shared.stop()
-    events = list(shared.generate(GenerateCommand("a")))
-    assert isinstance(events[-1], GenerationFinished) and events[-1].reason != "cancelled"
-
-
-def test_turns_are_taken_in_order_and_left_when_cancelled() -> None:
-    turns = EngineTurns()
-    with turns.take() as first:
-        assert first and not turns.is_free
-        with turns.take(lambda: True) as second:
-            assert not second
-    assert turns.is_free

@@ -1,0 +1,283 @@
+"""A thread that owns one engine and runs jobs with it: first come, first served.
+
+Callers only wait for results. So other threads, event loops and Ctrl+C cannot interrupt a command
+to the engine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar, cast
+
+from localspec.errors import UsageError
+from localspec.fit.advisor import SettingsRequest
+from localspec.launch.start import Engine, StartEngine, start_engine
+from localspec.protocol.events import EngineReady, Event, Notice
+
+POLL_SECONDS = 0.5
+"""Seconds between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C."""
+_STOP_TIMEOUT = 2.0
+"""Seconds for an answer to stop, before its engine process is closed."""
+_JOIN_TIMEOUT = 10.0
+"""Seconds that `close` waits for the thread."""
+_PERSON_POLL_SECONDS = 0.05
+"""Seconds between two checks whether a person has answered a job's question."""
+
+T = TypeVar("T")
+
+
+class EngineJob(Generic[T]):
+    """Work for the thread of an `EngineHost`, with what it puts out, and its result or error."""
+
+    def __init__(self, work: Callable[[Engine], T]) -> None:
+        self._work = work
+        self._done = threading.Event()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._outputs: list[Any] = []
+        self._lock = threading.Lock()
+        self.has_begun = self.is_withdrawn = self.stop_requested = False
+        self.notices: list[Notice] = []
+        """Of loading the pair, if this job did that."""
+        self.on_update: Callable[[], object] = lambda: None
+        """Called in the host's thread: when `take` has something new, and at the end."""
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is done and all outputs are taken."""
+        return self._done.is_set() and not self._outputs
+
+    def result(self) -> T:
+        """Wait for the end and return the value. Raises what the work raised."""
+        while not self._done.wait(POLL_SECONDS):
+            pass
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._value)
+
+    def take(self) -> list[Any]:
+        """The outputs since the last call."""
+        with self._lock:
+            outputs, self._outputs = self._outputs, []
+        return outputs
+
+    # --- called in the host's thread ------------------------------------------------------
+
+    def put(self, output: Any) -> None:
+        with self._lock:
+            self._outputs.append(output)
+            is_first = len(self._outputs) == 1
+        if is_first:
+            self.on_update()
+
+    def notify(self, event: Event) -> None:
+        """Receives the events of loading the pair."""
+        if isinstance(event, Notice):
+            self.notices.append(event)
+
+    def run(self, engine: Engine) -> None:
+        self._value = self._work(engine)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        self._error = error
+        self._done.set()
+        self.on_update()
+
+
+class EngineHost:
+    """Runs jobs in order. Loads the pair for the first one, and again if its process has exited."""
+
+    def __init__(
+        self,
+        request: SettingsRequest,
+        *,
+        probe: bool,
+        start: StartEngine = start_engine,
+        after: EngineHost | None = None,
+        reloads: bool = True,
+    ) -> None:
+        """`start` loads the pair, when the engine of `after` is closed: both may not fit.
+
+        Without `reloads`, jobs get an engine that has exited as it is.
+        """
+        self._request, self._probe, self._start, self._after = request, probe, start, after
+        self._reloads = reloads
+        self._jobs: queue.SimpleQueue[EngineJob[Any] | None] = queue.SimpleQueue()
+        """None marks the end."""
+        self._lock = threading.RLock()  # reentrant: garbage collection may call `stop` inside it
+        self._current_job: EngineJob[Any] | None = None
+        self._loading_engine: Engine | None = None
+        self._pid = os.getpid()
+        self.engine: Engine | None = None
+        self.closed = False
+        self.ready: EngineReady | None = None
+        """Of the last loaded engine."""
+        self._thread = threading.Thread(target=self._run, name="localspec", daemon=True)
+        _running_hosts.add(self)
+        self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._current_job is not None or not self._jobs.empty()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no job can run any more."""
+        has_exited = self.engine is not None and not self.engine.alive
+        return self.closed or (has_exited and not self._reloads)
+
+    def submit(self, job: EngineJob[Any]) -> None:
+        """Queue a job. Raises UsageError if the host is closed or in another process."""
+        with self._lock:
+            if self.closed:
+                raise _closed_error()
+            if self._is_forked():
+                raise UsageError(
+                    "This LLM was created in another process.", "Create one in this process."
+                )
+            self._jobs.put(job)
+
+    def withdraw(self, job: EngineJob[Any]) -> bool:
+        """Drop a job that waits; nothing ends it. False if it has begun."""
+        with self._lock:
+            job.is_withdrawn = not job.has_begun
+            return job.is_withdrawn
+
+    def stop(self, job: EngineJob[Any] | None = None) -> None:
+        """Request the end of a job, or of the current job. Does not wait."""
+        if self._is_forked():
+            return
+        with self._lock:  # otherwise the next job might be stopped
+            job = job or self._current_job
+            if job is None:
+                return
+            job.stop_requested = True
+            if job is self._current_job and self.engine is not None:
+                self.engine.stop()
+
+    def end(self) -> None:
+        """Refuse new jobs, stop the current one, then close the engine.
+
+        Does not wait: garbage collection may call this in any thread, even in this one.
+        """
+        with self._lock:
+            if not self.closed:
+                self.closed = True
+                self.stop()
+                self._jobs.put(None)
+
+    def close(self) -> None:
+        """`end`, and wait until the engine process is closed."""
+        if self._is_forked():
+            return
+        _running_hosts.discard(self)
+        self.end()
+        if threading.current_thread() is self._thread:
+            return
+        if self._loading_engine is None:
+            self._thread.join(_STOP_TIMEOUT)
+        engine = self._loading_engine or self.engine
+        if engine is not None:
+            engine.close()
+        self._thread.join(_JOIN_TIMEOUT)
+
+    def _is_forked(self) -> bool:
+        """Whether this is a copy in a forked process, where the thread does not exist."""
+        return os.getpid() != self._pid
+
+    # --- the thread -----------------------------------------------------------------------
+
+    def run_others(self, is_over: Callable[[], bool]) -> None:
+        """Run waiting jobs until `is_over`: for a job that waits for a person, not the engine."""
+        own_job, self._current_job = self._current_job, None
+        while not is_over() and not self.closed:
+            with suppress(queue.Empty):
+                if (job := self._jobs.get(timeout=_PERSON_POLL_SECONDS)) is None:
+                    self._jobs.put(None)  # for `_run`
+                    break
+                self._run_job(job)
+        self._current_job = own_job
+
+    def _run(self) -> None:
+        try:
+            if self._after is not None:
+                self._after._thread.join()
+                self._after = None
+            while (job := self._jobs.get()) is not None:
+                self._run_job(job)
+                del job  # otherwise the last answer stays in memory while idle
+            self._close_engine()
+        finally:
+            _running_hosts.discard(self)
+
+    def _run_job(self, job: EngineJob[Any]) -> None:
+        with self._lock:
+            if job.is_withdrawn:
+                return
+            job.has_begun, self._current_job = True, job
+        error: BaseException | None = None
+        try:
+            if self.closed:
+                raise _closed_error()
+            job.run(self._ensure_engine(job))
+        except BaseException as failure:  # raised in the caller's thread
+            error = _closed_error() if self.closed else failure
+        with self._lock:
+            self._current_job = None
+        job.finish(error)
+
+    def _ensure_engine(self, job: EngineJob[Any]) -> Engine:
+        if self._reloads and self.engine is not None and not self.engine.alive:
+            self._close_engine()
+            job.notify(
+                Notice("warning", "loaded-again", "The engine stopped and was loaded again.")
+            )
+        if self.engine is None:
+            try:
+                self.engine = self._start(
+                    self._request,
+                    probe=self._probe,
+                    notify=job.notify,
+                    on_worker=self._set_loading_engine,
+                )
+            finally:
+                self._loading_engine = None
+            self.ready = self.engine.ready
+        return self.engine
+
+    def _set_loading_engine(self, engine: Engine) -> None:
+        self._loading_engine = engine
+        if self.closed:  # closed just before the process was created
+            engine.close()
+
+    def _close_engine(self) -> None:
+        with self._lock:
+            engine, self.engine = self.engine, None
+        if engine is not None:
+            engine.close()
+
+
+def _closed_error() -> UsageError:
+    return UsageError("This LLM is closed.", "Create another: LLM(…).")
+
+
+_running_hosts: set[EngineHost] = set()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close all engines at exit. First end all of them, so that they shut down in parallel."""
+    hosts = tuple(_running_hosts)
+    for host in hosts:
+        host.end()
+    for host in hosts:
+        host.close()

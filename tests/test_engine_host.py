@@ -1,0 +1,181 @@
+"""One thread, one engine: the order of jobs, their stop, and the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from localspec.errors import UsageError
+from localspec.fit.advisor import SettingsRequest
+from localspec.launch import Engine
+from localspec.launch.engine_host import EngineHost, EngineJob
+from localspec.protocol.events import Event
+from localspec.protocol.wire import LoadCommand
+from tests.engines import BareEngine
+
+REQUEST = SettingsRequest(LoadCommand("one.gguf", None))
+LIMIT = 20
+
+
+class CountedEngine(BareEngine):
+    def __init__(self) -> None:
+        self.n_stops = 0
+        self.closed = False
+
+    def stop(self) -> None:
+        self.n_stops += 1
+
+    def close(self) -> None:
+        self.alive, self.closed = False, True
+
+
+class Starter:
+    """A `StartEngine` that counts its engines."""
+
+    def __init__(self) -> None:
+        self.engines: list[CountedEngine] = []
+
+    def __call__(
+        self,
+        request: SettingsRequest,
+        *,
+        probe: bool,
+        notify: Callable[[Event], None],
+        on_worker: Callable[[Engine], None] = lambda _: None,
+    ) -> Engine:
+        self.engines.append(CountedEngine())
+        return self.engines[-1]
+
+
+@contextmanager
+def hosting(*, reloads: bool = True) -> Iterator[tuple[EngineHost, Starter]]:
+    start = Starter()
+    host = EngineHost(REQUEST, probe=False, start=start, reloads=reloads)
+    try:
+        yield host, start
+    finally:
+        host.close()
+    assert all(engine.closed for engine in start.engines)
+
+
+class WaitingJob(EngineJob[None]):
+    """Is in the engine until the test lets it go."""
+
+    def __init__(self) -> None:
+        super().__init__(self._wait)
+        self.begun, self.let_go = threading.Event(), threading.Event()
+
+    def _wait(self, _: Engine) -> None:
+        self.begun.set()
+        assert self.let_go.wait(LIMIT)
+
+
+def begin(host: EngineHost) -> WaitingJob:
+    job = WaitingJob()
+    host.submit(job)
+    assert job.begun.wait(LIMIT)
+    return job
+
+
+def test_jobs_run_in_order_and_put_out_what_they_have() -> None:
+    with hosting() as (host, start):
+        order: list[int] = []
+        first = begin(host)
+        jobs = [EngineJob(lambda _, n=n: order.append(n)) for n in range(5)]  # type: ignore[misc]
+        updates: list[None] = []
+        jobs[4].on_update = lambda: updates.append(None)
+        for job in jobs:
+            host.submit(job)
+        assert host.is_busy and not order
+        jobs[4].put("early")
+        jobs[4].put("late")
+        assert len(updates) == 1, "told once until it is taken"
+        first.let_go.set()
+        jobs[4].result()
+        assert order == [0, 1, 2, 3, 4] and not jobs[4].has_ended
+        assert jobs[4].take() == ["early", "late"] and jobs[4].has_ended
+        assert len(start.engines) == 1
+
+
+def test_a_stop_ends_no_job_of_another() -> None:
+    with hosting() as (host, start):
+        first, second = begin(host), WaitingJob()
+        host.submit(second)
+        host.stop(second)
+        assert second.stop_requested and start.engines[0].n_stops == 0
+        host.stop(first)
+        assert start.engines[0].n_stops == 1
+        second.let_go.set()
+        first.let_go.set()
+        second.result()
+
+
+def test_a_job_that_waits_can_be_withdrawn() -> None:
+    with hosting() as (host, _):
+        first, second = begin(host), WaitingJob()
+        host.submit(second)
+        assert host.withdraw(second) and not host.withdraw(first)
+        first.let_go.set()
+        host.submit(last := EngineJob(lambda _: 3))
+        assert last.result() == 3 and not second.begun.is_set()
+
+
+def test_others_run_while_a_job_waits_for_a_person() -> None:
+    with hosting() as (host, _):
+        is_answered = threading.Event()
+
+        def ask(_: Engine) -> None:
+            asked.set()
+            host.run_others(is_answered.is_set)
+
+        asked, asking, other = threading.Event(), EngineJob(ask), EngineJob(lambda _: "ran")
+        host.submit(asking)
+        assert asked.wait(LIMIT)
+        host.submit(other)
+        assert other.result() == "ran" and not asking.is_done
+        is_answered.set()
+        asking.result()
+
+
+def test_a_question_ends_with_its_host() -> None:
+    with hosting() as (host, _):
+        asked = threading.Event()
+
+        def ask(_: Engine) -> None:
+            asked.set()
+            host.run_others(lambda: False)
+
+        host.submit(EngineJob(ask))
+        assert asked.wait(LIMIT)
+        host.end()
+    with pytest.raises(UsageError):
+        host.submit(WaitingJob())
+
+
+@pytest.mark.parametrize("reloads", [True, False])
+def test_an_engine_that_has_exited(reloads: bool) -> None:
+    with hosting(reloads=reloads) as (host, start):
+        host.submit(job := EngineJob(lambda engine: engine))
+        start_engine = job.result()
+        start.engines[0].alive = False
+        assert host.is_lost == (not reloads)
+        host.submit(job := EngineJob(lambda engine: engine))
+        assert (job.result() is not start_engine) == reloads
+        assert [notice.code for notice in job.notices] == ["loaded-again"] * reloads
+        start.engines[0].closed = True
+
+
+def test_a_pair_is_loaded_when_the_one_before_is_gone() -> None:
+    with hosting() as (before, _):
+        first = begin(before)
+        start = Starter()
+        after = EngineHost(REQUEST, probe=False, start=start, after=before)
+        after.submit(job := EngineJob(lambda engine: engine))
+        before.end()
+        assert not start.engines
+        first.let_go.set()
+        job.result()
+        after.close()
