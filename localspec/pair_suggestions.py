@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-from typing import Literal
 
 from localspec.errors import NotFoundError
-from localspec.fit import advisor, pair_headers, report
+from localspec.fit import advisor, pair_shapes, verdict
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
 from localspec.fit.device_speed import TYPICAL_CPU_SPEED
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pair_headers import PairHeaders
-from localspec.fit.report import FitReport
+from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed_estimate import UseCase
+from localspec.fit.verdict import FitReport, FitVerdict
 from localspec.lazy_dataclass import dataclass
+from localspec.machine.device import reserve_bytes
 from localspec.machine.memory_by_device import HOST
 from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
@@ -28,7 +28,6 @@ from localspec.units import gib, token_rate_range
 
 _OVERHEAD_FACTOR = 1.2
 """Memory per byte of files, for pairs of unknown shape."""
-_TIGHT_SHARE = 0.9
 _DEFAULT_DRAFT_KINDS = ("model", "lookup")
 """Suggested in general; heads, whose shapes the catalogue lacks, only for a given target."""
 _COMFORTABLE_TOKENS_PER_SECOND = 10.0
@@ -39,13 +38,9 @@ _SLOW_BYTES_PER_TOKEN = 8 * 10**9
 """Weights read for each token; a computer without a GPU reaches about 3 tok/s at this size."""
 _NO_DRAFT_WEIGHT = 0.75
 """Score factor of a target without a draft: text that repeats little gets no faster."""
-_TIGHT_WEIGHT = 0.9
-"""Score factor of a pair that fills the memory."""
 _BITS_PER_PARAMETER = 4.9
 """Of Q4_K_M; estimates an unknown number of parameters from the file size."""
 _STATUS_ORDER = ("verified", "reported", "untested")
-
-FitVerdict = Literal["fits", "tight", "no"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,8 @@ def suggest(
 ) -> tuple[PairSuggestion, ...]:
     """The pairs that fit, best first: the best pair of each target, then those with other drafts.
 
-    `target` (an id or a part of one) selects that model's pairs, whether they fit or not.
+    `target` (an id or a part of one) selects that model's pairs, whether they fit or not; without
+    it, pairs that would use memory reserved for other programs are left out.
     Raises NotFoundError for an unknown model, UsageError for a damaged catalogue.
     """
     catalogue, criteria = catalogue or catalog.load(), criteria or SuggestionCriteria()
@@ -107,22 +103,20 @@ def assess_pair(
     pair: CatalogPair, machine: MachineProfile, criteria: SuggestionCriteria
 ) -> PairSuggestion | None:
     """None if neither shape nor size is known."""
-    headers = pair_headers.from_catalog(pair)
+    shapes = pair_shapes.from_catalog(pair)
     size = _pair_size(pair)
-    if headers is None:
+    if shapes is None:
         return None if size is None else _assess_by_file_size(pair, size, machine, criteria.use)
-    fit = _estimate_fit(headers, machine, criteria)
-    verdict: FitVerdict = "fits" if fit.verdict == "unknown" else fit.verdict
-    if verdict == "tight" and (fit.tightest.headroom or 0) < 0:
-        verdict = "no"  # it would use memory that is reserved for other programs
+    fit = _estimate_fit(shapes, machine, criteria)
     draft = _draft_reason(pair, fit)
     reasons = (_memory_reason(fit), *_speed_reasons(fit), *_other_reasons(pair, criteria.use))
-    return PairSuggestion(pair, size or fit.total, verdict, reasons, fit, draft)
+    return PairSuggestion(pair, size or fit.total, fit.verdict, reasons, fit, draft)
 
 
 def _is_suggested(suggestion: PairSuggestion) -> bool:
     """The bundled pair is always suggested: it runs anywhere, if need be on the CPU."""
-    return suggestion.verdict != "no" or suggestion.pair.target.path is not None
+    is_bundled = suggestion.pair.target.path is not None
+    return suggestion.verdict in ("fits", "unknown") or is_bundled
 
 
 def _pairs_for_target(catalogue: Catalog, target: str) -> tuple[CatalogPair, ...]:
@@ -139,12 +133,12 @@ def _pairs_for_target(catalogue: Catalog, target: str) -> tuple[CatalogPair, ...
 
 
 def _estimate_fit(
-    headers: PairHeaders, machine: MachineProfile, criteria: SuggestionCriteria
+    pair: PairShapes, machine: MachineProfile, criteria: SuggestionCriteria
 ) -> FitReport:
     use = UseCase(criteria.use or "chat")
-    draft = headers.draft.name if headers.draft else None
-    load = LoadCommand(headers.target.name, draft, ContextSettings(workers=machine.workers))
-    return SettingsAdvisor(*headers.headers, machine, use).quick_fit(
+    draft = pair.draft.name if pair.draft else None
+    load = LoadCommand(pair.target.name, draft, ContextSettings(workers=machine.workers))
+    return SettingsAdvisor(*pair.shapes, machine, use).quick_fit(
         SettingsRequest(load, criteria.context, criteria.kv, can_skip_workers=True)
     )
 
@@ -152,12 +146,11 @@ def _estimate_fit(
 def _assess_by_file_size(
     pair: CatalogPair, size: int, machine: MachineProfile, use: str | None
 ) -> PairSuggestion:
-    free = report.usable_bytes(machine.devices or (machine.cpu,))
+    devices = machine.devices or (machine.cpu,)
+    free = sum(device.free or 0 for device in devices)
     needed = size * _OVERHEAD_FACTOR
-    verdict: FitVerdict = (
-        "no" if needed > free else "tight" if needed > free * _TIGHT_SHARE else "fits"
-    )
-    relation = {"fits": "of", "tight": "nearly all of", "no": "more than"}[verdict]
+    judged = verdict.judge(needed, free, sum(map(reserve_bytes, devices)))
+    relation = {"fits": "of", "tight": "nearly all of"}.get(judged, "more than")
     memory = (
         f"{_about_prefix(pair)}{gib(size)} of files, {gib(needed)} with caches: "
         f"{relation} {gib(free)}"
@@ -167,7 +160,7 @@ def _assess_by_file_size(
         slow = (f"reads {gib(_bytes_per_token(pair.target))} per token: slow without a GPU",)
     reasons = (memory, *slow, *_other_reasons(pair, use))
     return PairSuggestion(
-        pair, size, verdict, reasons, draft_reason=advisor.describe_head(pair.draft_kind)
+        pair, size, judged, reasons, draft_reason=advisor.describe_head(pair.draft_kind)
     )
 
 
@@ -176,15 +169,11 @@ def _memory_reason(fit: FitReport) -> str:
     if fit.verdict == "no" or fit.host.sharing:
         device_fit = fit.tightest
     free = gib(device_fit.device.free) if device_fit.device.free is not None else "the free memory"
-    if fit.verdict == "tight" and (device_fit.headroom or 0) < 0:
-        usable = (device_fit.device.free or 0) - device_fit.reserve
-        free = f"{gib(usable)} usable of {free}"
-    tight = ", nearly all of" if (device_fit.headroom or 0) >= 0 else ", more than the"
-    relation = {"fits": " of", "tight": tight, "no": ", more than", "unknown": " of"}
+    relation = {"tight": ", nearly all of", "no": ", more than"}.get(fit.verdict, " of")
     settings = fit.load.target_settings
     kv = "" if settings.kv_type == "f16" else f" in {settings.kv_type}"
     context = f" with a context of {settings.n_ctx:,}{kv}" if settings.n_ctx else ""
-    return f"needs {gib(device_fit.needed)}{relation[fit.verdict]} {free}{context}"
+    return f"needs {gib(device_fit.needed)}{relation} {free}{context}"
 
 
 def _speed_reasons(fit: FitReport) -> Iterable[str]:
@@ -238,7 +227,7 @@ def _sort_key(
     suggestions: list[PairSuggestion],
     use: str | None,
     machine: MachineProfile,
-) -> tuple[bool, bool, bool, bool, bool, float, int]:
+) -> tuple[bool, bool, bool, bool, bool, bool, float, int]:
     """The best pair sorts first."""
     pair = suggestion.pair
     is_bundled = pair.target.path is not None
@@ -247,6 +236,7 @@ def _sort_key(
     is_slow = tokens_per_second < _COMFORTABLE_TOKENS_PER_SECOND
     return (
         suggestion.verdict == "no" and not is_bundled,
+        suggestion.verdict == "tight",
         is_bundled,  # only a demonstration
         bool(use) and use not in pair.use,
         is_slow,
@@ -275,7 +265,7 @@ def _score(suggestion: PairSuggestion) -> float:
     fit = suggestion.fit
     is_dropped = fit is not None and fit.memory_estimate.draft is None
     draft_weight = _NO_DRAFT_WEIGHT if suggestion.pair.draft is None or is_dropped else 1.0
-    return parameters * draft_weight * (_TIGHT_WEIGHT if suggestion.verdict == "tight" else 1.0)
+    return parameters * draft_weight
 
 
 def _draft_sort_key(pair: CatalogPair) -> tuple[int, int]:

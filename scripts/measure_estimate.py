@@ -20,15 +20,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from localspec.fit import memory
+from localspec.fit import memory, shape
 from localspec.machine import probe
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import MemoryEstimate
 from localspec.machine.probe import PairBuffers, PairRequest, ProbeError
-from localspec.models import synthetic_header
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import gpu_counts, headshapes
+from tests import gpu_counts, headshapes, shapes, synthetic_header
 from tests.families import FAMILIES
 
 PAIRS: dict[str, Callable[[], tuple[Header, Header]]] = {
@@ -85,7 +84,8 @@ def main() -> int:
 
 def from_records() -> Iterator[Result]:
     for count in gpu_counts.read():
-        yield compare(count.name, count.load, count.headers, count.devices, count.exact)
+        load = replace(count.load, overlap=False)  # recorded before the draft had branches
+        yield compare(count.name, load, count.headers, count.devices, count.exact)
 
 
 def from_probe(n: int, seed: int, names: list[str]) -> Iterator[Result]:
@@ -96,8 +96,8 @@ def from_probe(n: int, seed: int, names: list[str]) -> Iterator[Result]:
         for (name, (load, headers)), counted in zip(batch, count_batch(batch), strict=True):
             if counted is None:
                 continue
-            estimate = memory.estimate_pair(load, *headers, ())
-            exact = memory.replace_counted(estimate, load, headers, counted)
+            estimate = shapes.estimate_pair(load, *headers, ())
+            exact = shapes.replace_counted(estimate, load, headers, counted)
             yield compare(name, load, headers, (), exact)
 
 
@@ -119,8 +119,9 @@ def compare(
     devices: tuple[Device, ...],
     exact: MemoryEstimate,
 ) -> Result:
+    shaped = shape.from_headers(*headers)
     start = time.perf_counter()
-    estimate = memory.estimate_pair(load, *headers, devices)
+    estimate = memory.estimate_pair(load, *shaped, devices)
     ms = (time.perf_counter() - start) * 1000
     names = {*exact.target.on, *estimate.target.on}
     over = [estimate.of(name).total - exact.of(name).total for name in names]

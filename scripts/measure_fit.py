@@ -20,12 +20,11 @@ from pathlib import Path
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from localspec.fit import memory
 from localspec.machine import probe
 from localspec.machine.memory_by_device import HOST
 from localspec.models.gguf import header as headers
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import real_loads
+from tests import real_loads, shapes
 from tests.families import FAMILIES
 
 BEGINS, ENDS = "<!-- measure_fit begins -->", "<!-- measure_fit ends -->"
@@ -68,8 +67,8 @@ def rows(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
 def measure(path: Path, settings: ContextSettings) -> tuple[int, int]:
     """Counted and allocated bytes."""
     load, header = LoadCommand(str(path), target_settings=settings), headers.read(path)
-    estimate = memory.estimate_pair(load, header, None, [])
-    exact = memory.replace_counted(
+    estimate = shapes.estimate_pair(load, header, None, [])
+    exact = shapes.replace_counted(
         estimate, load, (header, None), probe.count_buffers(load, header)
     )
     return exact.of(HOST).total, sum(part.total for part in real_loads.load(load).values())

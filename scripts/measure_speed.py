@@ -31,10 +31,10 @@ from prompts import prompts_of
 
 from localspec.bench import aggregation
 from localspec.fit import calibration, device_speed, speedup_model
+from localspec.fit.shape import ModelShape, from_headers
 from localspec.fit.speed_estimate import SpeedEstimate, UseCase, estimate_speed
 from localspec.machine.measurements import PairMeasurement
 from localspec.models.gguf import header
-from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineExit, Round
 from localspec.protocol.wire import (
     ContextSettings,
@@ -79,8 +79,7 @@ class Trial:
 
     name: str
     load: LoadCommand
-    target: Header
-    draft: Header
+    shapes: tuple[ModelShape, ModelShape | None]
     measured: MeasuredCosts
     answers: dict[int, Answers]
     context: int
@@ -88,7 +87,7 @@ class Trial:
     @property
     def shown(self) -> PairMeasurement:
         here = device_speed.from_devices([])
-        about = calibration.summarize_reads(self.load, self.target, self.draft, here)
+        about = calibration.summarize_reads(self.load, *self.shapes, here)
         return PairMeasurement(self.name, self.measured, about, None)
 
     def speedup(self, gamma: int) -> float:
@@ -142,7 +141,8 @@ def trial(name: str, args: argparse.Namespace) -> Trial:
     finally:
         worker.close()
     context = round(fmean(lengths)) + args.tokens // 2
-    return Trial(name, load, header.read(target), header.read(draft), measured, answers, context)
+    shapes = from_headers(header.read(target), header.read(draft))
+    return Trial(name, load, shapes, measured, answers, context)
 
 
 def answer(worker: EngineProcess, text: str, gamma: int, tokens: int) -> Iterator[Round]:
@@ -165,11 +165,11 @@ def predict(one: Trial, others: Sequence[Trial], threads: int) -> list[Predictio
         device_speed.from_devices([]), [other.shown for other in others], threads
     )
     use = UseCase("code", temperature=0.0, context=one.context)
-    predicted = estimate_speed(one.load, one.target, one.draft, learnt, use)
+    predicted = estimate_speed(one.load, *one.shapes, learnt, use)
     if predicted.t1_ms is None:
         raise SystemExit(predicted.explanation)
     plain = one.answers[0].ms
-    empty = estimate_speed(one.load, one.target, one.draft, learnt, replace(use, context=0))
+    empty = estimate_speed(one.load, *one.shapes, learnt, replace(use, context=0))
     assert empty.t1_ms is not None
     found = [
         Prediction("a pass with an empty context, ms", empty.t1_ms, one.measured.t1_ms),

@@ -11,32 +11,32 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.models import synthetic_header
+from localspec.models.catalog.shape import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
-from localspec.models.synthetic_header.model_shape import ModelShape
+from tests import synthetic_header
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """One architecture in two sizes, and the quantisation of its published files."""
 
-    small: ModelShape
-    full: ModelShape
+    small: CatalogShape
+    full: CatalogShape
     quantisation: str = "Q4_K_M"
     name: str = ""
     """Of the full model."""
 
 
-def _llama(**more: object) -> ModelShape:
+def _llama(**more: object) -> CatalogShape:
     numbers = {"architecture": "llama", "layers": 32, "embd": 4096, "ff": 14336, "heads": 32}
     numbers |= {"kv_heads": 8, "vocab": 128256, "context": 131072, "rope_factors": True}
-    return ModelShape(**(numbers | more))  # type: ignore[arg-type]
+    return CatalogShape(**(numbers | more))  # type: ignore[arg-type]
 
 
 _SMALL = {"layers": 4, "embd": 256, "ff": 512, "heads": 4, "kv_heads": 2, "vocab": 2048}
-_QWEN3 = ModelShape(
+_QWEN3 = CatalogShape(
     architecture="qwen3",
     layers=36,
     embd=4096,
@@ -47,7 +47,7 @@ _QWEN3 = ModelShape(
     vocab=151936,
     context=40960,
 )
-_QWEN3_MOE = ModelShape(
+_QWEN3_MOE = CatalogShape(
     architecture="qwen3moe",
     layers=48,
     embd=2048,
@@ -61,7 +61,7 @@ _QWEN3_MOE = ModelShape(
     experts_used=8,
     expert_ff=768,
 )
-_GEMMA3 = ModelShape(
+_GEMMA3 = CatalogShape(
     architecture="gemma3",
     layers=48,
     embd=3840,
@@ -77,12 +77,12 @@ _GEMMA3 = ModelShape(
 )
 
 
-def _cut(shape: ModelShape, **more: object) -> ModelShape:
+def _cut(shape: CatalogShape, **more: object) -> CatalogShape:
     """The shape with few, narrow layers."""
     return replace(shape, **(_SMALL | {"context": 8192} | more))  # type: ignore[arg-type]
 
 
-def _family(full: ModelShape, name: str, quantisation: str = "Q4_K_M", **small: object) -> Family:
+def _family(full: CatalogShape, name: str, quantisation: str = "Q4_K_M", **small: object) -> Family:
     return Family(_cut(full, **small), full, quantisation, name)
 
 
@@ -100,7 +100,7 @@ _QWEN2 = _llama(
 _GEMMA2 = replace(
     _GEMMA3, architecture="gemma2", layers=42, embd=3584, ff=14336, vocab=256000, context=8192
 )
-_GPT_OSS = ModelShape(
+_GPT_OSS = CatalogShape(
     architecture="gpt-oss",
     layers=24,
     embd=2880,
@@ -115,7 +115,7 @@ _GPT_OSS = ModelShape(
     window=128,
     full_every=2,
 )
-_PHI4 = ModelShape(
+_PHI4 = CatalogShape(
     architecture="phi3",
     layers=40,
     embd=5120,
@@ -125,7 +125,7 @@ _PHI4 = ModelShape(
     vocab=100352,
     context=16384,
 )
-_GLM_FLASH = ModelShape(
+_GLM_FLASH = CatalogShape(
     architecture="deepseek2",
     layers=47,
     embd=2048,
@@ -144,7 +144,7 @@ _GLM_FLASH = ModelShape(
     shared_ff=1536,
     dense_layers=1,
 )
-_MAMBA2 = ModelShape(
+_MAMBA2 = CatalogShape(
     architecture="mamba2",
     layers=48,
     embd=2048,
@@ -157,7 +157,7 @@ _MAMBA2 = ModelShape(
     state_heads=64,
     groups=1,
 )
-_QWEN35 = ModelShape(
+_QWEN35 = CatalogShape(
     architecture="qwen35",
     layers=32,
     embd=2560,
@@ -188,7 +188,7 @@ _QWEN35_MOE = replace(
     expert_ff=512,
     shared_ff=512,
 )
-_GEMMA4 = ModelShape(
+_GEMMA4 = CatalogShape(
     architecture="gemma4",
     layers=30,
     embd=2816,
@@ -209,7 +209,7 @@ _GEMMA4 = ModelShape(
     experts_used=8,
     expert_ff=704,
 )
-_GEMMA4_E = ModelShape(
+_GEMMA4_E = CatalogShape(
     architecture="gemma4",
     layers=35,
     embd=1536,
@@ -228,7 +228,7 @@ _GEMMA4_E = ModelShape(
     shared_kv_ff=12288,
     layer_embd=256,
 )
-_GRANITE = ModelShape(
+_GRANITE = CatalogShape(
     architecture="granite",
     layers=40,
     embd=2560,
@@ -239,7 +239,7 @@ _GRANITE = ModelShape(
     context=131072,
     tied=True,
 )
-_GRANITE_H = ModelShape(
+_GRANITE_H = CatalogShape(
     architecture="granitehybrid",
     layers=40,
     embd=2048,
@@ -256,7 +256,7 @@ _GRANITE_H = ModelShape(
     state_heads=64,
     groups=1,
 )
-_LFM2 = ModelShape(
+_LFM2 = CatalogShape(
     architecture="lfm2",
     layers=16,
     embd=2048,
@@ -372,16 +372,18 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def write_ghost(shape: ModelShape | Header, quantisation: str, path: Path) -> Header:
+def write_ghost(shape: CatalogShape | Header, quantisation: str, path: Path) -> Header:
     """A sparse file with a correct header and no data."""
-    header = synthetic_header.build(shape, quantisation) if isinstance(shape, ModelShape) else shape
+    header = (
+        synthetic_header.build(shape, quantisation) if isinstance(shape, CatalogShape) else shape
+    )
     begins = writer.serialize_header(header)
     path.write_bytes(begins)
     os.truncate(path, len(begins) + writer.data_size(header))
     return header
 
 
-def write_real(shape: ModelShape, quantisation: str, path: Path, seed: int = 0) -> Header:
+def write_real(shape: CatalogShape, quantisation: str, path: Path, seed: int = 0) -> Header:
     """The file with random weights: it loads, and generates nonsense."""
     header = write_ghost(shape, quantisation, path)
     rng = np.random.default_rng(seed)

@@ -16,11 +16,10 @@ from typing import Any
 
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import DeviceMemory, MemoryByDevice, MemoryEstimate
-from localspec.models import synthetic_header
 from localspec.models.gguf.header import Header
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import headshapes
+from tests import headshapes, synthetic_header
 from tests.families import FAMILIES
 
 _FILE = Path(__file__).parent / "fit" / "gpu_counts.jsonl"
@@ -31,6 +30,8 @@ _GIB = 1 << 30
 class GpuCount:
     name: str
     """The family, or the head."""
+    models: tuple[str, str | None]
+    """As in tests/families.py with their size, or as in tests/headshapes.py."""
     load: LoadCommand
     headers: tuple[Header, Header | None]
     devices: tuple[Device, ...]
@@ -57,7 +58,7 @@ def read() -> Iterator[GpuCount]:
         draft_memory = body["draft"] and _memory(body["draft"], outputs[1])
         exact = MemoryEstimate(target, draft_memory, "exact")
         family = name.removesuffix("-full").removesuffix("-small")
-        yield GpuCount(family, load, _headers(name, draft), devices, exact)
+        yield GpuCount(family, (name, draft), load, _headers(name, draft), devices, exact)
 
 
 def _settings(body: dict[str, Any]) -> ContextSettings:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from localspec.models import synthetic_header
+from localspec.models.catalog.shape import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
-from localspec.models.synthetic_header.model_shape import ModelShape
+from tests import synthetic_header
 from tests.families import FAMILIES
 
 _Q8_0, _F32, _I64 = 8, 0, 27
@@ -94,7 +94,7 @@ def of_target(name: str) -> Header:
     return synthetic_header.build(family.full, family.quantisation)
 
 
-def predicting(shape: ModelShape | None = None) -> Header:
+def predicting(shape: CatalogShape | None = None) -> Header:
     """A model with a layer of its own that guesses (MTP): a qwen35."""
     shape = shape or FAMILIES["qwen35"].full
     return synthetic_header.build(replace(shape, mtp_layers=1), "Q4_K_M")

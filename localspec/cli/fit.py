@@ -12,17 +12,17 @@ import click
 
 from localspec.cli import completion, global_options, options
 from localspec.errors import LocalspecError
-from localspec.fit import advisor, machine_profile, report
+from localspec.fit import advisor, machine_profile
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
-from localspec.fit.counted_fit import confirm_fit
+from localspec.fit.llama_count import confirm_fit
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pair_headers import PairHeaders, resolve_headers
-from localspec.fit.report import DeviceFit, FitReport
+from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.speed_estimate import UseCase
+from localspec.fit.verdict import DeviceFit, FitReport, is_in_system_memory
 from localspec.launch.workers import describe_transfer
 from localspec.machine.memory_by_device import DeviceMemory
 from localspec.machine.rpc import preflight
-from localspec.models import draft_heads, resolver
+from localspec.models import resolver
 from localspec.models.catalog.entries import USE_CASES
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.sanitize import sanitize
@@ -86,7 +86,7 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     workers = preflight.check_all(given["workers"], _print_skipped if can_skip else None)
     machine = machine_profile.with_workers(machine, workers)
     use = UseCase(given["use"])
-    advisor = SettingsAdvisor(*subject.headers, machine, use)
+    advisor = SettingsAdvisor(*subject.shapes, machine, use)
     target_settings = ContextSettings(workers=machine.workers)
     draft_name = subject.draft.name if subject.draft else None
     load = LoadCommand(subject.target.name, draft_name, target_settings)
@@ -112,7 +112,7 @@ def _print_skipped(error: LocalspecError) -> None:
     click.echo(f"localspec: {error.message} Going on without it.", err=True)
 
 
-def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairHeaders:
+def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairShapes:
     request = resolver.resolve(ref)
     draft_request = resolver.resolve(draft) if draft and draft != "none" else None
     if draft == "none":
@@ -120,13 +120,13 @@ def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairHead
     named_draft = (draft_request.draft or draft_request.target) if draft_request else None
     models = [request.target, named_draft or request.draft]
     if all(model is None or model.find_path() for model in models):
-        return resolve_headers(request, named_draft, None)
+        return resolve_shapes(request, named_draft, None)
     from localspec.cli.pull import run_cancellable  # noqa: PLC0415  late: slow to import
     from localspec.models.hub.client import HubClient  # noqa: PLC0415
     from localspec.models.pull_plan import PullPlanner  # noqa: PLC0415
 
     return run_cancellable(
-        lambda stop: resolve_headers(
+        lambda stop: resolve_shapes(
             request, named_draft, PullPlanner(HubClient(endpoint), stop, refresh=False)
         )
     )
@@ -159,7 +159,7 @@ _BAR_CELLS = {True: "█▓▒░·", False: "#=+-."}
 def format_fit(
     advice: SettingsAdvice,
     savings: Sequence[MemorySaving],
-    subject: PairHeaders,
+    subject: PairShapes,
     unicode: bool = True,
     *,
     plain: bool = False,
@@ -187,12 +187,8 @@ def format_fit(
         yield "Find a smaller model: localspec pair suggest"
 
 
-def _head_reason(subject: PairHeaders) -> str:
-    if subject.draft is None:
-        return ""
-    return advisor.describe_head(
-        draft_heads.draft_kind_for_target(subject.target.header, subject.draft.header)
-    )
+def _head_reason(subject: PairShapes) -> str:
+    return advisor.describe_head(subject.draft.shape.head_kind) if subject.draft else ""
 
 
 def _format_device(device_fit: DeviceFit, unicode: bool, *, plain: bool) -> Iterator[str]:
@@ -202,7 +198,7 @@ def _format_device(device_fit: DeviceFit, unicode: bool, *, plain: bool) -> Iter
     free = device.free if device.free is not None else total
     yield ""
     reserve = f"{gib(device_fit.reserve)} reserved for other programs"
-    if report.is_in_system_memory(device) and device.kind != "cpu":
+    if is_in_system_memory(device) and device.kind != "cpu":
         reserve = "shared with this computer"
     yield f"{name}: {gib(free)} free of {gib(total)}, {reserve}"
     if plain:
@@ -272,7 +268,7 @@ def _format_speedups(fit: FitReport) -> str:
     return f"   ({', '.join(speedups)})" if speedups else "   (not faster here)"
 
 
-def _format_method(fit: FitReport, subject: PairHeaders) -> str:
+def _format_method(fit: FitReport, subject: PairShapes) -> str:
     parts = [subject.target, *filter(None, [subject.draft])]
     sources = " and ".join(dict.fromkeys(_SOURCE_TEXT[part.source] for part in parts))
     memory = fit.memory_estimate
@@ -283,7 +279,7 @@ def _format_method(fit: FitReport, subject: PairHeaders) -> str:
 
 
 def fit_to_json(
-    advice: SettingsAdvice, savings: Sequence[MemorySaving], subject: PairHeaders
+    advice: SettingsAdvice, savings: Sequence[MemorySaving], subject: PairShapes
 ) -> dict[str, Any]:
     """The document of --json; sizes in bytes, speeds in tokens per second."""
     fit = advice.fit

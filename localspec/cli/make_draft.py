@@ -12,7 +12,7 @@ import click
 
 from localspec.cli import completion, global_options
 from localspec.errors import UsageError
-from localspec.fit.hparams import ModelHparams
+from localspec.fit import shape
 from localspec.models import draft_heads, resolver
 from localspec.models.gguf import header, layer_subset
 from localspec.sanitize import sanitize
@@ -48,15 +48,15 @@ def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
     layers = _choose_layers(keep, layer_subset.find_exit_layer(facts), name)
     if os.path.exists(out):
         raise UsageError(f"{out.name} exists already.", "Choose another --out.")
-    hparams = ModelHparams(facts)
-    swa_layers = [layer.is_swa for layer in hparams.layers] if hparams.n_swa else None
+    found = shape.from_header(facts)
+    swa_layers = [layer.is_swa for layer in found.layers] if found.n_swa else None
     size = layer_subset.copy_layers(source, out, layers, swa_layers)
     if as_json:
-        document = {"file": str(out), "bytes": size, "layers": layers, "of": hparams.n_layer}
+        document = {"file": str(out), "bytes": size, "layers": layers, "of": found.n_layer}
         click.echo(json.dumps({"schema": 1} | document))
         return 0
     click.echo(
-        f"{sanitize(str(out), multiline=False)}: {len(layers)} of {hparams.n_layer} layers, "
+        f"{sanitize(str(out), multiline=False)}: {len(layers)} of {found.n_layer} layers, "
         f"{gb(size)} of {gb(facts.size)}"
     )
     used = sanitize(shlex.join(["localspec", "run", model, "--draft", str(out)]), multiline=False)

@@ -7,15 +7,14 @@ from dataclasses import replace
 from itertools import product
 
 from localspec.errors import UsageError
-from localspec.fit import machine_profile, report
-from localspec.fit.hparams import ModelHparams
+from localspec.fit import machine_profile, verdict
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.report import DeviceFit, FitReport
+from localspec.fit.shape import ModelShape
 from localspec.fit.speed_estimate import UseCase
+from localspec.fit.verdict import DeviceFit, FitReport
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
 from localspec.machine.memory_by_device import HOST
-from localspec.models.gguf.header import Header
 from localspec.protocol.wire import KvType, LoadCommand
 from localspec.units import gib
 
@@ -115,8 +114,8 @@ class SettingsAdvice:
 class SettingsAdvisor:
     def __init__(
         self,
-        target: Header,
-        draft: Header | None,
+        target: ModelShape,
+        draft: ModelShape | None,
         machine: MachineProfile,
         use: UseCase | None = None,
     ) -> None:
@@ -124,7 +123,7 @@ class SettingsAdvisor:
         self.use = use
 
     def estimate_fit(self, load: LoadCommand) -> FitReport:
-        return report.estimate_fit(load, self.target, self.draft, self.machine, self.use)
+        return verdict.estimate_fit(load, self.target, self.draft, self.machine, self.use)
 
     def advise(self, request: SettingsRequest) -> SettingsAdvice:
         """The best settings that fit; if none do, the default ones.  Raises UsageError."""
@@ -139,11 +138,11 @@ class SettingsAdvisor:
         first = self.estimate_fit(self._default_settings(request))
         if first.verdict in ("fits", "unknown"):
             fit = self._extend_context(request, first) if first.verdict == "fits" else first
-            return SettingsAdvice(fit, explain_choice(fit, first, self.target.n_layer))
+            return SettingsAdvice(fit, explain_choice(fit, first, len(self.target.layers)))
         best = max(self._candidates(request), key=self._score, default=first)
         if first.verdict == "tight" and self._score(first) >= self._score(best):
             best = first
-        return SettingsAdvice(best, explain_choice(best, first, self.target.n_layer))
+        return SettingsAdvice(best, explain_choice(best, first, len(self.target.layers)))
 
     def _make_attention_exact(
         self, request: SettingsRequest, advice: SettingsAdvice
@@ -163,17 +162,17 @@ class SettingsAdvisor:
             message = f"Exact mode does not work with a KV cache in {request.kv}."
             raise UsageError(message, f"Use --kv {_EXACT_KV}, or no exact mode.")
         if load.target_settings.kv_type == "f16":
-            hparams = ModelHparams(self.target)
-            widths = {layer.n_embd_head_k for layer in hparams.layers if layer.has_kv}
+            target = self.target
+            widths = {layer.n_embd_head_k for layer in target.layers if layer.has_kv}
             # With some attention llama.cpp refuses two types.
-            has_one_type = hparams.is_mla or hparams.arch == "deepseek4"
+            has_one_type = target.is_mla or target.architecture == "deepseek4"
             if has_one_type or any(width % _Q8_0_BLOCK for width in widths):
                 message = "Exact mode needs keys in q8_0, which this model cannot have."
                 raise UsageError(message, "Use no exact mode.")
             load = with_target_settings(load, kv_type=_EXACT_KV)
         fit, first = self.estimate_fit(load), self.estimate_fit(self._default_settings(request))
         note = _EXACT_NOTE.format(load.target_settings.kv_type)
-        return SettingsAdvice(fit, explain_choice(fit, first, self.target.n_layer), note)
+        return SettingsAdvice(fit, explain_choice(fit, first, len(self.target.layers)), note)
 
     def _with_and_without_workers(
         self, request: SettingsRequest
@@ -279,7 +278,7 @@ class SettingsAdvisor:
 
     def _swa_full_options(self) -> tuple[bool, ...]:
         """With swa_full, sliding-window layers keep all tokens, which makes rollback exact."""
-        return (True, False) if self.target.hparam("attention.sliding_window") else (True,)
+        return (True, False) if self.target.n_swa else (True,)
 
     def _context_sizes(self, request: SettingsRequest, defaults: LoadCommand) -> tuple[int, ...]:
         largest = defaults.target_settings.n_ctx or DEFAULT_CTX
@@ -305,7 +304,7 @@ class SettingsAdvisor:
 
     def _max_gpu_layers(self, load: LoadCommand) -> FitReport | None:
         """Binary search: device memory grows with the number of layers."""
-        best, low, high = None, 0, self.target.n_layer
+        best, low, high = None, 0, len(self.target.layers)
         while low <= high:
             middle = (low + high) // 2
             fit = self.estimate_fit(with_target_settings(load, n_gpu_layers=middle))
@@ -384,7 +383,7 @@ def list_draft_variants(load: LoadCommand) -> tuple[LoadCommand, ...]:
 
 
 def list_single_changes(
-    load: LoadCommand, target: Header, has_gpu: bool
+    load: LoadCommand, target: ModelShape, has_gpu: bool
 ) -> Iterator[SettingsChange]:
     settings = load.target_settings
     ctx = settings.n_ctx or DEFAULT_CTX
@@ -398,7 +397,7 @@ def list_single_changes(
             "KV cache in q8_0", "--kv q8_0", "almost no loss of quality",
             with_both_settings(load, kv_type="q8_0"),
         )  # fmt: skip
-    if settings.swa_full and target.hparam("attention.sliding_window"):
+    if settings.swa_full and target.n_swa:
         yield (
             "KV cache limited to the sliding window", "", "a rollback may change the last bits",
             with_target_settings(load, swa_full=False),
@@ -424,15 +423,15 @@ def list_single_changes(
         yield from _list_offload_changes(load, target)
 
 
-def _list_offload_changes(load: LoadCommand, target: Header) -> Iterator[SettingsChange]:
+def _list_offload_changes(load: LoadCommand, target: ModelShape) -> Iterator[SettingsChange]:
     if target.is_moe and not load.target_settings.cpu_moe:
         yield (
             "experts in RAM", "--cpu-moe", "experts are read from slower memory",
             with_target_settings(load, cpu_moe=True),
         )  # fmt: skip
-    half = (target.n_layer + 1) // 2
+    half = (len(target.layers) + 1) // 2
     yield (
-        f"{half} of {target.n_layer + 1} layers on the GPU", f"--gpu-layers {half}",
+        f"{half} of {len(target.layers) + 1} layers on the GPU", f"--gpu-layers {half}",
         "the other layers are read from slower memory",
         with_target_settings(load, n_gpu_layers=half),
     )  # fmt: skip

@@ -16,6 +16,7 @@ from localspec.fit.device_speed import (
     HardwareSpeed,
 )
 from localspec.fit.pass_cost import PassReads
+from localspec.fit.shape import ModelShape
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.measurements import (
     ModelReads,
@@ -25,8 +26,6 @@ from localspec.machine.measurements import (
     is_trusted,
 )
 from localspec.machine.memory_by_device import HOST
-from localspec.models import draft_heads
-from localspec.models.gguf.header import Header
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
 _MIN_SIZE_RATIO = 1.5
@@ -63,13 +62,12 @@ class LinearFit:
 
 
 def summarize_reads(
-    load: LoadCommand, target: Header, draft: Header | None, hardware: HardwareSpeed
+    load: LoadCommand, target: ModelShape, draft: ModelShape | None, hardware: HardwareSpeed
 ) -> PairReads:
     """The bytes a pair reads, stored with its measurements so that they apply to other models."""
     first = pass_cost.count_reads(target, load.target_settings, hardware.devices)
-    head = draft and draft_heads.draft_kind_for_target(target, draft)
     second = None
-    if draft is not None and head == "model":  # a head's pass does more than read weights
+    if draft is not None and not draft.head_kind:  # a head's pass does more than read weights
         second = pass_cost.count_reads(draft, load.draft_settings, hardware.devices)
     return PairReads(_summarize_model(first), _summarize_model(second) if second else None)
 

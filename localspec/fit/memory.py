@@ -1,7 +1,7 @@
-"""Memory of a pair on each device, from its headers and, where they run, llama.cpp's own counts.
+"""Memory of a pair on each device, from its shapes and, where it runs, llama.cpp's own counts.
 
-Weights (by tensor) and KV caches and recurrent states (by layer) are exact.  Compute buffers are an
-upper bound with an error, or llama.cpp's count of a load without data.
+Weights and KV caches and recurrent states (by layer) are exact.  Compute buffers are an upper bound
+with an error, or llama.cpp's count of a load without data.
 """
 
 from __future__ import annotations
@@ -9,17 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from localspec.fit import (
-    compute_buffers,
-    context_params,
-    hparams,
-    kv_buffers,
-    layer_placement,
-    model_buffers,
-)
-from localspec.fit.context_params import ContextParams
-from localspec.fit.hparams import ModelHparams
-from localspec.lazy_dataclass import dataclass
+from localspec.fit import compute, context, placement
+from localspec.fit.context import ContextParams
+from localspec.fit.placement import LayerPlacement
+from localspec.fit.shape import ModelShape
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import (
     DRAFT_DROPPED_NOTE,
@@ -29,8 +22,7 @@ from localspec.machine.memory_by_device import (
     MemoryEstimate,
 )
 from localspec.machine.probe import ModelBuffers, PairBuffers
-from localspec.models import draft_heads
-from localspec.models.gguf.header import Header
+from localspec.models.gguf.tensors import GGML_TYPES
 from localspec.protocol.wire import ContextSettings, LoadCommand
 
 VERIFIED_ARCHITECTURES = frozenset({
@@ -49,100 +41,65 @@ bounds that do not occur at the same time."""
 _SHARED_COMPUTE_ERROR = 0.8
 """The same for several devices: which of them computes an operation is not modelled."""
 _UNVERIFIED_BASE_ERROR = 64 * _MIB
+_DUPLICATED_EMBEDDINGS = ("gemma4",)
+"""llama.cpp loads their tied embeddings twice, also on the CPU."""
+_F16 = 1
 _ACTIVATION_COPIES = 4
 """GGML_SCHED_MAX_COPIES: llama.cpp without data miscounts a batch where it crosses devices."""
 
 
-@dataclass(frozen=True, slots=True)
-class _PairModels:
-    """Both models with their context parameters."""
-
-    target: ModelHparams
-    params: ContextParams
-    draft: ModelHparams | None
-    draft_params: ContextParams | None
-    is_draft_dropped: bool
-
-    @property
-    def architectures(self) -> tuple[str, ...]:
-        return tuple(model.arch for model in (self.target, self.draft) if model is not None)
-
-
-def _resolve_models(load: LoadCommand, target: Header, draft: Header | None) -> _PairModels:
-    """Raises UsageError for an impossible context."""
-    head_kind = ""
-    if draft is not None:
-        head_kind = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
-    is_mtp = head_kind == "mtp"
-    target_hparams = hparams.from_header(target, load_mtp=is_mtp)
-    draft_hparams = None
-    if draft is not None:
-        draft_hparams = target_hparams if is_mtp else hparams.from_header(draft)
-    is_dropped = draft_hparams is not None and draft_hparams.has_recurrent_state and not head_kind
-    if is_dropped:
-        draft_hparams = None
-    params, draft_params = context_params.for_pair(load, target_hparams, draft_hparams, head_kind)
-    return _PairModels(target_hparams, params, draft_hparams, draft_params, is_dropped)
-
-
 def estimate_pair(
-    load: LoadCommand, target: Header, draft: Header | None, devices: Sequence[Device]
+    load: LoadCommand, target: ModelShape, draft: ModelShape | None, devices: Sequence[Device]
 ) -> MemoryEstimate:
     """Works for any devices, absent ones too.  Raises UsageError for an impossible context."""
-    models = _resolve_models(load, target, draft)
-    settings, params = load.target_settings, models.params
-    target_memory = estimate_model(models.target, params, settings, devices, {})
+    note = ""
+    if draft is not None and draft.has_recurrent_state and not draft.head_kind:
+        draft, note = None, DRAFT_DROPPED_NOTE
+    params, draft_params = context.for_pair(load, target, draft)
+    settings = load.target_settings
+    target_memory = estimate_model(target, params, settings, devices)
+    parts = [(target, params, target_memory)]
     draft_memory: MemoryByDevice | None = None
-    if models.draft is not None and models.draft_params is not None:
+    if draft is not None and draft_params is not None:
+        # llama.cpp splits the draft before the target allocates its hidden-state outputs.
+        first = replace(params, n_hidden_states=int(draft.head_kind == "mtp"))
         used = target_memory
-        if params.hidden_state_layers and len(devices) > 1:
-            # llama.cpp splits the draft before the target allocates its hidden-state outputs.
-            without_outputs = replace(params, hidden_state_layers=frozenset())
-            used = estimate_model(models.target, without_outputs, settings, devices, {})
-        draft_params = models.draft_params
-        if draft_params.head_kind:
-            matrix = _locate_output_matrix(models.target, settings, devices)
+        if first != params and len(devices) > 1:
+            used = estimate_model(target, first, settings, devices)
+        if draft.head_kind:
+            placed = placement.place_layers(target, settings, devices, {})
+            matrix = placed.backend_names[placed.output_backend], target.output_matrix
             draft_params = replace(draft_params, target_output_matrix=matrix)
         used_bytes = {name: part.total for name, part in used.on.items()}
-        draft_memory = estimate_model(
-            models.draft, draft_params, load.draft_settings, devices, used_bytes
-        )
-    note = DRAFT_DROPPED_NOTE if models.is_draft_dropped else ""
-    estimate = MemoryEstimate(
-        target_memory,
-        draft_memory,
-        "analytic",
-        note=note,
-        architectures=models.architectures,
-        scratch=_scratch_by_device(models, (target_memory, draft_memory), devices),
-    )
-    return replace(estimate, error=_error_bound(estimate, models, load))
-
-
-def _scratch_by_device(
-    models: _PairModels,
-    memory: tuple[MemoryByDevice, MemoryByDevice | None],
-    devices: Sequence[Device],
-) -> dict[str, int]:
-    """Vulkan copies a quantised cache to f16, layer by layer, for batches of 64 rows and more."""
-    parts = [(models.target, models.params, memory[0])]
-    if models.draft is not None and models.draft_params is not None and memory[1] is not None:
-        parts.append((models.draft, models.draft_params, memory[1]))
-    return {
+        draft_memory = estimate_model(draft, draft_params, load.draft_settings, devices, used_bytes)
+        parts.append((draft, draft_params, draft_memory))
+    shapes = [part[0] for part in parts]
+    names = tuple(shape.architecture for shape in shapes)
+    scratch = {
         device.name: sum(
-            kv_buffers.f16_copy_bytes(model, params)
-            for model, params, on in parts
-            if on.of(device.name).kv
+            _f16_copy_bytes(shape, each) for shape, each, on in parts if on.of(device.name).kv
         )
         for device in devices
         if device.backend == "Vulkan"
     }
+    estimate = MemoryEstimate(
+        target_memory, draft_memory, "analytic", 0, note, names, scratch=scratch
+    )
+    return replace(estimate, error=_error_bound(estimate, shapes, load))
+
+
+def _f16_copy_bytes(shape: ModelShape, params: ContextParams) -> int:
+    """Vulkan copies a quantised cache to f16, layer by layer, for batches of 64 rows and more."""
+    if all(GGML_TYPES[kv_type][1] == 1 for kv_type in params.kv_types):
+        return 0
+    in_f16 = replace(params, kv_types=(_F16, _F16))
+    return max(compute.layer_cache_bytes(shape, layer, in_f16) for layer in set(shape.layers))
 
 
 def replace_counted(
     estimate: MemoryEstimate,
     load: LoadCommand,
-    headers: tuple[Header, Header | None],
+    shapes: tuple[ModelShape, ModelShape | None],
     counted: PairBuffers,
 ) -> MemoryEstimate:
     """The estimate with the compute buffers that llama.cpp counted on this machine.
@@ -150,9 +107,10 @@ def replace_counted(
     Its total of the KV cache takes precedence too, if it is larger: of an architecture with a cache
     that is unknown here.
     """
-    models = _resolve_models(load, headers[0], headers[1] if load.draft else None)
+    target_shape, draft_shape = shapes[0], shapes[1] if estimate.draft else None
+    params, _ = context.for_pair(load, target_shape, draft_shape)
     target = _replace_model(estimate.target, counted.target)
-    draft, states = None, models.params.hidden_state_bytes(models.target.n_embd)
+    draft, states = None, params.hidden_state_bytes(target_shape)
     if estimate.draft is not None and counted.draft is not None:
         draft = _replace_model(estimate.draft, counted.draft)
     else:
@@ -165,7 +123,7 @@ def replace_counted(
         target = replace(target, on=on)
     error = states
     if len(_device_names(estimate) - {HOST}) > 1:
-        error += _ACTIVATION_COPIES * 4 * models.params.n_ubatch * models.target.n_embd
+        error += _ACTIVATION_COPIES * 4 * params.n_ubatch * target_shape.n_embd
     return replace(estimate, target=target, draft=draft, method="exact", error=error)
 
 
@@ -181,58 +139,69 @@ def _replace_model(memory: MemoryByDevice, counted: ModelBuffers) -> MemoryByDev
     return replace(memory, on=on)
 
 
-def _locate_output_matrix(
-    target: ModelHparams, settings: ContextSettings, devices: Sequence[Device]
-) -> tuple[str, int]:
-    """Device and bytes of the output matrix."""
-    placement = layer_placement.place_layers(target, settings, devices, {})
-    tensors = target.global_tensors
-    matrix = tensors.get("output.weight") or tensors.get("token_embd.weight")
-    return placement.backend_names[placement.output_backend], matrix.n_bytes if matrix else 0
-
-
 def estimate_model(
-    model: ModelHparams,
+    shape: ModelShape,
     params: ContextParams,
     settings: ContextSettings,
     devices: Sequence[Device],
-    used_bytes: Mapping[str, int],
+    used_bytes: Mapping[str, int] | None = None,
 ) -> MemoryByDevice:
     """Memory of one model; `used_bytes` are already in use on each device."""
-    placement = layer_placement.place_layers(model, settings, devices, used_bytes)
-    sums = zip(
-        placement.backend_names,
-        (0,) * len(placement.backend_names)
-        if params.head_kind == "mtp"
-        else model_buffers.estimate(model, placement),
-        kv_buffers.estimate(model, params, placement),
-        compute_buffers.estimate(model, params, placement),
+    placed = placement.place_layers(shape, settings, devices, used_bytes or {})
+    sizes = zip(
+        placed.backend_names,
+        _weights(shape, params, placed),
+        _caches(shape, params, placed),
+        compute.estimate(shape, params, placed),
         strict=True,
     )
-    on = {name: DeviceMemory(*parts) for name, *parts in sums}
-    logits = 4 * params.n_outputs_max * (params.n_vocab or model.n_vocab)
-    return MemoryByDevice(on, output=logits + params.hidden_state_bytes(model.n_embd))
+    on = {name: DeviceMemory(*parts) for name, *parts in sizes}
+    logits = 4 * params.n_outputs_max * (params.n_vocab or shape.n_vocab)
+    return MemoryByDevice(on, output=logits + params.hidden_state_bytes(shape))
 
 
-def _error_bound(estimate: MemoryEstimate, models: _PairModels, load: LoadCommand) -> int:
+def _weights(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -> list[int]:
+    """Bytes by backend."""
+    sums = [0] * len(placed.backend_names)
+    if shape.head_kind == "mtp":
+        return sums  # the target's
+    cpu, output = placed.cpu_backend, placed.output_backend
+    for il, layer in enumerate(shape.layers[: None if params.load_mtp else shape.n_layer]):
+        sums[placed.layer_backends[il]] += layer.weights
+        sums[cpu if placed.experts_on_cpu else placed.layer_backends[il]] += layer.experts
+    sums[cpu] += shape.input_bytes
+    sums[output] += shape.output_bytes
+    is_twice = shape.architecture in _DUPLICATED_EMBEDDINGS or output != cpu
+    if shape.is_tied and (is_twice or (placed.repacks and shape.is_table_repacked)):
+        sums[output] += shape.output_matrix
+    return sums
+
+
+def _caches(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -> list[int]:
+    """Bytes of KV caches and recurrent states by backend; an MTP layer's belong to the draft."""
+    sums = [0] * len(placed.backend_names)
+    states = 4 * (shape.n_embd_r + shape.n_embd_s) * (1 + params.n_rs_seq)
+    for il in shape.own_layers:
+        layer = shape.layers[il]
+        size = compute.layer_cache_bytes(shape, layer, params) + states * layer.is_recurrent
+        sums[placed.layer_backends[il]] += size
+    return sums
+
+
+def _error_bound(estimate: MemoryEstimate, shapes: Sequence[ModelShape], load: LoadCommand) -> int:
     """Bytes by which the real memory of any device may differ from the estimate."""
     names = _device_names(estimate)
     largest = max((estimate.of(name).compute for name in names), default=0)
-    if not VERIFIED_ARCHITECTURES.issuperset(models.architectures):
+    if not VERIFIED_ARCHITECTURES.issuperset(estimate.architectures):
         return _UNVERIFIED_BASE_ERROR + int(_SHARED_COMPUTE_ERROR * largest)
     gpus = names - {HOST}
     on_cpu = estimate.of(HOST).kv > 0 or load.target_settings.cpu_moe or load.draft_settings.cpu_moe
     if len(gpus) > 1 or (gpus and on_cpu):
         return _BASE_ERROR + int(_SHARED_COMPUTE_ERROR * largest)
-    is_loose = models.params.hidden_state_layers or any(
-        model.has_recurrent_state or model.is_mla
-        for model in (models.target, models.draft)
-        if model is not None
-    )
+    is_loose = any(each.head_kind or each.has_recurrent_state or each.is_mla for each in shapes)
     share = _LOOSE_COMPUTE_ERROR if is_loose else _COMPUTE_ERROR
     return _BASE_ERROR + int(share * largest)
 
 
-def _device_names(memory_estimate: MemoryEstimate) -> set[str]:
-    names = set(memory_estimate.target.on)
-    return names | set(memory_estimate.draft.on) if memory_estimate.draft else names
+def _device_names(estimate: MemoryEstimate) -> set[str]:
+    return {*estimate.target.on, *(estimate.draft.on if estimate.draft else ())}

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
-from localspec.fit import hparams as model_hparams
-from localspec.fit import layer_placement
+from localspec.fit import placement
 from localspec.fit.device_speed import DeviceSpeed, HardwareSpeed
-from localspec.fit.hparams import LayerHparams, ModelHparams
-from localspec.fit.layer_placement import LayerPlacement
-from localspec.fit.model_buffers import EXPERT_TENSORS
+from localspec.fit.shape import LayerShape, ModelShape
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
 from localspec.machine.device import Device
-from localspec.models.gguf.header import Header
-from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
+from localspec.models.gguf.tensors import GGML_TYPES
 from localspec.protocol.wire import ContextSettings
 
-_EMBEDDING_TABLES = (
-    "token_embd.weight",
-    "position_embd.weight",
-    "per_layer_token_embd.weight",
-    "markov_w1.weight",
-    "nextn.embed_tokens.weight",
-)
-"""A pass reads one row per token of these."""
-_UNUSED_TENSORS = ("token_types.weight", "v.", "mm.", "a.")
-"""A constant row, and the vision and audio encoders."""
 _MOE_SLOWDOWN = 1.36
 """Mixtures of experts take longer than their bytes suggest: 206 and 96 tok/s estimated, 152 and 71
 measured (30B with 3B active, RX 7900 XT and M4 Pro)."""
@@ -89,152 +73,79 @@ class PassReads:
 
 
 def count_reads(
-    header: Header, settings: ContextSettings, devices: Sequence[Device], context: int = 0
+    shape: ModelShape, settings: ContextSettings, devices: Sequence[Device], context: int = 0
 ) -> PassReads:
     """Reads of one token with `context` tokens in the cache, layers placed as by llama.cpp."""
-    hparams = model_hparams.from_header(header)
-    placement = layer_placement.place_layers(hparams, settings, devices, {})
-    reads = [DeviceReads() for _ in placement.backend_names]
-    types: Counter[str] = Counter()
-    n_expert = hparams.number("expert_count")
-    n_used = min(hparams.number("expert_used_count", n_expert), n_expert)
-    for tensor, backend, is_expert in _tensors_read(hparams, placement):
-        if is_expert and n_expert:
-            n_bytes = tensor.n_bytes * n_used / n_expert
-            reads[backend].experts += n_bytes
-        else:
-            n_bytes = _tensor_read_bytes(tensor)
-            reads[backend].dense += n_bytes
-        types[tensor.type_name] += int(n_bytes)
-    _add_cache_reads(reads, hparams, placement, settings, context)
-    for backend in placement.layer_backends[: hparams.n_layer]:
-        reads[backend].layer_share += 1 / max(1, hparams.n_layer)
+    placed = placement.place_layers(shape, settings, devices, {})
+    reads = [DeviceReads() for _ in placed.backend_names]
+    share = shape.n_expert_used / shape.n_expert if shape.n_expert else 1.0
+    states = 8 * (shape.n_embd_r + shape.n_embd_s)
+    for il in range(shape.n_layer):
+        layer, home = shape.layers[il], placed.layer_backends[il]
+        part = reads[home]
+        part.dense += layer.weights
+        reads[placed.cpu_backend if placed.experts_on_cpu else home].experts += (
+            layer.experts * share
+        )
+        part.layer_share += 1 / shape.n_layer
+        n_bytes = _kv_read_bytes(shape, layer, settings, context) if layer.has_kv else 0.0
+        state_bytes = states * layer.is_recurrent
+        part.kv_cache += n_bytes + state_bytes
+        part.attention += n_bytes * max(1.0, layer.n_head / max(1, layer.n_head_kv)) + state_bytes
+    reads[placed.output_backend].dense += shape.output_reads
     by_device = {
-        name: part
-        for name, part in zip(placement.backend_names, reads, strict=True)
-        if part.weights
+        name: part for name, part in zip(placed.backend_names, reads, strict=True) if part.weights
     }
-    return PassReads(by_device, _most_common(types), n_expert, n_used, hparams.n_embd)
+    return PassReads(
+        by_device, shape.weight_type, shape.n_expert, shape.n_expert_used, shape.n_embd
+    )
 
 
 def count_head_reads(
-    headers: tuple[Header, Header],
-    kind: str,
+    target: ModelShape,
+    head: ModelShape,
     settings: ContextSettings,
     devices: Sequence[Device],
     context: int = 0,
 ) -> PassReads:
-    """Reads of one row of a head; `headers` are the target's and the head's.
-
-    A head without an output matrix reads the target's.
-    """
-    target, head = headers
-    if kind == "mtp":
-        return _count_mtp_reads(target, settings, devices, context)
+    """Reads of one row of a head, which may borrow the target's output matrix."""
+    if head.head_kind == "mtp":
+        il = target.n_layer
+        placed = placement.place_layers(target, settings, devices, {})
+        layer = head.layers[il]
+        cache = _kv_read_bytes(head, layer, settings, context)
+        part = DeviceReads(
+            layer.weights,
+            layer.experts * head.n_expert_used / max(1, head.n_expert),
+            kv_cache=cache,
+            attention=cache * max(1.0, layer.n_head / max(1, layer.n_head_kv)),
+            layer_share=1 / max(1, il),
+        )
+        if not head.has_mtp_output:
+            part.dense += target.output_matrix
+        device = placed.backend_names[placed.layer_backends[il]]
+        return PassReads(
+            {device: part}, head.weight_type, head.n_expert, head.n_expert_used, head.n_embd
+        )
     reads = count_reads(head, settings, devices, context)
     for part in reads.by_device.values():
         # The fixed time of a pass was measured for whole models; a head has few layers.
         part.layer_share *= head.n_layer / max(1, target.n_layer)
-    output_names = {"output.weight"} if kind == "eagle3" else {"output.weight", "token_embd.weight"}
-    if output_names & {tensor.name for tensor in head.tensors}:
-        return reads
-    return _add_output_matrix(reads, target)
-
-
-def _count_mtp_reads(
-    target: Header, settings: ContextSettings, devices: Sequence[Device], context: int
-) -> PassReads:
-    hparams = model_hparams.from_header(target, load_mtp=True)
-    placement = layer_placement.place_layers(hparams, settings, devices, {})
-    part = DeviceReads(layer_share=1 / max(1, hparams.n_layer))
-    types: Counter[str] = Counter()
-    for il in range(hparams.n_layer, hparams.n_layer_all):
-        for tensor in hparams.layer_tensors.get(il, {}).values():
-            part.dense += _tensor_read_bytes(tensor._replace(name=tensor.name.split(".", 2)[2]))
-            types[tensor.type_name] += tensor.n_bytes
-    layer = hparams.layers[hparams.n_layer]
-    part.kv_cache = _kv_read_bytes(hparams, layer, settings, context)
-    part.attention = part.kv_cache * max(1.0, layer.n_head / max(1, layer.n_head_kv))
-    device = placement.backend_names[placement.layer_backends[hparams.n_layer]]
-    reads = PassReads({device: part}, _most_common(types))
-    own_output = f"blk.{hparams.n_layer}.nextn.shared_head_head.weight"
-    if any(tensor.name == own_output for tensor in target.tensors):
-        return reads
-    return _add_output_matrix(reads, target)
-
-
-def _add_output_matrix(head: PassReads, target: Header) -> PassReads:
-    """Adds the target's output matrix to the last device of the head."""
-    tensors = {tensor.name: tensor for tensor in target.tensors}
-    matrix = tensors.get("output.weight") or tensors.get("token_embd.weight")
-    name = next(reversed(head.devices))
-    part = replace(
-        head.by_device[name], dense=head.by_device[name].dense + (matrix.n_bytes if matrix else 0)
-    )
-    return replace(head, by_device={**head.by_device, name: part})
-
-
-def _tensors_read(
-    hparams: ModelHparams, placement: LayerPlacement
-) -> Iterator[tuple[TensorInfo, int, bool]]:
-    """Tensors read for a token: the tensor, its backend, and whether it holds experts."""
-    for il, tensors in hparams.layer_tensors.items():
-        if il >= hparams.n_layer:
-            continue  # MTP layers
-        for name, tensor in tensors.items():
-            is_expert = EXPERT_TENSORS.match(name) is not None
-            on_cpu = is_expert and placement.experts_on_cpu
-            backend = placement.cpu_backend if on_cpu else placement.layer_backends[il]
-            yield tensor, backend, is_expert
-    for name, tensor in hparams.global_tensors.items():
-        if name in _EMBEDDING_TABLES:
-            yield tensor, placement.layer_backends[0], False
-        elif not name.startswith(_UNUSED_TENSORS):
-            yield tensor, placement.output_backend, False
-    if hparams.has_tied_output:
-        table = hparams.global_tensors["token_embd.weight"]
-        yield table._replace(name="output.weight"), placement.output_backend, False
-
-
-def _tensor_read_bytes(tensor: TensorInfo) -> float:
-    if tensor.name in _EMBEDDING_TABLES and len(tensor.shape) > 1:
-        return tensor.n_bytes / tensor.shape[1]
-    return tensor.n_bytes
-
-
-def _add_cache_reads(
-    reads: list[DeviceReads],
-    hparams: ModelHparams,
-    placement: LayerPlacement,
-    settings: ContextSettings,
-    context: int,
-) -> None:
-    states = 2 * 4 * (hparams.n_embd_r + hparams.n_embd_s)
-    for il, layer in enumerate(hparams.layers[: hparams.n_layer]):
-        part = reads[placement.layer_backends[il]]
-        if layer.has_kv:
-            n_bytes = _kv_read_bytes(hparams, layer, settings, context)
-            part.kv_cache += n_bytes
-            part.attention += n_bytes * max(1.0, layer.n_head / layer.n_head_kv)
-        if layer.is_recurrent:
-            part.kv_cache += states
-            part.attention += states
+    if not head.output_matrix:
+        reads.by_device[reads.devices[-1]].dense += target.output_matrix
+    return reads
 
 
 def _kv_read_bytes(
-    hparams: ModelHparams, layer: LayerHparams, settings: ContextSettings, context: int
+    shape: ModelShape, layer: LayerShape, settings: ContextSettings, context: int
 ) -> float:
-    widths = (layer.n_embd_head_k, 0 if hparams.is_mla else layer.n_embd_head_v)
+    widths = (layer.n_embd_head_k, 0 if shape.is_mla else layer.n_embd_head_v)
     n_bytes = 0.0
     for kv_type, width in zip(llama_params.KV_TYPES[settings.kv_type], widths, strict=True):
         _, block, block_bytes = GGML_TYPES[kv_type]
         n_bytes += width * block_bytes / block
-    cells = min(context, hparams.n_swa) if layer.is_swa else context
+    cells = min(context, shape.n_swa) if layer.is_swa else context
     return layer.n_head_kv * cells * n_bytes
-
-
-def _most_common(types: Counter[str]) -> str:
-    return types.most_common(1)[0][0] if types else ""
 
 
 _REQUEST_BYTES = 5000

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from math import hypot
 
-from localspec.fit import hparams as model_hparams
 from localspec.fit import pass_cost, speedup_model
 from localspec.fit.device_speed import HardwareSpeed
 from localspec.fit.pass_cost import PassReads
+from localspec.fit.shape import ModelShape
 from localspec.fit.speedup_model import SpeculationCosts
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads
-from localspec.models.gguf.header import Header
 from localspec.protocol.wire import DRAFT_MAX, LoadCommand
 
 FloatRange = tuple[float, float]
@@ -27,8 +26,6 @@ _SPEEDUP_ERROR_TABLE = 0.20
 """The same with a typical verify curve."""
 _SPEEDUP_ERROR_CPU = 0.35
 """The same on a CPU, where verify curves differ most."""
-_DEFAULT_BLOCK_SIZE = 16
-"""Block size of a head whose file has none."""
 _TYPICAL_BLOCK_ROWS = 6
 """Rows of a block that are typically worth verifying."""
 _WORST_SPEEDUP = 0.97
@@ -138,28 +135,28 @@ class _PairCosts:
 
 def estimate_speed(
     load: LoadCommand,
-    target: Header,
-    draft: Header | None,
+    target: ModelShape,
+    draft: ModelShape | None,
     hardware: HardwareSpeed,
     use: UseCase | None = None,
 ) -> SpeedEstimate:
     """Estimates the speed with these settings, from the speeds of the devices."""
     use = use or UseCase()
-    target_reads = pass_cost.count_reads(
-        target, load.target_settings, hardware.devices, use.context
-    )
-    draft_reads, head_kind = None, ""
-    if draft is not None:
-        head_kind = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
-        draft_reads = _draft_reads(load, (target, draft), head_kind, hardware, use)
+    devices, draft_reads, head_kind = hardware.devices, None, draft.head_kind if draft else ""
+    target_reads = pass_cost.count_reads(target, load.target_settings, devices, use.context)
+    if draft is not None and head_kind:
+        draft_reads = pass_cost.count_head_reads(
+            target, draft, load.draft_settings, devices, use.context
+        )
+    elif draft is not None:
+        draft_reads = pass_cost.count_reads(draft, load.draft_settings, devices, use.context)
     for reads in filter(None, (target_reads, draft_reads)):
         if reason := pass_cost.explain_unknown(reads, hardware):
             return SpeedEstimate(explanation=reason)
     pair = _estimate_costs(load, target_reads, draft_reads, hardware, use)
-    if head_kind in ("dflash", "dspark") and draft is not None and draft_reads is not None:
-        pair = _with_block_costs(pair, draft, draft_reads, hardware)
-    hparams = model_hparams.from_header(target)
-    if hparams.has_recurrent_state and not hparams.can_rollback:
+    if draft is not None and draft.head_block and draft_reads is not None:
+        pair = _with_block_costs(pair, draft.head_block, draft_reads, hardware)
+    if target.has_recurrent_state and not target.can_rollback:
         reason = "no speculation: its recurrent state cannot be rolled back"
         return _speed_estimate(pair, pair.plain, {}, reason)
     rates, basis = _find_rates(load, hardware, use, head_kind)
@@ -205,24 +202,11 @@ def _speed_estimate(
     )
 
 
-def _draft_reads(
-    load: LoadCommand,
-    headers: tuple[Header, Header],
-    head_kind: str,
-    hardware: HardwareSpeed,
-    use: UseCase,
-) -> PassReads:
-    settings, devices = load.draft_settings, hardware.devices
-    if head_kind:
-        return pass_cost.count_head_reads(headers, head_kind, settings, devices, use.context)
-    return pass_cost.count_reads(headers[1], settings, devices, use.context)
-
-
 def _with_block_costs(
-    pair: _PairCosts, head: Header, reads: PassReads, hardware: HardwareSpeed
+    pair: _PairCosts, block: int, reads: PassReads, hardware: HardwareSpeed
 ) -> _PairCosts:
     """A block head needs one pass for all draft tokens."""
-    longest = min(pair.max_draft, max(1, head.hparam("block_size", _DEFAULT_BLOCK_SIZE) - 1))
+    longest = min(pair.max_draft, max(1, block - 1))
     block_ms = pass_cost.estimate_ms(reads, hardware, min(longest, _TYPICAL_BLOCK_ROWS))
     host = pair.costs.host + block_ms / pair.t1_ms
     costs = SpeculationCosts(0.0, pair.costs.verify_curve, host)

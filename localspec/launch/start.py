@@ -11,14 +11,15 @@ from typing import Any, Protocol
 
 from localspec import paths
 from localspec.errors import DoesNotFitError, ModelFileError, OutOfMemoryError
-from localspec.fit import calibration, counted_fit, machine_profile
+from localspec.fit import calibration, llama_count, machine_profile, pair_shapes
 from localspec.fit.advisor import (
     SettingsAdvice,
     SettingsAdvisor,
     SettingsRequest,
 )
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.report import FitReport
+from localspec.fit.pair_shapes import PairShapes
+from localspec.fit.verdict import FitReport
 from localspec.launch.resolve import ResolvedPair
 from localspec.launch.workers import check_workers, describe_transfer
 from localspec.lazy_dataclass import dataclass
@@ -29,7 +30,6 @@ from localspec.machine.probe import ProbeError
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.models import local_files
 from localspec.models.gguf import header
-from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
 from localspec.protocol.wire import (
     ContextSettings,
@@ -294,28 +294,27 @@ def choose_settings(
     draft = header.read_model(Path(load.draft)) if load.draft else None
     machine = machine_profile.with_workers(machine_profile.detect(refresh=True), workers)
     try:
-        advisor = SettingsAdvisor(target, draft, machine)
+        pair = pair_shapes.from_headers(target, draft)
+        advisor = SettingsAdvisor(*pair.shapes, machine)
         advice = advisor.advise(request)
     except ModelFileError:
         return None
     if not advice.fit.load.target_settings.workers:
         machine = machine_profile.without_workers(machine)
-        advisor = SettingsAdvisor(target, draft, machine)
-    advice = replace(advice, fit=_count_if_close(advice.fit, (target, draft), machine))
+        advisor = SettingsAdvisor(*pair.shapes, machine)
+    advice = replace(advice, fit=_count_if_close(advice.fit, pair, machine))
     fit = advice.fit
     if fit.verdict == "no" and fit.missing_bytes > fit.error and not request.skip_memory_check:
         raise _does_not_fit_error(advisor, fit, Path(load.target).name)
     return advice
 
 
-def _count_if_close(
-    fit: FitReport, headers: tuple[Header, Header | None], machine: MachineProfile
-) -> FitReport:
+def _count_if_close(fit: FitReport, pair: PairShapes, machine: MachineProfile) -> FitReport:
     """llama.cpp's own count, if the error of the estimate could change the verdict."""
-    if not counted_fit.is_too_close(fit):
+    if not llama_count.is_too_close(fit):
         return fit
     try:
-        return counted_fit.count_fit(fit, headers, machine)
+        return llama_count.count_fit(fit, pair, machine)
     except (ProbeError, OSError):
         return fit
 
@@ -357,9 +356,9 @@ def _load_pair(engine: EngineClient, load: LoadCommand, advice: SettingsAdvice |
 
 def _summarize_reads(load: LoadCommand) -> measurements.PairReads:
     """Bytes the pair reads per token: its measurements also price other models."""
-    headers = [header.read_model(Path(path)) for path in (load.target, load.draft) if path]
-    hardware = machine_profile.detect().hardware
-    return calibration.summarize_reads(load, headers[0], (*headers, None)[1], hardware)
+    draft = header.read_model(Path(load.draft)) if load.draft else None
+    pair = pair_shapes.from_headers(header.read_model(Path(load.target)), draft)
+    return calibration.summarize_reads(load, *pair.shapes, machine_profile.detect().hardware)
 
 
 def _settings_notices(advice: SettingsAdvice) -> Iterator[Notice]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from localspec.errors import LocalspecError
 from localspec.fit.advisor import SettingsRequest, with_target_settings
-from localspec.fit.report import FitReport
+from localspec.fit.verdict import FitReport
 from localspec.machine.rpc import preflight
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.protocol.events import Event, Notice

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec.cli import fit
-from localspec.fit.report import DeviceFit
+from localspec.fit.verdict import DeviceFit
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import DeviceMemory
 from tests.cli.command import localspec

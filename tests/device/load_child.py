@@ -9,12 +9,12 @@ import json
 import sys
 from pathlib import Path
 
-from localspec.fit import machine_profile, memory
+from localspec.fit import machine_profile
 from localspec.machine import probe
 from localspec.models.gguf import header
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import real_loads
+from tests import real_loads, shapes
 
 
 def main() -> None:
@@ -22,9 +22,9 @@ def main() -> None:
     command = LoadCommand(file, None, settings)
     devices = machine_profile.detect().devices
     target = header.read(Path(file))
-    calculated = memory.estimate_pair(command, target, None, devices)
+    calculated = shapes.estimate_pair(command, target, None, devices)
     buffers = probe.count_buffers(command, target)
-    counted = memory.replace_counted(calculated, command, (target, None), buffers)
+    counted = shapes.replace_counted(calculated, command, (target, None), buffers)
     names = (*(device.name for device in devices), "CPU")
     print(
         json.dumps(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localspec.machine.device import Device
-from localspec.models.synthetic_header.model_shape import ModelShape
+from localspec.models.catalog.shape import CatalogShape
 from tests import families
 from tests.cli.command import ROOT, environment
 from tests.device import rows
@@ -21,7 +21,7 @@ from tests.families import FAMILIES
 MAX_SHARE = 0.02
 """Of all bytes."""
 SECONDS = 240
-LARGE = ModelShape(
+LARGE = CatalogShape(
     architecture="llama",
     layers=12,
     embd=1024,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec.errors import UsageError
-from localspec.fit import device_speed, machine_profile, pair_headers
+from localspec.fit import device_speed, machine_profile, pair_shapes
 from localspec.fit.advisor import (
     SettingsAdvice,
     SettingsAdvisor,
@@ -18,7 +18,7 @@ from localspec.fit.advisor import (
     estimate_tokens_per_second,
 )
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.report import FitReport
+from localspec.fit.verdict import FitReport
 from localspec.launch.workers import describe_transfer
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
@@ -28,6 +28,7 @@ from localspec.models import catalog
 from localspec.models.gguf import header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.worker_address import WorkerAddress
+from tests import shapes
 from tests.zoo import Zoo
 
 GIB = 1 << 30
@@ -43,9 +44,9 @@ def machine(card: str | None = None, vram: float | None = None, ram: float = 28)
 
 
 def advisor(pair: str, profile: MachineProfile) -> SettingsAdvisor:
-    headers = pair_headers.from_catalog(catalog.load().pairs[pair])
-    assert headers is not None
-    return SettingsAdvisor(*headers.headers, profile)
+    found = pair_shapes.from_catalog(catalog.load().pairs[pair])
+    assert found is not None
+    return SettingsAdvisor(*found.shapes, profile)
 
 
 def request(draft: bool = True, **fields: Any) -> SettingsRequest:
@@ -133,7 +134,7 @@ def test_exact_mode_is_refused_where_passes_of_different_widths_differ(zoo: Zoo)
         advisor("qwen3-4b+qwen3-0.6b", machine()).advise(
             SettingsRequest(LoadCommand("target", None, without), exact=True)
         )
-    narrow = SettingsAdvisor(header.read(zoo["target"]), None, machine())
+    narrow = shapes.advisor(header.read(zoo["target"]), None, machine())
     with pytest.raises(UsageError, match="keys in q8_0"):
         narrow.advise(request(draft=False, exact=True))
 

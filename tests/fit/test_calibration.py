@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.fit import calibration, device_speed
+from localspec.fit import device_speed
 from localspec.fit.calibration import MeasuredPass, calibrate, fit_line
-from localspec.fit.speed_estimate import UseCase, estimate_speed
+from localspec.fit.speed_estimate import UseCase
 from localspec.machine import gpu_catalog
 from localspec.machine.measurements import ModelReads, PairMeasurement, PairReads
 from localspec.machine.memory_by_device import HOST
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
+from tests import shapes
 from tests.fit.test_speed import BIG, DRAFT, MOE
 
 LOAD = LoadCommand("target", "draft")
@@ -210,8 +211,8 @@ def test_a_calibrated_machine_predicts_another_model() -> None:
     where = calibrate(UNKNOWN_MACHINE, known, 4)
     settings = ContextSettings(n_threads=4)
     load = replace(LOAD, target_settings=settings, draft_settings=settings)
-    found = estimate_speed(load, BIG, DRAFT, where, UseCase("code", context=0))
-    reads = calibration.summarize_reads(load, BIG, DRAFT, where)
+    found = shapes.estimate_speed(load, BIG, DRAFT, where, UseCase("code", context=0))
+    reads = shapes.summarize_reads(load, BIG, DRAFT, where)
     assert reads.draft is not None
     t1 = a + reads.target.read / (gbps * 1e6)
     assert found.t1_ms == pytest.approx(t1, rel=0.01)
@@ -234,7 +235,7 @@ def _as_q4(one: PairMeasurement) -> PairReads:
 
 def test_what_is_kept_of_a_pair() -> None:
     where = device_speed.from_devices([gpu_catalog.find("RTX 4060").as_device()])
-    found = calibration.summarize_reads(replace(LOAD, draft=None), MOE, None, where)
+    found = shapes.summarize_reads(replace(LOAD, draft=None), MOE, None, where)
     assert found.target.devices == ("CUDA0",)
     assert found.target.moe
     assert found.target.read == pytest.approx(1.92e9, rel=0.01)

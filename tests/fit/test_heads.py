@@ -12,8 +12,8 @@ import pytest
 from localspec import launch
 from localspec.engine.llama import BlockHeadContext
 from localspec.engine.llama.library import LOG
-from localspec.fit import machine_profile, memory
-from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
+from localspec.fit import machine_profile
+from localspec.fit.advisor import SettingsRequest
 from localspec.fit.speed_estimate import UseCase
 from localspec.machine import probe
 from localspec.machine.memory_by_device import HOST, MemoryEstimate
@@ -21,7 +21,7 @@ from localspec.machine.probe import ProbeError
 from localspec.models.gguf import header
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import beside, heads, headshapes
+from tests import beside, heads, headshapes, shapes
 from tests.tinygguf import Model
 
 MIB = 1024**2
@@ -63,8 +63,8 @@ def counted(
     load: LoadCommand, headers: tuple[Header, Header]
 ) -> tuple[MemoryEstimate, MemoryEstimate]:
     """The estimate, and the same with llama.cpp's counts."""
-    estimate = memory.estimate_pair(load, *headers, [])
-    return estimate, memory.replace_counted(
+    estimate = shapes.estimate_pair(load, *headers, [])
+    return estimate, shapes.replace_counted(
         estimate, load, headers, probe.count_buffers(load, *headers)
     )
 
@@ -145,8 +145,8 @@ def test_a_head_costs_what_it_takes() -> None:
     """Including hidden states: one batch for every target layer it reads."""
     target, head = headshapes.pair("eagle3-llama-8b-whole")
     load = LoadCommand("t", "d", ContextSettings(n_ctx=8192), ContextSettings())
-    alone = memory.estimate_pair(replace(load, draft=None), target, None, [])
-    both = memory.estimate_pair(load, target, head, [])
+    alone = shapes.estimate_pair(replace(load, draft=None), target, None, [])
+    both = shapes.estimate_pair(load, target, head, [])
     states = 3 * 512 * 4096 * 4
     assert both.target.output - alone.target.output == states
     assert both.target.of(HOST).compute > alone.target.of(HOST).compute
@@ -158,8 +158,8 @@ def test_a_head_costs_what_it_takes() -> None:
 def test_its_own_layer_counts_once() -> None:
     target = headshapes.predicting()
     load = LoadCommand("t", "t", ContextSettings(n_ctx=8192), ContextSettings())
-    alone = memory.estimate_pair(replace(load, draft=None), target, None, [])
-    both = memory.estimate_pair(load, target, target, [])
+    alone = shapes.estimate_pair(replace(load, draft=None), target, None, [])
+    both = shapes.estimate_pair(load, target, target, [])
     assert both.draft is not None
     assert both.draft.of(HOST).weights == 0
     more = both.target.of(HOST).weights - alone.target.of(HOST).weights
@@ -170,7 +170,7 @@ def test_its_own_layer_counts_once() -> None:
 @pytest.mark.parametrize("kind", FULL)
 def test_speed_is_estimated_with_its_basis(kind: str) -> None:
     target, head = headshapes.pair(kind)
-    advisor = SettingsAdvisor(target, head, machine_profile.with_gpu("RTX 4090"), UseCase("code"))
+    advisor = shapes.advisor(target, head, machine_profile.with_gpu("RTX 4090"), UseCase("code"))
     speed = advisor.estimate_fit(LoadCommand("t", "d", ContextSettings(n_ctx=8192))).speed
     assert speed.plain is not None
     assert speed.speculative is not None
@@ -182,7 +182,7 @@ def test_a_head_is_cheaper_than_a_small_model_but_not_free() -> None:
     target, head = headshapes.pair("eagle3-llama-8b")
     machine = machine_profile.with_gpu("RTX 4090")
     load = LoadCommand("t", "d", ContextSettings(n_ctx=8192))
-    speed = SettingsAdvisor(target, head, machine).estimate_fit(load).speed
+    speed = shapes.advisor(target, head, machine).estimate_fit(load).speed
     assert speed.costs is not None
     assert 0.03 < speed.costs.c < 0.2
 
@@ -191,7 +191,7 @@ def test_a_block_costs_one_pass_however_long_it_is() -> None:
     target, head = headshapes.pair("dspark-qwen3-8b")
     machine = machine_profile.with_gpu("RTX 4090")
     load = LoadCommand("t", "d", ContextSettings(n_ctx=8192))
-    costs = SettingsAdvisor(target, head, machine).estimate_fit(load).speed.costs
+    costs = shapes.advisor(target, head, machine).estimate_fit(load).speed.costs
     assert costs is not None
     assert costs.c == 0
     assert 0.1 < costs.host < 1

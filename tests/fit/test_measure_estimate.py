@@ -39,4 +39,4 @@ def test_the_promise(arguments: tuple[str, ...]) -> None:
     found = rows(*arguments)
     assert len(found) >= 9
     for lowest, highest in ((row[1], row[4]) for row in found.values()):
-        assert -2 <= float(lowest.removesuffix(" %")) <= float(highest.removesuffix(" %")) <= 10
+        assert -2 <= float(lowest.removesuffix(" %")) <= float(highest.removesuffix(" %")) <= 6

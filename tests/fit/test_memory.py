@@ -9,24 +9,24 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import UsageError
-from localspec.fit import hparams, memory, model_buffers
-from localspec.fit.context_params import ContextParams
+from localspec.fit import catalog_shape, memory, shape
+from localspec.fit.context import ContextParams
+from localspec.fit.shape import ModelShape
 from localspec.machine import llama_params, probe
-from localspec.machine.device import Device
+from localspec.machine.device import Device, reserve_bytes
 from localspec.machine.memory_by_device import HOST, MemoryByDevice, MemoryEstimate
-from localspec.models import synthetic_header
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import gpu_counts
+from tests import gpu_counts, shapes, synthetic_header
 from tests.families import FAMILIES
 
 MIB = 1024**2
 GIB = 1024**3
 SETTINGS = ContextSettings(n_ctx=4096, n_threads=1)
 HYBRIDS = ("qwen35", "qwen35moe", "lfm2", "granitehybrid", "mamba2")
-LOWEST, HIGHEST = 0.98, 1.10
-"""Estimate relative to all bytes of the pair."""
+LOWEST, HIGHEST, HIGHEST_OF_LARGE_BATCHES = 0.98, 1.06, 1.11
+"""Estimate relative to all bytes of the pair.  localspec itself uses batches of up to 512."""
 TINY = 16 * MIB
 """Absolute error allowed for models as small as those of the tests."""
 
@@ -78,17 +78,20 @@ def test_without_a_card(name: str) -> None:
     loads = [
         load_command(name, n_gpu_layers=0, **settings)
         for settings in ON_CPU
-        if settings.get("kv_type") != "q8_0/f16" or not hparams.ModelHparams(model).is_mla
+        if settings.get("kv_type") != "q8_0/f16" or not shape.from_header(model).is_mla
     ]
     counts = probe.count_each([(load, (model, None)) for load in loads])
     for load, counted in zip(loads, counts, strict=True):
-        estimate = memory.estimate_pair(load, model, None, [])
-        exact = memory.replace_counted(estimate, load, (model, None), counted)
+        estimate = shapes.estimate_pair(load, model, None, [])
+        exact = shapes.replace_counted(estimate, load, (model, None), counted)
         kv = estimate.of(HOST).kv
         assert abs(counted.target.kv - kv) <= 0.01 * MIB * 2  # two caches, printed in 0.01 MiB
         assert (estimate.method, exact.method, exact.error) == ("analytic", "exact", 0)
-        assert LOWEST * total(exact) <= total(estimate) <= HIGHEST * total(exact), load
+        check_total(estimate, exact, load)
         assert abs(total(estimate) - total(exact)) <= estimate.error, load
+        known = catalogue_shape(f"{name}-full")
+        assert known is not None
+        check_total(memory.estimate_pair(load, known, None, []), exact, load)
 
 
 def test_a_pair_is_the_sum_of_two() -> None:
@@ -98,8 +101,8 @@ def test_a_pair_is_the_sum_of_two() -> None:
         draft_settings=ContextSettings(n_ubatch=128, n_threads=1),
     )
     headers = header("llama"), header("llama-tied")
-    estimate = memory.estimate_pair(load, *headers, [])
-    exact = memory.replace_counted(estimate, load, headers, probe.count_buffers(load, *headers))
+    estimate = shapes.estimate_pair(load, *headers, [])
+    exact = shapes.replace_counted(estimate, load, headers, probe.count_buffers(load, *headers))
     assert estimate.draft is not None and exact.draft is not None
     for mine, theirs in ((estimate.target, exact.target), (estimate.draft, exact.draft)):
         assert 0 <= mine.total - theirs.total <= estimate.error
@@ -109,30 +112,68 @@ def test_a_pair_is_the_sum_of_two() -> None:
 # GPUs that are not here: sizes recorded from llama.cpp.
 
 
+ALIGNMENT = 256 << 10
+"""Of the weights and caches of one model on one device: tensors are padded and aligned."""
+
+
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="recorded on x86-64")
-def test_recorded_gpus() -> None:
-    """Weights and KV cache are exact; the rest is rarely under, and within the error bound."""
-    too_high = 0
-    counts = list(gpu_counts.read())
-    for count in counts:
+@pytest.mark.parametrize("from_catalogue", [False, True])
+def test_recorded_gpus(from_catalogue: bool) -> None:
+    """Weights and KV cache are exact in a file, and the sum is within its bounds from both."""
+    n_compared = 0
+    for count in gpu_counts.read():
+        models = catalogue_shapes(count.models) if from_catalogue else None
+        if from_catalogue and models is None:
+            continue  # a head, which has no shape in the catalogue
+        found = models or shape.from_headers(*count.headers)
         load = replace(count.load, overlap=False)  # recorded before the draft had branches
-        estimate = memory.estimate_pair(load, *count.headers, count.devices)
+        estimate = memory.estimate_pair(load, *found, count.devices)
+        is_split = load.draft is not None and len(count.devices) > 1  # by what the target leaves
         for name in {*estimate.target.on, *count.exact.target.on}:
             mine, theirs = estimate.target.of(name), count.exact.target.of(name)
-            assert (mine.weights, mine.kv) == (theirs.weights, theirs.kv), count
+            if not from_catalogue:
+                assert mine.weights == pytest.approx(theirs.weights, abs=ALIGNMENT), count
+            assert mine.kv == pytest.approx(theirs.kv, abs=ALIGNMENT), count
             off = estimate.of(name).total - count.exact.of(name).total
-            if len(count.devices) == 1 or count.load.draft is None:
-                assert -estimate.error <= off <= estimate.error, (count, name)
-        difference = total(estimate) - total(count.exact)
-        assert difference >= min(-0.002 * total(count.exact), -MIB), count
-        too_high += difference > max((HIGHEST - 1) * total(count.exact), 4 * TINY)
-    assert len(counts) > 150
-    assert too_high <= 0.03 * len(counts)
+            # A fit leaves the reserve free: what a load may take more than estimated.
+            share = 1 / 2 if from_catalogue else 1 / 8
+            assert off >= -share * reserve_bytes(Device(name)) or is_split, (count, name)
+            if not is_split and not from_catalogue:
+                assert abs(off) <= estimate.error, (count, name)
+        check_total(estimate, count.exact, load)
+        n_compared += 1
+    assert n_compared > 100
+
+
+def catalogue_shapes(names: tuple[str, str | None]) -> tuple[ModelShape, ModelShape | None] | None:
+    """Of models of tests/families.py, as if they were entries of the catalogue."""
+    found = [catalogue_shape(name) for name in names if name]
+    if not all(found):
+        return None
+    return found[0], (*found, None)[1]  # type: ignore[return-value]
+
+
+def catalogue_shape(name: str) -> ModelShape | None:
+    family, _, size = name.rpartition("-")
+    if family not in FAMILIES:
+        return None
+    one = FAMILIES[family]
+    numbers = one.full if size == "full" else one.small
+    n_bytes = synthetic_header.build(numbers, one.quantisation).size + 40 * numbers.vocab
+    return catalog_shape.build(numbers, one.quantisation, n_bytes)
+
+
+def check_total(estimate: MemoryEstimate, exact: MemoryEstimate, load: LoadCommand) -> None:
+    """−2 % to +6 % of all bytes of the pair; in MiB if they are few."""
+    difference, size = total(estimate) - total(exact), total(exact)
+    batch = max(load.target_settings.n_ubatch, load.draft_settings.n_ubatch)
+    highest = HIGHEST if batch <= 1024 else HIGHEST_OF_LARGE_BATCHES
+    assert difference >= min((LOWEST - 1) * size, -MIB), load
+    assert difference <= max((highest - 1) * size, 5 * TINY), load
 
 
 def clear_caches() -> None:
-    for known in (llama_params.has_amx, model_buffers._repacked_types, model_buffers.estimate):
-        known.cache_clear()
+    llama_params.has_amx.cache_clear()
 
 
 @pytest.fixture(params=["shown", "hidden"])
@@ -154,7 +195,7 @@ def test_repacked_weights(amx: str, backend: str, layers: int) -> None:
     """Tied embeddings of a repacked type are loaded twice."""
     model = with_table(header("llama-tied"), "Q4_0")
     load = load_command("x", n_gpu_layers=layers)
-    estimate = memory.estimate_pair(load, model, None, cards(1, backend) if backend else [])
+    estimate = shapes.estimate_pair(load, model, None, cards(1, backend) if backend else [])
     sizes = [tensor.n_bytes for tensor in model.tensors]
     table = next(t.n_bytes for t in model.tensors if t.name == "token_embd.weight")
     twice = layers > 0 or (amx == "hidden" and backend != "CUDA")
@@ -187,7 +228,7 @@ def logged(n_ctx: int) -> MemoryByDevice:
     params = ContextParams(
         n_ctx, n_ctx, 512, 512, 0, kv_types=(1, 1), flash_attn=False, v_token_major=False
     )
-    return memory.estimate_model(hparams.from_header(header("llama")), params, SETTINGS, [card], {})
+    return memory.estimate_model(shape.from_header(header("llama")), params, SETTINGS, [card])
 
 
 @pytest.mark.parametrize(("n_ctx", "kv", "compute"), [(512, 64.00, 258.50), (8192, 1024.0, 560.0)])
@@ -207,7 +248,7 @@ def test_more_context_never_takes_less() -> None:
     for name in FAMILIES:
         model = header(name)
         totals = [
-            memory.estimate_pair(load_command("x", n_ctx=n), model, None, cards(1)).target.total
+            shapes.estimate_pair(load_command("x", n_ctx=n), model, None, cards(1)).target.total
             for n in (512, 2048, 8192, 32768)
         ]
         assert totals == sorted(totals)
@@ -216,7 +257,7 @@ def test_more_context_never_takes_less() -> None:
 def test_layers_go_to_the_card_from_the_back() -> None:
     model = header("llama")
     on_card = [
-        memory.estimate_pair(load_command("x", n_gpu_layers=n), model, None, cards(1)).of("CUDA0")
+        shapes.estimate_pair(load_command("x", n_gpu_layers=n), model, None, cards(1)).of("CUDA0")
         for n in (0, 1, 2, 33)
     ]
     assert [part.kv for part in on_card] == [0, 0, 16 * MIB, 512 * MIB]
@@ -226,37 +267,37 @@ def test_layers_go_to_the_card_from_the_back() -> None:
 def test_integrated_graphics_only_where_there_is_no_card() -> None:
     card, shared = cards(2)
     shared = replace(shared, kind="igpu")
-    estimate = memory.estimate_pair(load_command("x"), header("llama"), None, [shared, card])
+    estimate = shapes.estimate_pair(load_command("x"), header("llama"), None, [shared, card])
     assert set(parts(estimate.target)) == {HOST, card.name}
-    estimate = memory.estimate_pair(load_command("x"), header("llama"), None, [shared])
+    estimate = shapes.estimate_pair(load_command("x"), header("llama"), None, [shared])
     assert set(parts(estimate.target)) == {HOST, shared.name}
 
 
 def test_a_draft_is_split_by_what_the_target_leaves() -> None:
     """As in llama.cpp: it splits the draft by the memory then free on each GPU."""
     load = replace(load_command("x", tensor_split=(1, 5)), draft="y")
-    draft = memory.estimate_pair(load, header("llama"), header("llama-tied"), cards(2)).draft
+    draft = shapes.estimate_pair(load, header("llama"), header("llama-tied"), cards(2)).draft
     assert draft is not None
     assert draft.of("CUDA0").kv > draft.of("CUDA1").kv
 
 
 def test_one_card_of_two() -> None:
     load = load_command("x", split_mode="none", main_gpu=1)
-    estimate = memory.estimate_pair(load, header("llama"), None, cards(2))
+    estimate = shapes.estimate_pair(load, header("llama"), None, cards(2))
     assert set(parts(estimate.target)) == {HOST, "CUDA1"}
 
 
 def test_a_draft_without_rollback_is_not_used() -> None:
     for name in HYBRIDS:
         load = replace(load_command("x"), draft="y")
-        estimate = memory.estimate_pair(load, header("llama"), header(name), cards(1))
+        estimate = shapes.estimate_pair(load, header("llama"), header(name), cards(1))
         assert estimate.draft is None
         assert "not used" in estimate.note
 
 
 def test_a_drafts_context_is_cut_to_its_own() -> None:
     load = replace(load_command("x", n_ctx=131072), draft="y")
-    estimate = memory.estimate_pair(load, header("llama"), header("qwen3"), [])
+    estimate = shapes.estimate_pair(load, header("llama"), header("qwen3"), [])
     assert estimate.draft is not None
     assert estimate.draft.of(HOST).kv == 36 * 2 * 1024 * 2 * 40960
 
@@ -265,7 +306,7 @@ def test_snapshots_are_counted() -> None:
     """A hybrid target has a state for each token that can be rolled back."""
     model = header("lfm2")
     short, long = (
-        memory.estimate_pair(replace(load_command("x"), draft_max=n), model, None, []).of(HOST).kv
+        shapes.estimate_pair(replace(load_command("x"), draft_max=n), model, None, []).of(HOST).kv
         for n in (1, 9)
     )
     assert long - short == 8 * 10 * 2 * 2048 * 4  # ten layers, two steps of 2048 floats each
@@ -277,12 +318,12 @@ def test_an_unverified_architecture_has_a_larger_error() -> None:
         "general.architecture": "olmo2"
     }
     unknown = replace(known, architecture="olmo2", keys=renamed)
-    first = memory.estimate_pair(load_command("x"), known, None, [])
-    second = memory.estimate_pair(load_command("x"), unknown, None, [])
+    first = shapes.estimate_pair(load_command("x"), known, None, [])
+    second = shapes.estimate_pair(load_command("x"), unknown, None, [])
     assert second.error > 64 * MIB > first.error > 0
     assert second.target.of(HOST).weights == first.target.of(HOST).weights
 
 
 def test_an_absurd_context_is_refused() -> None:
     with pytest.raises(UsageError):
-        memory.estimate_pair(load_command("x", n_ctx=10**9), header("llama"), None, [])
+        shapes.estimate_pair(load_command("x", n_ctx=10**9), header("llama"), None, [])

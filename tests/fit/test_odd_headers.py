@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import LocalspecError
-from localspec.fit import machine_profile
+from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
-from localspec.models import synthetic_header
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import parse
 from localspec.protocol.wire import LoadCommand
+from tests import synthetic_header
 from tests.families import FAMILIES
 from tests.often import often
 
@@ -31,7 +31,7 @@ def test_every_number_may_be_odd(family: str) -> None:
             data = writer.serialize_header(replace(header, keys={**header.keys, key: odd}))
             try:
                 damaged = parse(data, len(data) + writer.data_size(header))
-                SettingsAdvisor(damaged, None, machine).advise(
+                SettingsAdvisor(*pair_shapes.from_headers(damaged, None).shapes, machine).advise(
                     SettingsRequest(LoadCommand("target"))
                 )
             except LocalspecError as error:

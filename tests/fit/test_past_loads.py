@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from localspec import launch
-from localspec.fit import machine_profile, report
+from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.device_speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.report import FitReport
+from localspec.fit.verdict import FitReport
 from localspec.machine.device import Device
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_by_device import HOST
-from localspec.models import synthetic_header
 from localspec.protocol.wire import ContextSettings, KvType, LoadCommand
+from tests import shapes, synthetic_header
 from tests.families import FAMILIES
 from tests.zoo import Zoo
 
@@ -30,7 +30,7 @@ LOAD = LoadCommand("target", None, ContextSettings(n_ctx=8192))
 
 def estimate(*past: MemoryMeasurement, gpu: Device = GPU) -> FitReport:
     machine = MachineProfile((gpu,), CPU, from_devices([gpu], TYPICAL_CPU_SPEED), past)
-    return report.estimate_fit(LOAD, QWEN, None, machine)
+    return shapes.estimate_fit(LOAD, QWEN, None, machine)
 
 
 def past_load(size: int, used: int, error: int, *architectures: str) -> MemoryMeasurement:

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from localspec.fit import device_speed, pass_cost
 from localspec.fit.device_speed import DeviceSpeed, HardwareSpeed
-from localspec.fit.speed_estimate import SpeedEstimate, UseCase, estimate_speed
+from localspec.fit.speed_estimate import SpeedEstimate, UseCase
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import HOST
-from localspec.models import synthetic_header
+from localspec.models.catalog.shape import CatalogShape
 from localspec.models.gguf.header import Header
-from localspec.models.synthetic_header.model_shape import ModelShape
 from localspec.protocol.wire import ContextSettings, LoadCommand
+from tests import shapes, synthetic_header
 from tests.families import FAMILIES
 
-LLAMA = ModelShape(
+LLAMA = CatalogShape(
     architecture="llama",
     layers=32,
     embd=4096,
@@ -54,7 +54,7 @@ def hardware_speed(
 def estimate(
     load: LoadCommand, hardware: HardwareSpeed, use: UseCase | None = None
 ) -> SpeedEstimate:
-    return estimate_speed(load, BIG, DRAFT, hardware, use)
+    return shapes.estimate_speed(load, BIG, DRAFT, hardware, use)
 
 
 def middle(one: SpeedEstimate) -> float:
@@ -81,7 +81,7 @@ def test_public_runs_of_llama_cpp_are_met(
 ) -> None:
     """From community runs of llmfit: fitted efficiency and fixed time, times of single models."""
     hardware = hardware_speed(bandwidth, eta=eta, fixed=fixed)
-    found = pass_cost.estimate_ms(pass_cost.count_reads(model, EMPTY, hardware.devices), hardware)
+    found = pass_cost.estimate_ms(shapes.count_reads(model, EMPTY, hardware.devices), hardware)
     assert found == pytest.approx(ms, rel=within)
 
 
@@ -190,7 +190,7 @@ def test_ranges_are_ordered_and_speculation_costs_little(
     settings = ContextSettings(n_gpu_layers=layers)
     load = LoadCommand("t", "d" if drafts else None, settings, settings, longest)
     draft = DRAFT if drafts else None
-    found = estimate_speed(
+    found = shapes.estimate_speed(
         load, BIG, draft, hardware_speed(bandwidth), UseCase(workload, temperature)
     )
     assert found.plain is not None
@@ -222,10 +222,10 @@ def test_a_draft_counts_with_its_fixed_part() -> None:
 
 def test_a_mixture_gains_less_than_a_dense_model() -> None:
     dense = pass_cost.estimate_verify_curve(
-        pass_cost.count_reads(BIG, EMPTY, [CARD]), hardware_speed(), 9
+        shapes.count_reads(BIG, EMPTY, [CARD]), hardware_speed(), 9
     )
     mixed = pass_cost.estimate_verify_curve(
-        pass_cost.count_reads(MOE, EMPTY, [CARD]), hardware_speed(), 9
+        shapes.count_reads(MOE, EMPTY, [CARD]), hardware_speed(), 9
     )
     assert mixed[8] > 1.5 * dense[8]
 
@@ -234,10 +234,12 @@ def test_every_family_is_priced() -> None:
     for name in FAMILIES:
         family = FAMILIES[name]
         model = synthetic_header.build(family.full, family.quantisation)
-        found = estimate_speed(replace(LOAD, draft=None), model, None, hardware_speed(gpu=2000))
+        found = shapes.estimate_speed(
+            replace(LOAD, draft=None), model, None, hardware_speed(gpu=2000)
+        )
         assert found.plain is not None
         assert found.speculative is not None
-        read = pass_cost.count_reads(model, EMPTY, [CARD])
+        read = shapes.count_reads(model, EMPTY, [CARD])
         assert 0 < read.weights <= model.weight_bytes * 1.01 + (600 * MIB if "gemma" in name else 0)
         assert read.weight_type
 
@@ -270,6 +272,6 @@ def test_an_assumed_processor_is_called_so_and_wide() -> None:
 
 def test_no_speculation_without_rollback() -> None:
     model = synthetic_header.build(FAMILIES["mamba2"].full, "Q4_K_M")
-    found = estimate_speed(LOAD, model, DRAFT, hardware_speed())
+    found = shapes.estimate_speed(LOAD, model, DRAFT, hardware_speed())
     assert found.speculative == found.plain
     assert "cannot be rolled back" in found.explanation

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec.fit import memory
 from localspec.machine import probe
 from localspec.machine.buffer_log import BufferLog
 from localspec.machine.memory_by_device import HOST, DeviceMemory
 from localspec.machine.probe import PairBuffers, ProbeError
-from localspec.models import synthetic_header
 from localspec.models.gguf import header as headers
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import real_loads
+from tests import real_loads, shapes, synthetic_header
 from tests.families import FAMILIES, write_ghost
 from tests.real_loads import real
 from tests.zoo import Zoo
@@ -48,8 +46,8 @@ def test_a_load_takes_what_was_counted(folder: Path, name: str) -> None:
     loads = [load_command(path, n_gpu_layers=0, kv_type=kv_type) for kv_type in ("f16", "q8_0")]
     counts = probe.count_each([(load, (target, None)) for load in loads])
     for load, counted in zip(loads, counts, strict=True):
-        estimate = memory.estimate_pair(load, target, None, [])
-        exact = memory.replace_counted(estimate, load, (target, None), counted)
+        estimate = shapes.estimate_pair(load, target, None, [])
+        exact = shapes.replace_counted(estimate, load, (target, None), counted)
         (used,) = real_loads.load(load).values()
         mine = exact.target.of(HOST)
         assert exact.method == "exact"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.errors import EngineError, InUseError, LocalspecError, UsageError
-from localspec.fit import layer_placement, machine_profile
+from localspec.fit import machine_profile, placement
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.device_speed import TYPICAL_CPU_SPEED, HardwareSpeed
 from localspec.fit.machine_profile import MachineProfile
@@ -231,6 +231,6 @@ def test_layers_go_to_the_workers_first_and_a_draft_stays_here() -> None:
     ]
     assert [d.free for d in machine.devices[:2]] == [8 * GIB, 2 * GIB]
     target = ContextSettings(workers=("box:50052",))
-    assert layer_placement.offload_devices(target, machine.devices) == machine.devices
-    assert layer_placement.offload_devices(ContextSettings(), machine.devices) == (gpu,)
+    assert placement.offload_devices(target, machine.devices) == machine.devices
+    assert placement.offload_devices(ContextSettings(), machine.devices) == (gpu,)
     assert set(machine.hardware.lines) == {"RPC0[box:50052]", "RPC1[box:50052]"}

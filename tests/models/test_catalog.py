@@ -13,8 +13,8 @@ from localspec import paths
 from localspec.errors import NotFoundError, UsageError
 from localspec.models import catalog, draft_heads, safe_names
 from localspec.models.catalog import CatalogModel, CatalogPair, PairSettings
+from localspec.models.catalog.shape import CatalogShape
 from localspec.models.reference import is_model, is_safe_gguf_path
-from localspec.models.synthetic_header.model_shape import ModelShape
 
 MODEL = """
   - id: small
@@ -114,7 +114,7 @@ pairs:
 def test_a_shape(tmp_path: Path) -> None:
     text = SHAPED.replace("tied: true", "tied: true, full_layers: [1, 3]")
     model = catalog.load(written(tmp_path, text.replace("a.gguf", "a-Q4_K_M.gguf"))).models["small"]
-    shape = ModelShape(
+    shape = CatalogShape(
         architecture="llama",
         layers=4,
         embd=64,

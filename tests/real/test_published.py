@@ -11,12 +11,12 @@ from pathlib import Path
 import gguf
 import pytest
 
-from localspec.fit import memory
 from localspec.machine import probe
 from localspec.machine.memory_by_device import HOST
 from localspec.models.gguf import header
 from localspec.protocol.wire import LoadCommand
 from localspec.worker.engine_process import EngineProcess
+from tests import shapes
 from tests.cli.command import command, environment
 from tests.real import checks
 from tests.real.conftest import ROOMY
@@ -95,9 +95,9 @@ def test_memory_is_what_was_foretold(
     path: Path = request.getfixturevalue(fixture)
     load = LoadCommand(str(path), str(head) if with_head else None, ROOMY, ROOMY)
     target, draft = header.read(path), header.read(head) if with_head else None
-    estimate = memory.estimate_pair(load, target, draft, [])
+    estimate = shapes.estimate_pair(load, target, draft, [])
     buffers = probe.count_buffers(load, target, draft)
-    counted = memory.replace_counted(estimate, load, (target, draft), buffers)
+    counted = shapes.replace_counted(estimate, load, (target, draft), buffers)
     engine = EngineProcess()
     try:
         used = engine.load(load).memory["used"]

@@ -12,8 +12,8 @@ from textual.widgets import Input
 from localspec import launch
 from localspec.chat.session import ChatSession
 from localspec.chat.speculation_stats import SpeculationStats
-from localspec.fit import advisor
-from localspec.fit.pair_headers import PairHeaders, PairMember
+from localspec.fit import advisor, pair_shapes
+from localspec.fit.pair_shapes import PairShapes
 from localspec.launch import recent_pairs
 from localspec.models import catalog
 from localspec.models.catalog import CatalogPair
@@ -49,17 +49,18 @@ def stock(folder: Path, **more: Any) -> WizardServices:
     return services
 
 
-def of_the_hub(target: str, head: str, zoo: Zoo) -> PairHeaders:
+def of_the_hub(target: str, head: str, zoo: Zoo) -> PairShapes:
     """Headers of target and head with the same vocabulary."""
     words = header.read(zoo["target"]).tokenizer
     drawn = headshapes.of_target(target), headshapes.header(head)
     parts = [replace(one, tokenizer=words) for one in drawn]
-    return PairHeaders(*(PairMember(one.name or "qwen3-8b", one, "hub") for one in parts))
+    members = [pair_shapes.member(one.name or "qwen3-8b", "hub", one) for one in parts]
+    return pair_shapes.join(*members)
 
 
 @pytest.mark.asyncio
 async def test_the_card_says_what_a_head_is_and_why(tmp_path: Path, zoo: Zoo) -> None:
-    def refine(pair: CatalogPair) -> PairHeaders | None:
+    def refine(pair: CatalogPair) -> PairShapes | None:
         name = "dspark-qwen3-8b"
         return of_the_hub(name, name, zoo) if pair.id == PAIR else None
 
@@ -71,7 +72,7 @@ async def test_the_card_says_what_a_head_is_and_why(tmp_path: Path, zoo: Zoo) ->
 
 @pytest.mark.asyncio
 async def test_a_head_of_another_model_says_what_differs(tmp_path: Path, zoo: Zoo) -> None:
-    def refine(pair: CatalogPair) -> PairHeaders | None:
+    def refine(pair: CatalogPair) -> PairShapes | None:
         named = "dspark-qwen3-8b", "eagle3-gpt-oss"
         return of_the_hub(*named, zoo) if pair.id == PAIR else None
 

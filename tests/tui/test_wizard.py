@@ -15,11 +15,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from localspec import paths
-from localspec.fit import device_speed, machine_profile
+from localspec.fit import device_speed, machine_profile, pair_shapes
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pair_headers import PairHeaders, PairMember
-from localspec.fit.report import DeviceFit, FitReport
+from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed_estimate import UseCase
+from localspec.fit.verdict import DeviceFit, FitReport
 from localspec.launch import ResolvedPair
 from localspec.machine.memory_by_device import DeviceMemory
 from localspec.models import catalog
@@ -312,11 +312,11 @@ async def test_headers_refine_what_the_catalogue_estimated(tmp_path: Path, zoo: 
     """They come later, from a thread; the pair on the screen may be another by then."""
     gate = threading.Event()
 
-    def read_headers(pair: CatalogPair) -> PairHeaders | None:
+    def read_headers(pair: CatalogPair) -> PairShapes | None:
         gate.wait(20)
         about = header.read(zoo["chatty"])
-        part = PairMember("chatty", about, "file", zoo["chatty"])
-        return PairHeaders(part, part) if pair.draft else None
+        part = pair_shapes.member("chatty", "file", about, zoo["chatty"])
+        return PairShapes(part, part) if pair.draft else None
 
     async with shown(wizards.stock(tmp_path, read_headers=read_headers), "1", "enter") as wizard:
         await wizard.sees("estimated from the catalogue", "compared before the download")
@@ -329,10 +329,10 @@ async def test_headers_refine_what_the_catalogue_estimated(tmp_path: Path, zoo: 
 @pytest.mark.asyncio
 async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo) -> None:
     asked: list[FitReport] = []
-    part = PairMember("chatty", header.read(zoo["chatty"]), "file", zoo["chatty"])
+    part = pair_shapes.member("chatty", "file", header.read(zoo["chatty"]), zoo["chatty"])
 
     def confirm(
-        fit: FitReport, found: PairHeaders, place: MachineProfile, use: UseCase
+        fit: FitReport, found: PairShapes, place: MachineProfile, use: UseCase
     ) -> FitReport:
         asked.append(fit)
         return WizardServices.confirm_fit(services, fit, found, place, use)
@@ -340,7 +340,7 @@ async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo)
     services = wizards.stock(
         tmp_path,
         machine_profile.detect(),
-        read_headers=lambda _: PairHeaders(part, part),
+        read_headers=lambda _: PairShapes(part, part),
         confirm_fit=confirm,
     )
     async with shown(services, "1", "enter") as wizard:
@@ -352,10 +352,10 @@ async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo)
 
 @pytest.mark.asyncio
 async def test_a_pair_whose_vocabularies_differ_says_so(tmp_path: Path, zoo: Zoo) -> None:
-    def read_headers(_: CatalogPair) -> PairHeaders:
+    def read_headers(_: CatalogPair) -> PairShapes:
         names = ("target", "renamed")
-        parts = [PairMember(n, header.read(zoo[n]), "hub") for n in names]
-        return PairHeaders(*parts)
+        parts = [pair_shapes.member(n, "hub", header.read(zoo[n])) for n in names]
+        return pair_shapes.join(*parts)
 
     async with shown(wizards.stock(tmp_path, read_headers=read_headers), "1", "enter") as wizard:
         await wizard.sees("✗ vocabularies differ: token 257")
@@ -502,8 +502,8 @@ def test_prices_are_made_once_and_again_when_headers_come(stock: WizardServices,
     one = Candidate(pair, 1)
     first = prices.estimate(one, PLACE, "chat", what)
     assert first.fit is not None and prices.estimate(one, PLACE, "chat", what).fit is first.fit
-    part = PairMember("chatty", header.read_model(zoo["chatty"]), "file")
-    prices.use_headers(pair, PairHeaders(part, part))
+    part = pair_shapes.member("chatty", "file", header.read_model(zoo["chatty"]))
+    prices.use_headers(pair, PairShapes(part, part))
     second = prices.estimate(one, PLACE, "chat", what)
     assert second.fit is not None and second.fit.total < first.fit.total
     absurd = prices.estimate(one, PLACE, "chat", WhatIf(ctx=1 << 40))

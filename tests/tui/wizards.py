@@ -11,8 +11,8 @@ from textual.screen import Screen
 
 from localspec.fit import device_speed
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.report import DeviceFit, FitReport
 from localspec.fit.speed_estimate import SpeedEstimate, WorkloadSpeed
+from localspec.fit.verdict import DeviceFit, FitReport
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import DeviceMemory, MemoryByDevice, MemoryEstimate
 from localspec.models import catalog

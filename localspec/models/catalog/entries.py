@@ -11,12 +11,12 @@ from typing import Any, Literal, cast, get_args
 
 from localspec import paths
 from localspec.lazy_dataclass import dataclass
-from localspec.models import safe_names, synthetic_header
+from localspec.models import safe_names
 from localspec.models.catalog import yaml_values
+from localspec.models.catalog.shape import CatalogShape
 from localspec.models.catalog.yaml_values import InvalidCatalogError, YamlNode
 from localspec.models.gguf.validation import MAX_EXPERTS, MAX_LAYERS
 from localspec.models.reference import is_safe_gguf_path, parse_file_name
-from localspec.models.synthetic_header.model_shape import ModelShape
 from localspec.speculation_methods import SPECS
 
 UseCase = Literal["chat", "code", "writing", "documents"]
@@ -54,8 +54,7 @@ class CatalogModel:
     active: int | None = None
     """Parameters read for one token, for a mixture of experts."""
     context: int | None = None
-    shape: ModelShape | None = None
-    """The input of `synthetic_header.build`."""
+    shape: CatalogShape | None = None
     shape_source: str = ""
     kind: ModelKind = "model"
     use: tuple[UseCase, ...] = ()
@@ -196,12 +195,12 @@ def _read_shape(node: YamlNode) -> dict[str, Any]:
     return yaml_values.read_fields(node, _SHAPE_READERS, {"layers", "embd", "vocab", "source"})
 
 
-def _make_shape(architecture: str | None, values: Mapping[str, Any]) -> ModelShape:
+def _make_shape(architecture: str | None, values: Mapping[str, Any]) -> CatalogShape:
     """Raises ValueError if the shape is invalid."""
     if architecture is None:
         raise ValueError("it needs the key architecture")
-    shape = ModelShape(architecture=architecture, **values)
-    synthetic_header.check_shape(shape)
+    shape = CatalogShape(architecture=architecture, **values)
+    shape.check()
     return shape
 
 
@@ -288,7 +287,7 @@ _SHAPE_READERS: dict[str, Callable[[YamlNode], Any]] = {
     "source": yaml_values.read_text,
     **{
         field.name: _shape_value_reader(field.name, field.type)
-        for field in dataclasses.fields(ModelShape)
+        for field in dataclasses.fields(CatalogShape)
         if field.name != "architecture"
     },
 }

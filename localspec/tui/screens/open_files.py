@@ -18,6 +18,7 @@ from textual.widgets import Input, Static
 from localspec import launch
 from localspec.chat import completion
 from localspec.errors import LocalspecError
+from localspec.fit import pair_shapes
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
@@ -220,12 +221,14 @@ def describe_fit(target: str, draft: str, machine_profile: MachineProfile) -> st
         choice = launch.with_detected_head(
             ResolvedPair(Path(target), Path(draft) if draft else None)
         )
-        target_header = header.read_model(choice.target)
-        draft_header = header.read_model(choice.draft) if choice.draft else None
+        pair = pair_shapes.from_headers(
+            header.read_model(choice.target),
+            header.read_model(choice.draft) if choice.draft else None,
+        )
         draft_path = str(choice.draft) if choice.draft else None
         load = LoadCommand(target, draft_path, ContextSettings(workers=machine_profile.workers))
         fit = (
-            SettingsAdvisor(target_header, draft_header, machine_profile)
+            SettingsAdvisor(*pair.shapes, machine_profile)
             .advise(SettingsRequest(load, can_skip_workers=True))
             .fit
         )
@@ -236,9 +239,7 @@ def describe_fit(target: str, draft: str, machine_profile: MachineProfile) -> st
     speed = fit.speed
     if speed.plain is None:
         return f"{verdict}\nspeed unknown: {speed.explanation}"
-    kind = (
-        draft_heads.draft_kind_for_target(target_header, draft_header) if draft_header else "lookup"
-    )
+    kind = (pair.draft.shape.head_kind or "model") if pair.draft else "lookup"
     labels = {
         "lookup": "with prompt lookup",
         "model": "with the draft model",

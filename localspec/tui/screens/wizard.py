@@ -18,8 +18,8 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.errors import LocalspecError
-from localspec.fit.report import FitReport
 from localspec.fit.speed_estimate import UseCase
+from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
 from localspec.models.catalog import CatalogPair
 from localspec.tui.app_options import AppOptions

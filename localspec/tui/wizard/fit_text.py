@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from localspec.fit.report import FitReport
 from localspec.fit.speed_estimate import FloatRange, SpeedEstimate
+from localspec.fit.verdict import FitReport
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.sanitize import sanitize
 from localspec.units import gib

@@ -7,10 +7,10 @@ from itertools import chain, repeat
 
 from textual.content import Content
 
-from localspec.fit import advisor, hparams
-from localspec.fit.pair_headers import PairHeaders
-from localspec.fit.report import DeviceFit, FitReport
+from localspec.fit import advisor
+from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed_estimate import SpeedEstimate
+from localspec.fit.verdict import DeviceFit, FitReport
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogPair
@@ -299,30 +299,28 @@ class PreDownloadCheck:
 class HeaderComparison:
     """The headers of a pair's files, and whether they are compatible."""
 
-    subject: PairHeaders
+    subject: PairShapes
     verdict: CompatibilityResult | None = None
-    """None without a draft model, or if a header was made from the catalogue."""
+    """None without a draft model, or if a shape is from the catalogue."""
 
     @property
     def is_from_files(self) -> bool:
-        """Whether both headers were read from files, not made from the catalogue."""
-        subject = self.subject
-        return all(part.source != "shape" for part in (subject.target, subject.draft) if part)
+        """Whether both shapes were read from files, not from the catalogue."""
+        return self.subject.headers is not None
 
 
-def compare_headers(subject: PairHeaders) -> HeaderComparison:
+def compare_headers(subject: PairShapes) -> HeaderComparison:
     """Compares the vocabularies, which takes some tens of milliseconds."""
-    target, draft = subject.headers
-    comparison = HeaderComparison(subject)
-    if draft is None or not comparison.is_from_files:
-        return comparison
+    target, draft = subject.headers or (None, None)
+    if target is None or draft is None:
+        return HeaderComparison(subject)
     return HeaderComparison(subject, pair_compatibility.check_compatibility(target, draft))
 
 
 def check_before_download(
     pair: CatalogPair,
     fit: FitReport | None,
-    subject: PairHeaders | None,
+    subject: PairShapes | None,
     comparison: HeaderComparison | None,
 ) -> Iterator[PreDownloadCheck]:
     if pair.draft is not None:
@@ -359,9 +357,9 @@ def _compatibility_check(
     return PreDownloadCheck(False, f"{problem}: {verdict.detail}")
 
 
-def _rollback_check(subject: PairHeaders) -> PreDownloadCheck:
+def _rollback_check(subject: PairShapes) -> PreDownloadCheck:
     """Whether the target can discard rejected draft tokens."""
-    model_params = hparams.from_header(subject.target.header)
+    model_params = subject.target.shape
     if not model_params.has_recurrent_state:
         return PreDownloadCheck(True, "recurrent state: none")
     if model_params.can_rollback:
@@ -387,7 +385,7 @@ class PairDetails:
         """Also true if reading them failed."""
         return pair.id in self._comparisons
 
-    def take_unconfirmed(self, use_case: str, what_if: WhatIf) -> PairHeaders | None:
+    def take_unconfirmed(self, use_case: str, what_if: WhatIf) -> PairShapes | None:
         """The files' headers if the fit can be confirmed; only once per setting."""
         if self.candidate is None or self.candidate.fit is None:
             return None

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
-from localspec.fit import counted_fit, pair_headers
+from localspec.fit import llama_count, pair_shapes
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pair_headers import PairHeaders
-from localspec.fit.report import FitReport
+from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed_estimate import UseCase
+from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
 from localspec.lazy_dataclass import dataclass
 from localspec.models import resolver
@@ -54,7 +54,7 @@ class WizardServices:
     ) -> tuple[Candidate, ...]:
         return shortlist.suggest_candidates(machine_profile, use_case, what_if, self.catalogue)
 
-    def read_headers(self, pair: CatalogPair) -> PairHeaders | None:
+    def read_headers(self, pair: CatalogPair) -> PairShapes | None:
         """From the disk, or from the hub if needed and reachable; None if they cannot be read."""
         from localspec.models.hub.cancellation import CancelToken, OperationCancelledError  # noqa: PLC0415  takes 200 ms
         from localspec.models.pull_plan import PullPlanner  # noqa: PLC0415
@@ -62,7 +62,7 @@ class WizardServices:
         self._stop = stop = CancelToken()
         try:
             planner = PullPlanner(self._hub(), stop, refresh=False)
-            return pair_headers.resolve_headers(resolver.resolve(pair.id), None, planner)
+            return pair_shapes.resolve_shapes(resolver.resolve(pair.id), None, planner)
         except (LocalspecError, OperationCancelledError):
             return None
 
@@ -72,10 +72,10 @@ class WizardServices:
             self._stop.cancel()
 
     def confirm_fit(
-        self, fit: FitReport, headers: PairHeaders, machine_profile: MachineProfile, use: UseCase
+        self, fit: FitReport, headers: PairShapes, machine_profile: MachineProfile, use: UseCase
     ) -> FitReport:
         """The same settings with llama.cpp's own numbers, from a child process; about a second."""
-        return counted_fit.confirm_fit(fit, headers, machine_profile, use)
+        return llama_count.confirm_fit(fit, headers, machine_profile, use)
 
     def free_disk(self) -> int | None:
         """Free bytes on the disk of the hub cache."""

@@ -9,11 +9,11 @@ from textual.content import Content
 
 from localspec import pair_suggestions
 from localspec.errors import LocalspecError
-from localspec.fit import pair_headers, report
+from localspec.fit import pair_shapes, verdict
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pair_headers import PairHeaders
-from localspec.fit.report import FitReport
+from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed_estimate import UseCase
+from localspec.fit.verdict import FitReport
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.llama_params import DEFAULT_CTX
 from localspec.models.catalog import Catalog, CatalogPair
@@ -92,7 +92,7 @@ class EstimateCache:
 
     def __init__(self) -> None:
         self._estimates: dict[tuple[str, str, WhatIf], Candidate] = {}
-        self._subjects: dict[str, PairHeaders] = {}
+        self._subjects: dict[str, PairShapes] = {}
         """By pair id; more accurate than the catalogue's shapes."""
 
     def store(self, use_case: str, what_if: WhatIf, candidates: tuple[Candidate, ...]) -> None:
@@ -101,14 +101,14 @@ class EstimateCache:
             if candidate.pair.id not in self._subjects:
                 self._estimates[candidate.pair.id, use_case, what_if] = candidate
 
-    def use_headers(self, pair: CatalogPair, headers: PairHeaders) -> None:
+    def use_headers(self, pair: CatalogPair, headers: PairShapes) -> None:
         """Replaces the catalogue's shape by the files' headers; drops the pair's estimates."""
         self._subjects[pair.id] = headers
         for key in [key for key in self._estimates if key[0] == pair.id]:
             del self._estimates[key]
 
-    def find_subject(self, pair: CatalogPair) -> PairHeaders | None:
-        return self._subjects.get(pair.id) or pair_headers.from_catalog(pair)
+    def find_subject(self, pair: CatalogPair) -> PairShapes | None:
+        return self._subjects.get(pair.id) or pair_shapes.from_catalog(pair)
 
     def get(self, candidate: Candidate, use_case: str, what_if: WhatIf) -> Candidate | None:
         return self._estimates.get((candidate.pair.id, use_case, what_if))
@@ -139,7 +139,7 @@ class EstimateCache:
             if by_size is None:
                 return replace(candidate, fit=None, no_fit_reason=NO_SHAPE_REASON)
             return _candidate_from_suggestion(by_size)
-        target, draft = subject.headers
+        target, draft = subject.shapes
         ctx = what_if.ctx or min(DEFAULT_CTX, target.n_ctx_train or DEFAULT_CTX)
         kv = what_if.kv or "f16"
         suggested = candidate.fit.load.target_settings.workers if candidate.fit else ()
@@ -151,7 +151,7 @@ class EstimateCache:
             ContextSettings(kv_type=kv),
         )
         try:
-            fit = report.estimate_fit(load, target, draft, machine_profile, UseCase(use_case))
+            fit = verdict.estimate_fit(load, target, draft, machine_profile, UseCase(use_case))
         except LocalspecError as error:
             reason = sanitize(error.message, multiline=False)
             return replace(candidate, fit=None, no_fit_reason=reason)

@@ -11,7 +11,7 @@ from textual.content import Content
 
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.report import FitReport
+from localspec.fit.verdict import FitReport
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import gpu_catalog
 from localspec.machine.gpu_catalog import GpuSpec

@@ -1,4 +1,4 @@
-"""fit/report.py: ten pairs on GPUs of every size; sums add up and grow with the context."""
+"""fit/verdict.py: ten pairs on GPUs of every size; sums add up and grow with the context."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.cli import fit as fit_command
-from localspec.fit import device_speed, pair_headers, report
+from localspec.fit import device_speed, pair_shapes, verdict
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.machine import gpu_catalog
@@ -46,11 +46,11 @@ def test_cards_by_ten_pairs(card: GpuSpec) -> None:
     )
     known = catalog.load().pairs
     for name in PAIRS:
-        headers = pair_headers.from_catalog(known[name])
-        assert headers is not None, name
+        pair = pair_shapes.from_catalog(known[name])
+        assert pair is not None, name
         totals = []
         for load in (settings(2048), settings(8192, "q8_0"), settings(8192), settings(32768)):
-            fit = report.estimate_fit(load, *headers.headers, machine)
+            fit = verdict.estimate_fit(load, *pair.shapes, machine)
             totals.append(fit.device_fits[0].total)
             assert fit.verdict in ("fits", "tight", "no")
             assert (fit.verdict == "no") == (fit.missing_bytes > 0)
@@ -58,7 +58,7 @@ def test_cards_by_ten_pairs(card: GpuSpec) -> None:
         assert totals == sorted(totals), name
 
 
-def check(fit: report.FitReport) -> None:
+def check(fit: verdict.FitReport) -> None:
     for device_fit in fit.all_fits:
         name = HOST if device_fit is fit.host else device_fit.device.name
         sums = fit.memory_estimate.of(name).total + device_fit.output + device_fit.overhead
@@ -74,14 +74,14 @@ def check(fit: report.FitReport) -> None:
 
 def test_vulkans_copy_of_a_quantised_cache_is_counted() -> None:
     """128 MiB for a model of 8 B with a context of 32k; llama.cpp's own sums lack it."""
-    headers = pair_headers.from_catalog(catalog.load().pairs["llama-3.1-8b+llama-3.2-1b"])
-    assert headers is not None
+    pair = pair_shapes.from_catalog(catalog.load().pairs["llama-3.1-8b+llama-3.2-1b"])
+    assert pair is not None
     overheads = {}
     for backend, kv in (("Vulkan", "f16"), ("Vulkan", "q8_0"), ("CUDA", "q8_0")):
         device = Device(f"{backend}0", free=24 * GIB, total=24 * GIB, backend=backend)
         machine = MachineProfile((device,), CPU, device_speed.from_devices((device,)))
         load = replace(settings(32768, kv), draft=None)
-        fit = report.estimate_fit(load, *headers.headers, machine)
+        fit = verdict.estimate_fit(load, *pair.shapes, machine)
         (overheads[backend, kv],) = (each.overhead for each in fit.device_fits)
         safety = int(0.05 * fit.device_fits[0].target.compute)
         overheads[backend, kv] -= safety
@@ -102,13 +102,11 @@ def shared_machine(kind: str, free: float) -> MachineProfile:
     return MachineProfile((gpu,), cpu, speed)
 
 
-def in_shared_memory(kind: str, free: float, **settings: int) -> report.FitReport:
-    headers = pair_headers.from_catalog(
-        catalog.load().pairs["qwen2.5-coder-32b+qwen2.5-coder-0.5b"]
-    )
-    assert headers is not None
+def in_shared_memory(kind: str, free: float, **settings: int) -> verdict.FitReport:
+    pair = pair_shapes.from_catalog(catalog.load().pairs["qwen2.5-coder-32b+qwen2.5-coder-0.5b"])
+    assert pair is not None
     load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096, **settings))  # type: ignore[arg-type]
-    return report.estimate_fit(load, *headers.headers, shared_machine(kind, free))
+    return verdict.estimate_fit(load, *pair.shapes, shared_machine(kind, free))
 
 
 @pytest.mark.parametrize("kind", ["igpu", "gpu"])
@@ -128,17 +126,15 @@ def test_a_gpu_and_the_cpu_share_one_memory(kind: str) -> None:
 
 
 def test_what_is_said_of_shared_memory() -> None:
-    headers = pair_headers.from_catalog(
-        catalog.load().pairs["qwen2.5-coder-32b+qwen2.5-coder-0.5b"]
-    )
-    assert headers is not None
-    advisor = SettingsAdvisor(*headers.headers, shared_machine("igpu", 18))
+    pair = pair_shapes.from_catalog(catalog.load().pairs["qwen2.5-coder-32b+qwen2.5-coder-0.5b"])
+    assert pair is not None
+    advisor = SettingsAdvisor(*pair.shapes, shared_machine("igpu", 18))
     load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096))
     advice = advisor.advise(SettingsRequest(load, 4096, n_gpu_layers=33))
     assert not advice.fits and "of this computer's memory, which has 18.0 GiB" in advice.explanation
     savings = advisor.list_memory_savings(advice.fit)
     assert "--draft-gpu-layers 0" not in {saving.flags for saving in savings}, "the same memory"
-    text = "\n".join(fit_command.format_fit(advice, savings, headers))
+    text = "\n".join(fit_command.format_fit(advice, savings, pair))
     assert "shared with this computer" in text and "with the GPU's" in text
-    shown = fit_command.fit_to_json(advice, savings, headers)
+    shown = fit_command.fit_to_json(advice, savings, pair)
     assert shown["host"]["shared"] == shown["devices"][0]["total"]

@@ -1,4 +1,4 @@
-"""fit/counted_fit.py: llama.cpp's count decides where the error of the estimate is too large."""
+"""fit/llama_count.py: llama.cpp's count decides where the error of the estimate is too large."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.fit import counted_fit, report
+from localspec.fit import llama_count, pair_shapes
 from localspec.fit.device_speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.report import FitReport
+from localspec.fit.verdict import FitReport
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import HOST
 from localspec.machine.probe import ProbeError
-from localspec.models import synthetic_header
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
+from tests import shapes, synthetic_header
 from tests.families import FAMILIES
 
 MIB = 1 << 20
@@ -36,7 +36,7 @@ def machine(free: int, *devices: Device) -> MachineProfile:
 
 
 def estimate(model: tuple[LoadCommand, Header], free: int, *devices: Device) -> FitReport:
-    return report.estimate_fit(model[0], model[1], None, machine(free, *devices))
+    return shapes.estimate_fit(model[0], model[1], None, machine(free, *devices))
 
 
 def test_only_a_close_fit_is_worth_a_count(model: tuple[LoadCommand, Header]) -> None:
@@ -49,15 +49,15 @@ def test_only_a_close_fit_is_worth_a_count(model: tuple[LoadCommand, Header]) ->
         (needed - GIB, "no", False),
     ):
         fit = estimate(model, free)
-        assert (fit.verdict, counted_fit.is_too_close(fit)) == (verdict, is_close), free
+        assert (fit.verdict, llama_count.is_too_close(fit)) == (verdict, is_close), free
 
 
 def test_a_count_may_find_that_it_fits(model: tuple[LoadCommand, Header]) -> None:
     """The estimate is an upper bound."""
     _, header = model
-    free = estimate(model, 64 * GIB).host.total - 10 * MIB
+    free = estimate(model, 64 * GIB).host.total - 5 * MIB
     fit = estimate(model, free)
-    counted = counted_fit.count_fit(fit, (header, None), machine(free))
+    counted = llama_count.count_fit(fit, pair_shapes.from_headers(header, None), machine(free))
     assert (fit.verdict, counted.verdict) == ("no", "tight")
     assert counted.memory_estimate.method == "exact"
     assert counted.host.target.compute < fit.host.target.compute
@@ -68,7 +68,7 @@ def test_a_count_on_other_devices_is_refused(model: tuple[LoadCommand, Header]) 
     """llama.cpp does not list a GPU that the fit uses."""
     gpu = Device("CUDA0", free=8 * GIB, total=8 * GIB, backend="CUDA")
     load = replace(model[0], target_settings=replace(model[0].target_settings, n_gpu_layers=-1))
-    fit = report.estimate_fit(load, model[1], None, machine(64 * GIB, gpu))
+    fit = shapes.estimate_fit(load, model[1], None, machine(64 * GIB, gpu))
     assert set(fit.memory_estimate.target.on) == {"CUDA0", HOST}
     with pytest.raises(ProbeError, match="other devices"):
-        counted_fit.count_fit(fit, (model[1], None), machine(64 * GIB, gpu))
+        llama_count.count_fit(fit, pair_shapes.from_headers(model[1], None), machine(64 * GIB, gpu))

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from localspec.fit.hparams import ModelHparams
+from localspec.fit.shape import ModelShape
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import HOST
@@ -88,7 +88,7 @@ def offload_devices(settings: ContextSettings, devices: Sequence[Device]) -> tup
 
 
 def place_layers(
-    hparams: ModelHparams,
+    shape: ModelShape,
     settings: ContextSettings,
     devices: Sequence[Device],
     used_bytes: Mapping[str, int],
@@ -96,7 +96,7 @@ def place_layers(
     """`used_bytes`: memory already in use on each device."""
     chosen = offload_devices(settings, devices)
     rules = tuple(ALLOCATION_RULES.get(d.backend, AllocationRules()) for d in chosen)
-    layers = _assign_layers(hparams.n_layer_all, settings, chosen, used_bytes)
+    layers = _assign_layers(len(shape.layers), settings, chosen, used_bytes)
     if chosen and chosen[-1].worker and settings.output_layer == "local":
         layers = (*layers[:-1], len(chosen))
     full = bool(chosen) and len(chosen) not in layers

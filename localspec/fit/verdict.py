@@ -1,4 +1,4 @@
-"""Fit report of a pair: memory on each device, a verdict, and estimated speed."""
+"""Whether a pair fits: memory on each device, the verdict, and estimated speed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 from localspec.errors import ModelFileError
 from localspec.fit import memory, speed_estimate
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.shape import ModelShape
 from localspec.fit.speed_estimate import SpeedEstimate, UseCase
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import Device, reserve_bytes
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_by_device import HOST, DeviceMemory, MemoryEstimate
-from localspec.models.gguf.header import Header
 from localspec.protocol.wire import LoadCommand
 
 FitVerdict = Literal["fits", "tight", "no", "unknown"]
@@ -43,6 +43,18 @@ _DEVIATION_MARGIN = 2.0
 """Factor on the largest deviation seen."""
 _COMPARABLE_SHARE = 0.25
 """Loads of at least this share of the memory say how far an estimate is too low."""
+
+
+def judge(needed: float, free: int | None, reserve: int) -> FitVerdict:
+    """no: exceeds the free memory; tight: uses what is reserved for other programs, or nearly."""
+    if not needed:
+        return "fits"
+    if free is None:
+        return "unknown"
+    usable = free - reserve
+    if needed > free:
+        return "no"
+    return "fits" if usable - needed >= _TIGHT_SHARE * usable else "tight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +109,15 @@ class DeviceFit:
 
     @property
     def verdict(self) -> FitVerdict:
-        """tight: uses the reserve, or nearly; no: exceeds the free memory."""
-        if not self.needed:
-            return "fits"
-        if self.device.free is None or self.headroom is None:
-            return "unknown"
-        if self.needed > self.device.free:
-            return "no"
-        return (
-            "fits" if self.headroom >= _TIGHT_SHARE * (self.device.free - self.reserve) else "tight"
-        )
+        return judge(self.needed, self.device.free, self.reserve)
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the error of the estimate could change the verdict."""
+        if self.headroom is None or self.device.free is None or not self.needed:
+            return False
+        is_within = self.needed - self.device.free <= self.error and self.headroom <= self.error
+        return is_within or self.verdict == "tight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +169,12 @@ class FitReport:
 
 def estimate_fit(
     load: LoadCommand,
-    target: Header,
-    draft: Header | None,
+    target: ModelShape,
+    draft: ModelShape | None,
     machine: MachineProfile,
     use: UseCase | None = None,
 ) -> FitReport:
-    """Estimated from headers, in a few milliseconds.
+    """Estimated from shapes, in a few milliseconds.
 
     Raises UsageError for an impossible context, ModelFileError for inconsistent headers.
     """
@@ -179,13 +190,13 @@ def estimate_fit(
 
 def from_memory_estimate(
     load: LoadCommand,
-    headers: tuple[Header, Header | None],
+    shapes: tuple[ModelShape, ModelShape | None],
     memory_estimate: MemoryEstimate,
     machine: MachineProfile,
     use: UseCase | None = None,
 ) -> FitReport:
     """With a given memory estimate, such as the probe's."""
-    target, draft = headers
+    target, draft = shapes
     if memory_estimate.draft is None:
         draft = None
     speed = speed_estimate.estimate_speed(load, target, draft, machine.hardware, use)

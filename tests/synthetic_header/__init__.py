@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+from localspec.models.catalog.shape import CatalogShape
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import Value
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 from localspec.models.gguf.tokenizer import NONE, TokenizerMetadata
 from localspec.models.gguf.writer import data_size, serialize_header, serialize_unpadded
-from localspec.models.synthetic_header import quantization_types
-from localspec.models.synthetic_header.model_shape import ModelShape
-from localspec.models.synthetic_header.tensor_shapes import (
-    ARCHITECTURE_TRAITS,
-    layer_feed_forward,
-    layer_kv_heads,
-    list_tensor_shapes,
-)
+from tests.synthetic_header import quantization_types
+from tests.synthetic_header.tensor_shapes import list_tensor_shapes
 
 _ALIGNMENT = 32
 _ROPE_BASE = 10_000.0
@@ -24,29 +19,13 @@ _NORM_EPSILON = 2.0**-20
 """Exact in 32 bits; memory does not depend on it."""
 _SIGMOID_GATING = 2
 
-_MIXER_FIELDS = {
-    "mamba2": ("conv", "inner", "state", "state_heads", "groups"),
-    "delta": ("conv", "state", "state_heads", "groups", "full_every"),
-    "shortconv": ("conv",),
-}
-_EXPERT_FIELDS = ("experts", "experts_used")
-_ARCHITECTURE_FIELDS = {
-    "qwen3moe": _EXPERT_FIELDS,
-    "gpt-oss": (*_EXPERT_FIELDS, "window", "head_dim"),
-    "gemma4": ("window", "sliding_head_dim", "head_dim"),
-    "deepseek2": (*_EXPERT_FIELDS, "expert_ff", "shared_ff", "kv_rank", "head_dim", "value_dim"),
-    "qwen35moe": (*_EXPERT_FIELDS, "expert_ff", "shared_ff"),
-    "lfm2moe": (*_EXPERT_FIELDS, "expert_ff"),
-}
-"""Required fields of a shape, by mixer and by architecture."""
 
-
-def build(shape: ModelShape, quantization: str, name: str = "") -> Header:
+def build(shape: CatalogShape, quantization: str, name: str = "") -> Header:
     """The header of a file of this model, without its vocabulary.
 
     Raises ValueError for an invalid shape, and an unsupported architecture or quantisation.
     """
-    check_shape(shape)
+    shape.check()
     tensor_shapes = list_tensor_shapes(shape)
     layers = shape.layers + shape.mtp_layers
     types = quantization_types.choose_types(tensor_shapes, quantization, layers, shape.experts)
@@ -96,16 +75,14 @@ def _place_tensors(
     return tensors
 
 
-def metadata_keys(shape: ModelShape) -> dict[str, Value]:
+def metadata_keys(shape: CatalogShape) -> dict[str, Value]:
     """The architecture keys that llama.cpp reads, with the architecture's prefix."""
     keys: dict[str, Value] = {
         "vocab_size": shape.vocab,
         "block_count": shape.layers + shape.mtp_layers,
         "context_length": shape.context,
         "embedding_length": shape.embd,
-        "feed_forward_length": _collapse_equal(
-            [layer_feed_forward(shape, i) for i in range(shape.layers)]
-        ),
+        "feed_forward_length": _collapse_equal([shape.n_ff(i) for i in range(shape.layers)]),
         "attention.layer_norm_rms_epsilon": _NORM_EPSILON,
         "attention.head_count": shape.heads,
     }
@@ -119,10 +96,10 @@ def metadata_keys(shape: ModelShape) -> dict[str, Value]:
     return {f"{shape.architecture}.{key}": value for key, value in keys.items()}
 
 
-def _attention_keys(shape: ModelShape) -> dict[str, Value]:
-    per_layer = [layer_kv_heads(shape, i) for i in range(shape.layers + shape.mtp_layers)]
-    if ARCHITECTURE_TRAITS[shape.architecture].mixer == "delta":
-        per_layer = [shape.n_head_kv]
+def _attention_keys(shape: CatalogShape) -> dict[str, Value]:
+    per_layer = [shape.n_head_kv(i) for i in range(shape.layers + shape.mtp_layers)]
+    if shape.mixer == "delta":
+        per_layer = [shape.kv_heads or shape.heads]
     keys: dict[str, Value] = {
         "attention.head_count_kv": _collapse_equal(per_layer),
         "attention.key_length": shape.key_dim,
@@ -144,7 +121,7 @@ def _attention_keys(shape: ModelShape) -> dict[str, Value]:
     return keys
 
 
-def _expert_keys(shape: ModelShape) -> dict[str, Value]:
+def _expert_keys(shape: CatalogShape) -> dict[str, Value]:
     if not shape.experts:
         return {}
     keys: dict[str, Value] = {
@@ -163,7 +140,7 @@ def _expert_keys(shape: ModelShape) -> dict[str, Value]:
     return keys
 
 
-def _sliding_window_keys(shape: ModelShape) -> dict[str, Value]:
+def _sliding_window_keys(shape: CatalogShape) -> dict[str, Value]:
     if not shape.window:
         return {}
     keys: dict[str, Value] = {"attention.sliding_window": shape.window}
@@ -183,8 +160,8 @@ def _sliding_window_keys(shape: ModelShape) -> dict[str, Value]:
     return keys
 
 
-def _recurrent_keys(shape: ModelShape) -> dict[str, Value]:
-    mixer = ARCHITECTURE_TRAITS[shape.architecture].mixer
+def _recurrent_keys(shape: CatalogShape) -> dict[str, Value]:
+    mixer = shape.mixer
     if mixer == "shortconv":
         return {"shortconv.l_cache": shape.conv}
     if not mixer:
@@ -205,43 +182,3 @@ def _recurrent_keys(shape: ModelShape) -> dict[str, Value]:
 def _collapse_equal(values: list[int]) -> Value:
     """One number if all layers have the same."""
     return values[0] if len(set(values)) == 1 else tuple(values)
-
-
-def check_shape(shape: ModelShape) -> None:
-    """Raise ValueError if the architecture is not supported, or the shape is inconsistent."""
-    if shape.architecture not in ARCHITECTURE_TRAITS:
-        raise ValueError(f"the architecture {shape.architecture} is not supported")
-    missing = [name for name in _required_fields(shape) if not getattr(shape, name)]
-    if missing:
-        raise ValueError(f"{shape.architecture} needs {', '.join(missing)}")
-    for contradiction, applies in _contradictions(shape).items():
-        if applies:
-            raise ValueError(contradiction)
-
-
-def _required_fields(shape: ModelShape) -> tuple[str, ...]:
-    mixer = ARCHITECTURE_TRAITS[shape.architecture].mixer
-    attention = () if shape.architecture == "mamba2" else ("heads",)
-    feed_forward = () if shape.experts or shape.architecture == "mamba2" else ("ff",)
-    experts = ("experts_used",) if shape.experts else ()
-    own = _ARCHITECTURE_FIELDS.get(shape.architecture, ())
-    return (*_MIXER_FIELDS.get(mixer, ()), *attention, *feed_forward, *experts, *own)
-
-
-def _contradictions(shape: ModelShape) -> dict[str, bool]:
-    heads, kv_heads = shape.heads or 1, shape.n_head_kv or 1
-    return {
-        "it has no layers, no width or no vocabulary": min(shape.layers, shape.embd, shape.vocab)
-        < 1,
-        "the heads do not divide the width": shape.embd % heads > 0 and not shape.head_dim,
-        "kv_heads do not divide the heads": heads % kv_heads > 0,
-        "more experts are used than there are": shape.experts_used > shape.experts,
-        "shared_kv_layers is not below layers": shape.shared_kv_layers >= shape.layers,
-        "full_layers names a layer beyond layers": max(shape.full_layers, default=0)
-        >= shape.layers,
-        "rope_dim is not below head_dim": shape.kv_rank > 0
-        and not 0 < shape.rope_dim < shape.head_dim,
-        "the groups do not divide the inner width": shape.inner % (shape.groups or 1) > 0,
-        "shared_ff is not a multiple of expert_ff": shape.architecture == "deepseek2"
-        and shape.shared_ff % (shape.expert_ff or 1) > 0,
-    }

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from localspec.lazy_dataclass import dataclass
-from localspec.models.synthetic_header.model_shape import ModelShape
-from localspec.models.synthetic_header.quantization_types import TensorShape
+from localspec.models.catalog.shape import CatalogShape
+from tests.synthetic_header.quantization_types import TensorShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,6 @@ class ArchitectureTraits:
     """One matrix for queries, keys and values; one for gate and up."""
     gated_attention: bool = False
     """The query matrix also produces a gate for the attention's output."""
-    mixer: str = ""
-    """The kind of layers without attention: a key of MIXER_TENSORS."""
     output_norm: str = "output_norm"
 
 
@@ -43,17 +41,17 @@ ARCHITECTURE_TRAITS = {
     "gpt-oss": ArchitectureTraits(qkv_biases=True),
     "phi3": ArchitectureTraits(fused_projections=True),
     "deepseek2": ArchitectureTraits(),
-    "mamba2": ArchitectureTraits(mixer="mamba2"),
-    "granitehybrid": ArchitectureTraits(mixer="mamba2"),
-    "qwen35": ArchitectureTraits(qk_norms=True, gated_attention=True, mixer="delta"),
-    "qwen35moe": ArchitectureTraits(qk_norms=True, gated_attention=True, mixer="delta"),
-    "lfm2": ArchitectureTraits(qk_norms=True, mixer="shortconv", output_norm="token_embd_norm"),
-    "lfm2moe": ArchitectureTraits(qk_norms=True, mixer="shortconv", output_norm="token_embd_norm"),
+    "mamba2": ArchitectureTraits(),
+    "granitehybrid": ArchitectureTraits(),
+    "qwen35": ArchitectureTraits(qk_norms=True, gated_attention=True),
+    "qwen35moe": ArchitectureTraits(qk_norms=True, gated_attention=True),
+    "lfm2": ArchitectureTraits(qk_norms=True, output_norm="token_embd_norm"),
+    "lfm2moe": ArchitectureTraits(qk_norms=True, output_norm="token_embd_norm"),
 }
 """The supported architectures."""
 
 
-def list_tensor_shapes(shape: ModelShape) -> list[TensorShape]:
+def list_tensor_shapes(shape: CatalogShape) -> list[TensorShape]:
     """All tensors of the file.  The shape must have passed `check_shape`."""
     tensors = list(_global_tensors(shape))
     for layer in range(shape.layers + shape.mtp_layers):
@@ -61,7 +59,7 @@ def list_tensor_shapes(shape: ModelShape) -> list[TensorShape]:
     return tensors
 
 
-def _global_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+def _global_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
     embd, traits = shape.embd, ARCHITECTURE_TRAITS[shape.architecture]
     yield "token_embd.weight", (embd, shape.vocab)
     if not shape.tied:
@@ -82,11 +80,10 @@ def _global_tensors(shape: ModelShape) -> Iterator[TensorShape]:
         yield "per_layer_proj_norm.weight", (shape.layer_embd,)
 
 
-def _layer_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
-    traits = ARCHITECTURE_TRAITS[shape.architecture]
+def _layer_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
     yield "attn_norm.weight", (shape.embd,)
-    if traits.mixer and not has_attention(shape, layer):
-        yield from MIXER_TENSORS[traits.mixer](shape)
+    if shape.mixer and not shape.has_attention(layer):
+        yield from MIXER_TENSORS[shape.mixer](shape)
     elif shape.kv_rank:
         yield from _mla_tensors(shape)
     else:
@@ -105,27 +102,11 @@ def _layer_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
             yield f"nextn.{name}.weight", (shape.embd,)
 
 
-def has_attention(shape: ModelShape, layer: int) -> bool:
-    """Whether the layer uses attention; False for recurrent layers."""
-    return layer >= shape.layers or (shape.heads > 0 and shape.has_full_attention(layer))
-
-
-def layer_kv_heads(shape: ModelShape, layer: int) -> int:
-    if ARCHITECTURE_TRAITS[shape.architecture].mixer and not has_attention(shape, layer):
-        return 0
-    return (shape.full_kv_heads if shape.has_full_attention(layer) else 0) or shape.n_head_kv
-
-
-def layer_feed_forward(shape: ModelShape, layer: int) -> int:
-    shares = layer >= shape.layers - shape.shared_kv_layers
-    return (shape.shared_kv_ff if shares else 0) or shape.ff
-
-
-def _attention_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
+def _attention_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
     traits, embd = ARCHITECTURE_TRAITS[shape.architecture], shape.embd
     key = (0 if shape.has_full_attention(layer) else shape.sliding_head_dim) or shape.key_dim
     value = shape.value_dim or key
-    heads, n_kv = shape.heads, layer_kv_heads(shape, layer)
+    heads, n_kv = shape.heads, shape.n_head_kv(layer)
     wide = {
         "q": heads * key * (2 if traits.gated_attention else 1),
         "k": n_kv * key,
@@ -152,7 +133,7 @@ def _attention_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
         yield "post_attention_norm.weight", (embd,)
 
 
-def _mla_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+def _mla_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
     """MLA: `head_dim` and `value_dim` are those of the uncompressed heads."""
     embd, heads = shape.embd, shape.heads
     unrotated = shape.head_dim - shape.rope_dim
@@ -169,9 +150,9 @@ def _mla_tensors(shape: ModelShape) -> Iterator[TensorShape]:
     yield "attn_output.weight", (heads * shape.value_dim, embd)
 
 
-def _feed_forward_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape]:
+def _feed_forward_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
     traits, embd = ARCHITECTURE_TRAITS[shape.architecture], shape.embd
-    ff = layer_feed_forward(shape, layer)
+    ff = shape.n_ff(layer)
     if not traits.gated_attention and shape.architecture != "gpt-oss":
         yield "ffn_norm.weight", (embd,)
     both = shape.architecture == "gemma4"
@@ -186,7 +167,7 @@ def _feed_forward_tensors(shape: ModelShape, layer: int) -> Iterator[TensorShape
         yield "post_ffw_norm.weight", (embd,)
 
 
-def _expert_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+def _expert_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
     embd, n, ff = shape.embd, shape.experts, shape.expert_ff or shape.ff
     yield "ffn_gate_inp.weight", (embd, n)
     if shape.architecture == "gemma4":
@@ -213,7 +194,7 @@ def _expert_tensors(shape: ModelShape) -> Iterator[TensorShape]:
         yield "ffn_down_shexp.weight", (shape.shared_ff, embd)
 
 
-def _mamba2_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+def _mamba2_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
     inner, heads = shape.inner, shape.state_heads
     wide = inner + 2 * shape.groups * shape.state
     yield "ssm_in.weight", (shape.embd, inner + wide + heads)
@@ -226,7 +207,7 @@ def _mamba2_tensors(shape: ModelShape) -> Iterator[TensorShape]:
     yield "ssm_out.weight", (inner, shape.embd)
 
 
-def _delta_net_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+def _delta_net_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
     """Gated delta net: `groups` key heads and `state_heads` value heads, all `state` wide."""
     embd, heads = shape.embd, shape.state_heads
     values = shape.state * heads
@@ -243,13 +224,13 @@ def _delta_net_tensors(shape: ModelShape) -> Iterator[TensorShape]:
     yield "post_attention_norm.weight", (embd,)
 
 
-def _shortconv_tensors(shape: ModelShape) -> Iterator[TensorShape]:
+def _shortconv_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
     yield "shortconv.conv.weight", (shape.conv, shape.embd)
     yield "shortconv.in_proj.weight", (shape.embd, 3 * shape.embd)
     yield "shortconv.out_proj.weight", (shape.embd, shape.embd)
 
 
-MIXER_TENSORS: dict[str, Callable[[ModelShape], Iterator[TensorShape]]] = {
+MIXER_TENSORS: dict[str, Callable[[CatalogShape], Iterator[TensorShape]]] = {
     "mamba2": _mamba2_tensors,
     "delta": _delta_net_tensors,
     "shortconv": _shortconv_tensors,

@@ -1,0 +1,401 @@
+"""The shape of a model: the numbers that its memory and its speed depend on."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from localspec.lazy_dataclass import dataclass
+from localspec.machine.llama_params import has_amx
+from localspec.models import draft_heads
+from localspec.models.gguf.architectures import HYBRID, RECURRENT, ROLLBACK
+from localspec.models.gguf.header import Header
+from localspec.models.gguf.tensors import TensorInfo
+
+_BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.(.+)")
+_EXPERT_TENSORS = re.compile(r"ffn_(up|down|gate_up|gate)_(ch|)exps")
+_TABLES = (
+    "token_embd.weight",
+    "token_types.weight",
+    "position_embd.weight",
+    "per_layer_token_embd.weight",
+)
+"""llama.cpp keeps them on the CPU; a pass reads one row per token."""
+_FIRST_LAYER_TENSORS = ("per_layer_model_proj.weight", "per_layer_proj_norm.weight")
+_ENCODER_TENSORS = ("v.", "mm.", "a.")
+"""Of images and sounds: on the CPU, and not read for text."""
+_ON_CPU = (*_TABLES, *_ENCODER_TENSORS)
+_SWA_PATTERNS = {
+    "gemma2": (2, False), "gemma3": (6, False), "gemma3n": (5, False), "gemma4": (6, False),
+    "gpt-oss": (2, False), "cohere2": (4, False), "cohere2moe": (4, True), "afmoe": (4, False),
+    "exaone4": (4, False), "exaone-moe": (4, False), "llama4": (4, False), "mellum": (4, False),
+    "muse-glimmer": (4, False), "olmo2": (4, False), "plamo3": (8, False), "laguna": (4, True),
+    "smallthinker": (4, True), "granite_swa": (0, False), "maple": (0, False), "mimo2": (0, False),
+    "spark2_5": (0, False), "step35": (0, False), "dots3note": (0, False), "dflash": (0, False),
+}  # fmt: skip
+"""Architectures with sliding windows: (n, dense_first).  One layer of every n has full attention,
+the first of them or the last.  n is 0 if the file contains the pattern, which always takes
+precedence.  Source: llama.cpp, src/models/*.cpp.
+"""
+_DEFAULT_N_SWA = {"gemma2": 4096, "llama4": 8192, "smallthinker": 4096}
+GATED_ATTENTION = ("qwen35", "qwen35moe", "qwen3next")
+"""Their queries come with a gate of the same width."""
+_X86_TYPES = ("Q4_0", "Q4_K", "IQ4_NL", "MXFP4")
+_REPACKED_TYPES = {
+    **dict.fromkeys(("x86_64", "amd64"), _X86_TYPES),
+    **dict.fromkeys(("arm64", "aarch64"), (*_X86_TYPES, "Q5_K", "Q6_K", "Q8_0")),
+}
+"""Types that ggml repacks for the CPU's instructions, in a separate buffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One layer: bytes of weights, and numbers per token."""
+
+    weights: int
+    """Without experts."""
+    experts: int = 0
+    matrix: int = 0
+    """Bytes of the largest matrix that is no expert's."""
+    expert_matrix: int = 0
+    """Bytes of the largest matrix of all experts."""
+    n_head: int = 0
+    """0: the layer has no attention."""
+    n_head_kv: int = 0
+    n_embd_head_k: int = 0
+    n_embd_head_v: int = 0
+    qkv: int = 0
+    """Queries, keys and values while they are computed."""
+    ff: int = 0
+    """The feed-forward part, or the experts in use, while it is computed."""
+    is_swa: bool = False
+    """Sliding-window attention."""
+    is_recurrent: bool = False
+    has_kv: bool = False
+    """Has a KV cache of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelShape:
+    """Bytes of weights, and numbers per token or sequence."""
+
+    architecture: str
+    layers: tuple[LayerShape, ...]
+    """With the MTP layers, which come last."""
+    n_embd: int
+    n_vocab: int
+    n_ctx_train: int = 0
+    n_mtp: int = 0
+    """MTP layers, which llama.cpp loads only if they draft."""
+    input_bytes: int = 0
+    """Of tables, which stay on the CPU."""
+    output_bytes: int = 0
+    """Of what is on the device of the output layer."""
+    output_matrix: int = 0
+    """Bytes of the matrix that makes logits; 0: a head borrows its target's."""
+    output_reads: int = 0
+    """Bytes that each pass reads outside the layers."""
+    is_tied: bool = False
+    """The token embeddings are the output matrix: a GPU gets a copy."""
+    is_table_repacked: bool = False
+    """On this CPU tied embeddings are repacked, beside the original."""
+    n_swa: int = 0
+    n_expert: int = 0
+    n_expert_used: int = 0
+    mla_result: int = 0
+    """Of compressed keys and values (MLA): results of attention, compressed and full."""
+    n_shared_kv: int = 0
+    """Last layers, which read the KV cache of earlier ones."""
+    n_embd_per_layer: int = 0
+    """Width of embeddings for each layer (Gemma E)."""
+    n_embd_r: int = 0
+    """Floats of a convolution state, per layer and sequence."""
+    n_embd_s: int = 0
+    """Floats of a recurrent state, per layer and sequence."""
+    ssm_inner: int = 0
+    ssm_channels: int = 0
+    """Inputs of a recurrent layer's convolution; 0: a short convolution."""
+    weight_type: str = ""
+    """The type of most bytes that a pass reads, such as Q4_K."""
+    head_kind: str = ""
+    """eagle3, mtp, dflash or dspark; empty for a model."""
+    head_block: int = 0
+    """Rows of a block head."""
+    n_target_layers: int = 0
+    """Layers of the target whose inputs a head reads."""
+    has_reduced_vocab: bool = False
+    has_mtp_output: bool = False
+    """The MTP layer has an output matrix of its own."""
+
+    @property
+    def n_layer(self) -> int:
+        """Without MTP layers."""
+        return len(self.layers) - self.n_mtp
+
+    @property
+    def is_moe(self) -> bool:
+        return self.n_expert > 1
+
+    @property
+    def is_mla(self) -> bool:
+        """The KV cache holds one compressed row per token."""
+        return self.mla_result > 0
+
+    @property
+    def has_recurrent_state(self) -> bool:
+        return self.architecture in RECURRENT or self.architecture in HYBRID
+
+    @property
+    def can_rollback(self) -> bool:
+        return self.architecture in ROLLBACK
+
+    @property
+    def own_layers(self) -> range:
+        """Numbers of the layers that this model runs; the MTP layers are a draft of their own."""
+        if self.head_kind == "mtp":
+            return range(self.n_layer, len(self.layers))
+        return range(self.n_layer)
+
+    def kv_source(self, il: int) -> int:
+        """The layer whose KV cache layer `il` reads."""
+        first_shared = len(self.layers) - self.n_shared_kv
+        return il if il < first_shared else first_shared - (2 if self.layers[il].is_swa else 1)
+
+
+def for_target(shape: ModelShape, target: Header, draft: Header) -> ModelShape:
+    """The shape of a draft, as the head that it is for this target."""
+    kind = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
+    if not kind:
+        return shape
+    if kind == "mtp" and draft is not target:
+        shape = from_header(target)
+    block = draft_heads.read_block_format(draft).size if kind in ("dflash", "dspark") else 0
+    n_layers = len(set(draft_heads.target_layers(draft)))
+    return replace(shape, head_kind=kind, head_block=block, n_target_layers=n_layers)
+
+
+def from_headers(target: Header, draft: Header | None) -> tuple[ModelShape, ModelShape | None]:
+    """The shapes of a pair.  Raises as `from_header`."""
+    shape = for_target(from_header(draft), target, draft) if draft else None
+    return from_header(target), shape
+
+
+def from_header(header: Header) -> ModelShape:
+    """Raises ArithmeticError, LookupError or ValueError if the numbers are inconsistent."""
+    number, architecture = header.hparam, header.architecture
+    blocks: defaultdict[int, dict[str, TensorInfo]] = defaultdict(dict)
+    rest: dict[str, TensorInfo] = {}
+    for tensor in header.tensors:
+        if match := _BLOCK_TENSOR.match(tensor.name):
+            blocks[int(match[1])][match[2]] = tensor
+        else:
+            rest[tensor.name] = tensor
+    first_bytes = sum(rest.pop(name).n_bytes for name in _FIRST_LAYER_TENSORS if name in rest)
+    first, *others = (_read_layer(header, blocks, il) for il in range(header.n_layer))
+    first = replace(first, weights=first.weights + first_bytes)
+    last_layer = blocks.get(header.n_layer - 1, {})
+    inner, n_expert = number("ssm.inner_size"), number("expert_count")
+    channels = inner + 2 * number("ssm.group_count") * number("ssm.state_size")
+    short_conv = number("shortconv.l_cache")
+    convolution = max(0, number("ssm.conv_kernel") - 1) * channels
+    mla_result = number("attention.kv_lora_rank") + number("attention.value_length_mla")
+    shape = ModelShape(
+        architecture,
+        (first, *others),
+        header.n_embd,
+        number("vocab_size"),
+        header.n_ctx_train,
+        n_mtp=number("nextn_predict_layers"),
+        n_swa=_n_swa(header),
+        n_expert=n_expert,
+        n_expert_used=min(number("expert_used_count", n_expert), n_expert),
+        mla_result=header.n_head * mla_result * (number("attention.key_length_mla") > 0),
+        n_shared_kv=_n_shared_kv(header),
+        n_embd_per_layer=number("embedding_length_per_layer_input"),
+        n_embd_r=header.n_embd * (short_conv - 1) if short_conv else convolution,
+        n_embd_s=number("ssm.state_size") * inner,
+        ssm_inner=inner,
+        ssm_channels=channels,
+        has_reduced_vocab="d2t" in rest,
+        has_mtp_output="nextn.shared_head_head.weight" in last_layer,
+    )
+    return _with_tables(shape, header, rest)
+
+
+def _with_tables(
+    shape: ModelShape, header: Header, tensors: Mapping[str, TensorInfo]
+) -> ModelShape:
+    """`tensors`: those outside the layers."""
+    table = tensors.get("token_embd.weight")
+    matrix = tensors.get("output.weight") or (table if shape.architecture != "eagle3" else None)
+    is_tied = matrix is not None and matrix is table
+    input_bytes = sum(t.n_bytes for name, t in tensors.items() if name.startswith(_ON_CPU))
+    n_reads = sum(map(_count_reads, tensors.values()))
+    widest = matrix or table
+    return replace(
+        shape,
+        n_vocab=widest.shape[1] if widest else shape.n_vocab,
+        input_bytes=input_bytes,
+        output_bytes=sum(t.n_bytes for t in tensors.values()) - input_bytes,
+        output_matrix=matrix.n_bytes if matrix else 0,
+        output_reads=n_reads + (matrix.n_bytes if matrix and is_tied else 0),
+        is_tied=is_tied,
+        is_table_repacked=table is not None and is_repacked(table.type_name, table.shape[1]),
+        weight_type=_most_read_type(header, is_tied=is_tied),
+    )
+
+
+def _count_reads(tensor: TensorInfo) -> int:
+    """Bytes that a pass reads of a tensor outside the layers."""
+    if tensor.name in (*_TABLES, "markov_w1.weight") and len(tensor.shape) > 1:
+        return tensor.n_bytes // max(1, tensor.shape[1])
+    return 0 if tensor.name.startswith(_ON_CPU) else tensor.n_bytes
+
+
+def _read_layer(header: Header, blocks: Mapping[int, dict[str, TensorInfo]], il: int) -> LayerShape:
+    number, architecture = header.hparam, header.architecture
+    tensors = blocks.get(il, {})
+    is_swa = _is_swa(header, il)
+    is_recurrent = architecture in RECURRENT or (
+        architecture in HYBRID and any(name.startswith(("ssm_", "shortconv.")) for name in tensors)
+    )
+    n_head = _layer_number(header, "attention.head_count", il)
+    n_head_kv = _layer_number(header, "attention.head_count_kv", il, header.n_head)
+    is_fused = "attn_qkv.weight" in tensors and not is_recurrent
+    has_kv = il < header.n_layer - _n_shared_kv(header) and n_head_kv > 0
+    if architecture in HYBRID:
+        has_kv = is_fused or "attn_k.weight" in tensors or "attn_kv_a_mqa.weight" in tensors
+    default, swa = header.n_embd // max(1, header.n_head), "_swa" * is_swa
+    k, v = (
+        number(f"attention.{part}_length{swa}", number(f"attention.{part}_length", default))
+        for part in ("key", "value")
+    )
+    mla_key = number("attention.key_length_mla")
+    mla = mla_key + number("attention.kv_lora_rank") if mla_key else 0
+    is_expert = {name: _EXPERT_TENSORS.match(name) is not None for name in tensors}
+    dense = [tensor.n_bytes for name, tensor in tensors.items() if not is_expert[name]]
+    experts = [tensor.n_bytes for name, tensor in tensors.items() if is_expert[name]]
+    has_attention = "attn_output.weight" in tensors and not is_recurrent
+    return LayerShape(
+        sum(dense),
+        sum(experts),
+        max(dense, default=0),
+        max(experts, default=0),
+        n_head if has_attention else 0,
+        n_head_kv,
+        k,
+        v,
+        attention_width(architecture, (n_head, n_head_kv, k, v), mla=mla, is_fused=is_fused),
+        _feed_forward(header, tensors, il),
+        is_swa,
+        is_recurrent,
+        has_kv and architecture not in RECURRENT,
+    )
+
+
+def attention_width(
+    architecture: str, heads: tuple[int, int, int, int], *, mla: int = 0, is_fused: bool = False
+) -> int:
+    """Floats per token of queries, keys and values.
+
+    `heads`: query heads, KV heads, widths of keys and values. `mla`: widths of a head's query
+    before and after compression, beside its compressed keys.
+    """
+    n_head, n_head_kv, k, v = heads
+    if mla:
+        return n_head * (mla + k) + 2 * k
+    width = n_head * k + n_head_kv * (k + v)
+    # A fused product is copied in parts.
+    return width * (1 + is_fused) + 2 * n_head * k * (architecture in GATED_ATTENTION)
+
+
+def feed_forward_width(
+    n_embd: int, dense: int, n_used: int = 0, expert_ff: int = 0, n_expert: int = 0
+) -> int:
+    """Floats per token of the feed-forward part.
+
+    `dense`: of all matrices of the dense part, or of shared experts.
+    """
+    width = dense + n_embd if dense else 0
+    if n_expert:
+        experts = n_used * (3 * expert_ff + n_embd) + 2 * n_expert
+        # The results of shared experts, or of a dense part beside, stay meanwhile.
+        width = max(width, experts) + (2 if dense else 1) * n_embd
+    return width
+
+
+def _feed_forward(header: Header, tensors: Mapping[str, TensorInfo], il: int) -> int:
+    widths = [
+        tensors[name].shape[1]
+        for name in ("ffn_up.weight", "ffn_up_shexp.weight")
+        if name in tensors
+    ]
+    has_gate = any(name.startswith("ffn_gate") for name in tensors)
+    dense = max(widths, default=0) * (3 if has_gate else 2)
+    down = tensors.get("ffn_down_exps.weight")
+    if down is None:
+        return feed_forward_width(header.n_embd, dense)
+    n_used = _layer_number(header, "expert_used_count", il)
+    n_expert = header.hparam("expert_count")
+    return feed_forward_width(header.n_embd, dense, n_used, down.shape[0], n_expert)
+
+
+def _layer_number(header: Header, key: str, il: int, default: int = 0) -> int:
+    """A key with one value, or one for each layer."""
+    value = header.keys.get(f"{header.architecture}.{key}", default)
+    if isinstance(value, tuple):
+        value = value[il] if il < len(value) else default
+    return int(value) if isinstance(value, int | float) else default
+
+
+def _n_shared_kv(header: Header) -> int:
+    if header.architecture == "gemma3n":
+        return max(0, header.n_layer - 20)
+    return header.hparam("attention.shared_kv_layers")
+
+
+def _n_swa(header: Header) -> int:
+    if header.architecture not in (*_SWA_PATTERNS, "lfm2", "lfm2moe"):
+        return 0
+    default = _DEFAULT_N_SWA.get(header.architecture, 0)
+    return header.hparam("attention.sliding_window", default)
+
+
+def _is_swa(header: Header, il: int) -> bool:
+    if not _n_swa(header):
+        return False
+    if header.architecture.startswith("lfm2"):
+        return _layer_number(header, "attention.head_count_kv", il) > 0
+    pattern = header.keys.get(f"{header.architecture}.attention.sliding_window_pattern")
+    if isinstance(pattern, tuple):
+        return il < len(pattern) and bool(pattern[il])
+    n, is_dense_first = _SWA_PATTERNS[header.architecture]
+    n = pattern if isinstance(pattern, int) else n
+    is_in_pattern = n == 0 or il % n != (0 if is_dense_first else n - 1)
+    return is_in_pattern and il < header.n_layer - header.hparam("nextn_predict_layers")
+
+
+def _most_read_type(header: Header, *, is_tied: bool) -> str:
+    n_expert = header.hparam("expert_count")
+    share = min(header.hparam("expert_used_count", n_expert), n_expert) / max(1, n_expert)
+    types: Counter[str] = Counter()
+    for tensor in header.tensors:
+        if tensor.name not in _TABLES or (is_tied and tensor.name == "token_embd.weight"):
+            types[tensor.type_name] += int(
+                tensor.n_bytes * (share if "_exps" in tensor.name else 1)
+            )
+    return types.most_common(1)[0][0] if types else ""
+
+
+def is_repacked(type_name: str, n_rows: int) -> bool:
+    """Whether ggml repacks a matrix on this CPU (ggml_repack_get_optimal_repack_type).
+
+    A repacked matrix stays on the CPU: GPUs cannot use it, nor can it serve as token embeddings.
+    """
+    if has_amx():  # llama_params turns extra buffer types off
+        return False
+    types = _REPACKED_TYPES.get(platform.machine().lower(), ())
+    return type_name in types and n_rows % 8 == 0

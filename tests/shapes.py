@@ -1,0 +1,73 @@
+"""`localspec.fit` for headers: its functions take shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from localspec.fit import calibration, memory, pass_cost, speed_estimate, verdict
+from localspec.fit.advisor import SettingsAdvisor
+from localspec.fit.device_speed import HardwareSpeed
+from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.pass_cost import PassReads
+from localspec.fit.shape import from_header, from_headers
+from localspec.fit.speed_estimate import SpeedEstimate, UseCase
+from localspec.fit.verdict import FitReport
+from localspec.machine.device import Device
+from localspec.machine.measurements import PairReads
+from localspec.machine.memory_by_device import MemoryEstimate
+from localspec.machine.probe import PairBuffers
+from localspec.models.gguf.header import Header
+from localspec.protocol.wire import ContextSettings, LoadCommand
+
+
+def estimate_pair(
+    load: LoadCommand, target: Header, draft: Header | None, devices: Sequence[Device]
+) -> MemoryEstimate:
+    return memory.estimate_pair(load, *from_headers(target, draft), devices)
+
+
+def replace_counted(
+    estimate: MemoryEstimate,
+    load: LoadCommand,
+    headers: tuple[Header, Header | None],
+    counted: PairBuffers,
+) -> MemoryEstimate:
+    return memory.replace_counted(estimate, load, from_headers(*headers), counted)
+
+
+def estimate_fit(
+    load: LoadCommand,
+    target: Header,
+    draft: Header | None,
+    machine: MachineProfile,
+    use: UseCase | None = None,
+) -> FitReport:
+    return verdict.estimate_fit(load, *from_headers(target, draft), machine, use)
+
+
+def estimate_speed(
+    load: LoadCommand,
+    target: Header,
+    draft: Header | None,
+    hardware: HardwareSpeed,
+    use: UseCase | None = None,
+) -> SpeedEstimate:
+    return speed_estimate.estimate_speed(load, *from_headers(target, draft), hardware, use)
+
+
+def count_reads(
+    header: Header, settings: ContextSettings, devices: Sequence[Device], context: int = 0
+) -> PassReads:
+    return pass_cost.count_reads(from_header(header), settings, devices, context)
+
+
+def summarize_reads(
+    load: LoadCommand, target: Header, draft: Header | None, hardware: HardwareSpeed
+) -> PairReads:
+    return calibration.summarize_reads(load, *from_headers(target, draft), hardware)
+
+
+def advisor(
+    target: Header, draft: Header | None, machine: MachineProfile, use: UseCase | None = None
+) -> SettingsAdvisor:
+    return SettingsAdvisor(*from_headers(target, draft), machine, use)
