@@ -161,10 +161,10 @@ async def _measuring() -> dict[str, str]:
     async with app.run_test(size=SIZE) as pilot:
         try:
             await _press(pilot)
-            for name, key, before in (("bench", "b", ()), ("verify", "v", ("left",))):
+            for name, key in (("bench", "b"), ("verify", "v")):
                 await pilot.press(key)
                 await until(pilot, lambda: _phase(app) == "ready")
-                await _press(pilot, *before, "enter")
+                await _press(pilot, "enter")
                 await until(pilot, lambda: _phase(app) == "done")
                 await still(pilot)
                 made[name] = svg(app, name)

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from statistics import median
 
 from localspec.bench import results
+from localspec.bench.measurement import RecordedAnswer
 from localspec.bench.paired_runs import BenchRequest, BenchRun, BenchTask
 from localspec.bench.results import (
     BenchReport,
@@ -49,9 +50,12 @@ def build_report(
     """Ignores runs whose other arm is missing."""
     pairs = _pair_runs(runs)
     host_ms, added_host_ms = _host_times(pairs)
-    rows = [
-        _summarize_workload(group, measured, added_host_ms) for group in _group_by_workload(pairs)
-    ]
+    groups: dict[tuple[float, str], list[_PairedRuns]] = {}
+    for pair in pairs:
+        groups.setdefault((pair.plain.task.temperature, pair.plain.task.workload), []).append(pair)
+    # The lowest temperature first; the workloads in their order.
+    ordered = sorted(groups.items(), key=lambda item: item[0][0])
+    rows = [_summarize_workload(group, measured, added_host_ms) for _, group in ordered]
     return BenchReport(
         pair=request.name,
         model=ready.model,
@@ -85,10 +89,12 @@ def _pair_runs(runs: Sequence[BenchRun]) -> list[_PairedRuns]:
 
 def _compare_runs(plain: BenchRun, speculative: BenchRun) -> Trial:
     both, task = (plain, speculative), plain.task
-    distinct = _min_known(distinct_4grams(run.ids) for run in both)
-    copied = _min_known(copied_share(task.text, run.text) for run in both)
+    distinct = _min_known(distinct_4grams(run.answer.ids) for run in both)
+    copied = _min_known(copied_share(task.text, run.answer.text) for run in both)
     left_out = None
-    if any(len(run.ids) < _MIN_TOKENS or run.tokens_per_second is None for run in both):
+    if any(
+        len(run.answer.ids) < _MIN_TOKENS or run.answer.tokens_per_second is None for run in both
+    ):
         left_out = TOO_SHORT
     elif task.temperature == 0 and distinct is not None and distinct < _MIN_DISTINCT_SHARE:
         left_out = REPETITIVE
@@ -98,21 +104,13 @@ def _compare_runs(plain: BenchRun, speculative: BenchRun) -> Trial:
         prompt=task.prompt_index,
         turn=task.round_index,
         seed=task.seed,
-        plain_tps=plain.tokens_per_second,
-        spec_tps=speculative.tokens_per_second,
+        plain_tps=plain.answer.tokens_per_second,
+        spec_tps=speculative.answer.tokens_per_second,
         distinct_4grams=distinct,
         copied=copied,
-        identical=plain.ids == speculative.ids,
+        identical=plain.answer.ids == speculative.answer.ids,
         left_out=left_out,
     )
-
-
-def _group_by_workload(pairs: Sequence[_PairedRuns]) -> list[list[_PairedRuns]]:
-    """Groups by temperature and workload, the lowest temperature first."""
-    groups: dict[tuple[float, str], list[_PairedRuns]] = {}
-    for pair in pairs:
-        groups.setdefault((pair.plain.task.temperature, pair.plain.task.workload), []).append(pair)
-    return sorted(groups.values(), key=lambda group: group[0].plain.task.temperature)
 
 
 # --- one workload -----------------------------------------------------------------------
@@ -123,9 +121,10 @@ def _summarize_workload(
 ) -> WorkloadResult:
     task, trials = group[0].plain.task, tuple(pair.trial for pair in group)
     counting = [pair for pair in group if pair.trial.left_out is None] or group
-    plain = [pair.plain for pair in counting]
-    speculative = [pair.speculative for pair in counting]
-    rounds = [event for run in speculative for event in run.rounds]
+    plain = [pair.plain.answer for pair in counting]
+    speculative = [pair.speculative.answer for pair in counting]
+    rounds = [event for answer in speculative for event in answer.rounds]
+    speedups = [pair.trial.speedup for pair in counting if pair.trial.speedup is not None]
     totals = RoundTotals()
     for event in rounds:
         totals.add(event)
@@ -136,14 +135,14 @@ def _summarize_workload(
         name=task.workload,
         temperature=task.temperature,
         trials=trials,
-        plain_tps=_median_known(run.tokens_per_second for run in plain),
-        spec_tps=_median_known(run.tokens_per_second for run in speculative),
-        speedup=_find_spread(pair.trial.speedup for pair in counting),
+        plain_tps=_median_known(answer.tokens_per_second for answer in plain),
+        spec_tps=_median_known(answer.tokens_per_second for answer in speculative),
+        speedup=SpeedupSpread(median(speedups), min(speedups), max(speedups)) if speedups else None,
         best=best_draft_length(costs, acceptance) if costs and acceptance else None,
         acceptance_rate=totals.acceptance_rate,
         mean_accepted_length=totals.mean_accepted_length,
-        first_token_ms=_median_known(run.first_token_ms for run in speculative),
-        plain_first_token_ms=_median_known(run.first_token_ms for run in plain),
+        first_token_ms=_median_known(answer.first_token_ms for answer in speculative),
+        plain_first_token_ms=_median_known(answer.first_token_ms for answer in plain),
         latency_ms=_latency_percentiles(speculative),
         plain_latency_ms=_latency_percentiles(plain),
         distinct_4grams=_median_known(trial.distinct_4grams for trial in trials),
@@ -165,18 +164,12 @@ def _speculation_costs(
     return SpeculationCosts(c, verify, added_host_ms / measured.t1_ms)
 
 
-def _latency_percentiles(runs: Iterable[BenchRun]) -> LatencyPercentiles | None:
-    ms = sorted(latency for run in runs for latency in run.latencies)
-    return LatencyPercentiles(_percentile(ms, 0.5), _percentile(ms, 0.99)) if ms else None
-
-
-def _percentile(ordered: Sequence[float], share: float) -> float:
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
-
-
-def _find_spread(values: Iterable[float | None]) -> SpeedupSpread | None:
-    known = [value for value in values if value is not None]
-    return SpeedupSpread(median(known), min(known), max(known)) if known else None
+def _latency_percentiles(answers: Iterable[RecordedAnswer]) -> LatencyPercentiles | None:
+    ms = sorted(latency for answer in answers for latency in answer.latencies)
+    if not ms:
+        return None
+    p50, p99 = (ms[min(int(share * len(ms)), len(ms) - 1)] for share in (0.5, 0.99))
+    return LatencyPercentiles(p50, p99)
 
 
 def _median_known(values: Iterable[float | None]) -> float | None:
@@ -194,10 +187,10 @@ def _host_times(pairs: Sequence[_PairedRuns]) -> tuple[float | None, float]:
     The measured cost of a plain pass includes its host time.
     """
     drafting = _median_known(
-        event.ms.host for pair in pairs for event in pair.speculative.rounds if event.drafted
+        event.ms.host for pair in pairs for event in pair.speculative.answer.rounds if event.drafted
     )
     # An answer's first round also reads the prompt.
-    plain = _median_known(event.ms.host for pair in pairs for event in pair.plain.rounds[1:])
+    plain = _median_known(event.ms.host for pair in pairs for event in pair.plain.answer.rounds[1:])
     added = 0.0 if drafting is None or plain is None else drafting - plain
     return drafting, max(added, 0.0)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Literal
 
+from localspec.bench.measurement import (
+    AnswerCancelled,
+    RecordedAnswer,
+    record_answer,
+)
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import EngineExit, Round, Token
+from localspec.protocol.events import Round, Token
 from localspec.protocol.wire import (
     GenerateCommand,
     ReplayCommand,
     ReplayResult,
 )
-from localspec.worker import exit_causes
 
 ComparedPart = Literal["greedy", "seeded"]
 
@@ -36,8 +40,8 @@ class Divergence:
     width: int
     """Tokens in the pass that produced the speculative token."""
     margin: float | None
-    """Gap between the plain token and the runner-up in a one-token pass: of logits, with the noise
-    above temperature 0. None if one answer ends here and the other continues."""
+    """Difference in logits between the plain token and the runner-up, in a one-token pass; None
+    if one answer ends here and the other continues."""
     replayed: bool
     """Both answers are reproduced by replaying their passes without speculation."""
     plain: Token | None
@@ -124,7 +128,7 @@ def _explain_divergences(
                 prompt=prompt,
                 variant=variant,
                 position=position,
-                width=answer.pass_width_at(position),
+                width=_pass_width_at(answer, position),
                 margin=plain_replay.margin[position] if both_continue else None,
                 replayed=plain_reproduced and list(replay.best) == answer.ids,
                 plain=next(iter(plain.tokens[position:]), None),
@@ -137,43 +141,8 @@ def _explain_divergences(
 # --- Recording an answer, and replaying its passes without speculation.
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedAnswer:
-    request: GenerateCommand
-    rounds: tuple[Round, ...]
-
-    @property
-    def tokens(self) -> list[Token]:
-        return [token for event in self.rounds for token in event.tokens]
-
-    @property
-    def ids(self) -> list[int]:
-        return [token.id for token in self.tokens]
-
-    @property
-    def drafted(self) -> int:
-        return sum(event.drafted for event in self.rounds)
-
-    @property
-    def accepted(self) -> int:
-        return sum(event.accepted for event in self.rounds)
-
-    def pass_width_at(self, position: int) -> int:
-        """Tokens in the pass that produced this position; beyond the end, in the last pass."""
-        end = 0
-        for event in self.rounds:
-            end += len(event.tokens)
-            if position < end:
-                break
-        return event.drafted + 1
-
-
-class VerifyCancelled(Exception):  # noqa: N818  not an error
-    """The person cancelled the check."""
-
-
 class AnswerRecorder:
-    """Records and replays answers; raises VerifyCancelled once `should_stop` returns true."""
+    """Records and replays answers; raises AnswerCancelled once `should_stop` returns true."""
 
     def __init__(self, engine: Engine, should_stop: Callable[[], bool]) -> None:
         self._engine, self._should_stop = engine, should_stop
@@ -181,26 +150,14 @@ class AnswerRecorder:
     def record(self, request: GenerateCommand) -> RecordedAnswer:
         """Generates from an empty KV cache: reused cells come from passes of other widths."""
         self._replay(ReplayCommand(request.text, (), (), ()))
-        rounds = []
-        events = self._engine.generate(request)
-        try:
-            for event in events:
-                self._raise_if_cancelled()
-                if isinstance(event, EngineExit):
-                    raise exit_causes.exit_error(event)
-                if isinstance(event, Round) and event.tokens:
-                    rounds.append(event)
-        finally:
-            if isinstance(events, Generator):  # stops the engine now, not at garbage collection
-                events.close()
-        return RecordedAnswer(request, tuple(rounds))
+        return record_answer(self._engine, request, self._should_stop)
 
     def replay(self, answer: RecordedAnswer) -> ReplayResult:
         """The target's logits for each token, in passes of the same widths, without speculation.
 
         The first round is the prompt's own pass, which a replay starts with.
         """
-        later = answer.rounds[1:]
+        later = _rounds_with_tokens(answer)[1:]
         return self._replay(
             ReplayCommand(
                 answer.request.text,
@@ -212,9 +169,20 @@ class AnswerRecorder:
         )
 
     def _replay(self, command: ReplayCommand) -> ReplayResult:
-        self._raise_if_cancelled()
+        if self._should_stop():
+            raise AnswerCancelled
         return self._engine.replay(command)
 
-    def _raise_if_cancelled(self) -> None:
-        if self._should_stop():
-            raise VerifyCancelled
+
+def _rounds_with_tokens(answer: RecordedAnswer) -> list[Round]:
+    return [event for event in answer.rounds if event.tokens]
+
+
+def _pass_width_at(answer: RecordedAnswer, position: int) -> int:
+    """Tokens in the pass that produced this position; beyond the end, in the last pass."""
+    end = 0
+    for event in _rounds_with_tokens(answer):
+        end += len(event.tokens)
+        if position < end:
+            break
+    return event.drafted + 1

@@ -1,56 +1,30 @@
-"""Runs a benchmark and streams its progress, from the cost measurement to the report."""
+"""The measurement of `bench`: the costs of passes, then every answer plain and speculative."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from localspec.bench import aggregation, paired_runs
-from localspec.bench.paired_runs import BenchRequest, BenchRun, RunProgress
-from localspec.bench.results import BenchReport
-from localspec.errors import LocalspecError
+from localspec.bench import aggregation, paired_runs, report_text
+from localspec.bench.measurement import AnswerCancelled, MeasurementProgress, record_answer
+from localspec.bench.paired_runs import BenchRequest, BenchRun
+from localspec.bench.results import BenchReport, report_to_json
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import MeasuredCosts, ProbeCommand
+from localspec.units import count, duration
 
 _DEFAULT_PASS_SECONDS = 0.05
 """Assumed cost of a pass before any measurement."""
 
 
 @dataclass(frozen=True, slots=True)
-class CostProbeProgress:
-    """The costs of passes are being measured; `why` may be empty."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class BenchEstimate:
-    """What will be run; as an event, the costs are measured and the answers begin."""
-
     answers: int
     rounds: int
     seconds: float
     """A lower bound: plain passes only, without reading the prompts."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunFinished:
-    run: BenchRun
-    done: int
-    total: int
-    seconds_left: float
-
-
-@dataclass(frozen=True, slots=True)
-class BenchFinished:
-    """The last event; `error` is the reason if the report is incomplete."""
-
-    report: BenchReport
-    error: LocalspecError | None = None
-
-
-BenchEvent = CostProbeProgress | BenchEstimate | RunProgress | RunFinished | BenchFinished
 
 
 def estimate_bench(request: BenchRequest, measured: MeasuredCosts | None) -> BenchEstimate:
@@ -61,42 +35,105 @@ def estimate_bench(request: BenchRequest, measured: MeasuredCosts | None) -> Ben
     return BenchEstimate(per_round * rounds, rounds, per_round * rounds * answer_seconds)
 
 
-def run_benchmark(
-    engine: Engine,
-    request: BenchRequest,
-    should_stop: Callable[[], bool] = lambda: False,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[BenchEvent]:
-    """Measures the costs, then runs every answer; always ends with BenchFinished.
+class Benchmark:
+    heading = "Benchmark"
+    begins_with_verdict = False
 
-    After `should_stop` returns true, the current answer is finished first; `engine.stop()` ends
-    that one too.
-    """
-    runs: list[BenchRun] = []
-    rounds, error = request.rounds or 0, None
-    try:
+    def __init__(
+        self,
+        request: BenchRequest,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        as_markdown: bool = False,
+    ) -> None:
+        self.request, self._clock, self._as_markdown = request, clock, as_markdown
+        self.runs: list[BenchRun] = []
+        self._n_rounds = request.rounds or 0
+        self._engine: Engine | None = None
+        self._has_ended = self._is_complete = False
+
+    def format_estimate(self, measured: MeasuredCosts | None) -> str:
+        estimate = estimate_bench(self.request, measured)
+        rounds = f" in {estimate.rounds} rounds" if estimate.rounds > 1 else ""
+        answers = f"{estimate.answers} answers of {self.request.max_tokens} tokens"
+        return f"{answers}{rounds}: about {duration(max(estimate.seconds, 1.0))}."
+
+    def run(
+        self, engine: Engine, should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[MeasurementProgress]:
+        """Ends early, within an answer, once `should_stop` returns true. Raises LocalspecError."""
+        self._engine, self.runs = engine, []
+        self._has_ended = self._is_complete = False
+        try:
+            yield from self._measure(engine, should_stop)
+            self._is_complete = True
+        except AnswerCancelled:
+            pass
+        finally:
+            self._has_ended = True
+
+    def _measure(
+        self, engine: Engine, should_stop: Callable[[], bool]
+    ) -> Iterator[MeasurementProgress]:
+        request, runs = self.request, self.runs
         for event in engine.probe(ProbeCommand()):
-            yield CostProbeProgress(getattr(event, "why", ""))
+            yield MeasurementProgress(getattr(event, "why", "") or "measuring passes")
             if should_stop():
                 engine.stop()
         estimate = estimate_bench(request, engine.measured)
-        rounds = estimate.rounds
-        yield estimate
-        jobs = paired_runs.schedule_runs(request.workloads, request.temperatures, rounds)
-        began = clock()
+        self._n_rounds = estimate.rounds
+        yield MeasurementProgress(
+            f"{estimate.answers} answers, {_format_time_left(estimate.seconds)}", is_step=True
+        )
+        jobs = paired_runs.schedule_runs(request.workloads, request.temperatures, estimate.rounds)
+        began = self._clock()
         for task, arm in jobs:
             if should_stop():
-                break
-            run = yield from paired_runs.stream_run(engine, task, arm, request, clock)
-            if run is None:
-                break
-            runs.append(run)
-            seconds_left = (clock() - began) / len(runs) * (len(jobs) - len(runs))
-            yield RunFinished(run, len(runs), len(jobs), seconds_left)
-    except LocalspecError as failure:
-        error = failure
-    interrupted = should_stop() or error is not None
-    report = aggregation.build_report(
-        runs, request, engine.ready, engine.measured, rounds=rounds, interrupted=interrupted
-    )
-    yield BenchFinished(report, error)
+                raise AnswerCancelled
+            command = request.build_command(task, arm)
+            answer = record_answer(engine, command, should_stop, self._clock)
+            runs.append(BenchRun(task, arm, answer))
+            seconds_left = (self._clock() - began) / len(runs) * (len(jobs) - len(runs))
+            progress = f"{len(runs)} of {len(jobs)} answers, {_format_time_left(seconds_left)}"
+            yield MeasurementProgress(f"{progress}   {task.workload}")
+
+    @property
+    def has_begun(self) -> bool:
+        return self._engine is not None
+
+    @property
+    def has_results(self) -> bool:
+        return self.has_begun and bool(self.report.rows)
+
+    @property
+    def report(self) -> BenchReport:
+        """Of the answers so far."""
+        engine = self._engine
+        assert engine is not None, "not begun"
+        return aggregation.build_report(
+            tuple(self.runs),
+            self.request,
+            engine.ready,
+            engine.measured,
+            rounds=self._n_rounds,
+            interrupted=self._has_ended and not self._is_complete,
+        )
+
+    @property
+    def summary(self) -> str:
+        return count(len(self.runs), "answer")
+
+    def format_report(self) -> list[str]:
+        if self._as_markdown:
+            return self.format_shared_report()
+        return list(report_text.format_table(self.report, is_final=self._has_ended))
+
+    def format_shared_report(self) -> list[str]:
+        return list(report_text.format_markdown(self.report))
+
+    def to_json(self) -> dict[str, Any]:
+        return report_to_json(self.report)
+
+
+def _format_time_left(seconds: float) -> str:
+    return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import field
+from typing import Any
 
+from localspec.bench.measurement import record_answer
 from localspec.fit.speedup_model import SpeculationCosts, interpolate_curve
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import Round
 from localspec.protocol.wire import DraftScore, GenerateCommand, MeasuredCosts, ScoreDraftCommand
 
 DRAFT_LENGTHS = tuple(range(1, 9))
@@ -52,6 +53,25 @@ class DraftJudgement:
     def speedup(self) -> float:
         return self.by_length[self.best_length].tokens_per_second / self.plain_tps
 
+    def to_json(self) -> dict[str, Any]:
+        """One of `pair test --json`, described in docs/json.md."""
+        return {
+            "draft": self.name,
+            "kind": self.kind,
+            "plain_tps": self.plain_tps,
+            "best_length": self.best_length,
+            "speedup": self.speedup,
+            "by_length": {
+                str(n): {
+                    "drafted": rates.drafted,
+                    "accepted": rates.accepted,
+                    "tokens_per_round": rates.tokens_per_round,
+                    "tps": rates.tokens_per_second,
+                }
+                for n, rates in self.by_length.items()
+            },
+        }
+
 
 def record_answers(
     engine: Engine, requests: Sequence[GenerateCommand], max_tokens: int
@@ -59,13 +79,8 @@ def record_answers(
     """Answer the requests until the answers have `max_tokens` together."""
     left = max_tokens
     for request in requests:
-        tokens = [
-            token.id
-            for event in engine.generate(request)
-            if isinstance(event, Round)
-            for token in event.tokens
-        ]
-        yield ScoreDraftCommand(request, tuple(tokens))
+        tokens = tuple(record_answer(engine, request).ids)
+        yield ScoreDraftCommand(request, tokens)
         left -= len(tokens)
         if left <= 0:
             return

@@ -7,25 +7,36 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from localspec.bench.answer_comparison import (
     AnswerRecorder,
     ComparedPart,
     SpeculationVariant,
-    VerifyCancelled,
     compare_prompt,
 )
+from localspec.bench.measurement import AnswerCancelled, MeasurementProgress
 from localspec.bench.sampling_check import VERIFY_MODES, TokenSample
 from localspec.bench.verify_report import (
     LONG_PROMPT_INDEX,
-    VerifyEvent,
-    VerifyProgress,
+    VerifyFinding,
+    VerifyReport,
     WidthDifference,
+    format_report,
+    report_to_json,
 )
 from localspec.errors import PromptTooLongError
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.wire import GenerateCommand, ProbeCommand, SamplingParams, VerifyMode
+from localspec.protocol.events import EngineReady
+from localspec.protocol.wire import (
+    GenerateCommand,
+    MeasuredCosts,
+    ProbeCommand,
+    SamplingParams,
+    VerifyMode,
+)
+from localspec.units import duration
 
 VERIFY_PROMPTS = (
     'def fibonacci(n):\n    """Return the first n Fibonacci numbers."""\n',
@@ -55,6 +66,8 @@ _SAMPLED_SETTINGS = (
 )
 """The settings of `run`, and without truncation, alternating."""
 _SAMPLED_DRAFT_LENGTH = 4
+_TIMED_PARTS = 5
+"""Those that take `VerifyEffort.seconds_per_part` each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +85,71 @@ class VerifyEffort:
         return elapsed / self.seconds_per_part if self.seconds_per_part else 2.0
 
 
+VerifyEvent = MeasurementProgress | VerifyFinding
+
+
+class LosslessMeasurement:
+    """The measurement of `verify`."""
+
+    heading = "Verify"
+    begins_with_verdict = True
+
+    def __init__(self, effort: VerifyEffort | None = None) -> None:
+        self.effort = effort or VerifyEffort()
+        self.report = VerifyReport()
+        self._has_ended = False
+        self._ready: EngineReady | None = None
+
+    def format_estimate(self, _: MeasuredCosts | None) -> str:
+        time = duration(_TIMED_PARTS * self.effort.seconds_per_part + 1)
+        return f"About {time}; longer on a slow computer."
+
+    def run(
+        self, engine: Engine, should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[MeasurementProgress]:
+        """Ends early, within an answer, once `should_stop` returns true. Raises LocalspecError."""
+        self._ready, self.report, self._has_ended = engine.ready, VerifyReport(), False
+        has_draft_model = engine.ready.draft is not None
+        try:
+            for event in check_lossless(
+                engine, has_draft_model=has_draft_model, effort=self.effort, should_stop=should_stop
+            ):
+                if isinstance(event, MeasurementProgress):
+                    yield event
+                else:
+                    self.report.add(event)
+            self.report.is_complete = not should_stop()
+        finally:
+            self._has_ended = True
+
+    @property
+    def has_begun(self) -> bool:
+        return self._ready is not None
+
+    @property
+    def has_results(self) -> bool:
+        return self.report.difference is not None
+
+    @property
+    def summary(self) -> str:
+        return f"{self.report.drafted:,} draft tokens verified"
+
+    def format_report(self) -> list[str]:
+        assert self._ready is not None, "not begun"
+        return list(format_report(self.report, self._ready, is_final=self._has_ended))
+
+    format_shared_report = format_report
+
+    def to_json(self) -> dict[str, Any]:
+        assert self._ready is not None, "not begun"
+        return report_to_json(self.report, self._ready)
+
+
 def check_lossless(
     engine: Engine,
     *,
     has_draft_model: bool,
-    effort: VerifyEffort | None = None,
+    effort: VerifyEffort,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[VerifyEvent]:
     """Runs all parts and yields each result when it is available.
@@ -84,8 +157,9 @@ def check_lossless(
     Ends early, within an answer, once `should_stop` returns true. Raises LocalspecError if the
     engine fails or exits.
     """
-    with suppress(VerifyCancelled):
-        yield VerifyProgress("widths", "measuring rounding differences between passes")
+    with suppress(AnswerCancelled):
+        message = "measuring rounding differences between passes …"
+        yield MeasurementProgress(message, is_step=True)
         for _ in engine.probe(ProbeCommand(seconds=1.0, difference=True)):
             pass
         measured = engine.measured
@@ -93,7 +167,7 @@ def check_lossless(
             (measured.difference if measured else None) or 0.0,
             measured.long_difference if measured else None,
         )
-        recorder, effort = AnswerRecorder(engine, should_stop), effort or VerifyEffort()
+        recorder = AnswerRecorder(engine, should_stop)
         variants = _speculation_variants(has_draft_model)
         yield from _check_equality(recorder, "greedy", 0.0, variants, effort)
         yield from _check_equality(recorder, "seeded", 0.8, variants[::2], effort)
@@ -122,12 +196,10 @@ def _check_equality(
     prompts = list(effort.prompts)
     prompts.insert(LONG_PROMPT_INDEX, LONG_PROMPT)
     for n, text in enumerate(prompts):
-        elapsed = effort.elapsed_share(began)
-        if n >= _MIN_PROMPTS and elapsed > 1:
+        if n >= _MIN_PROMPTS and effort.elapsed_share(began) > 1:
             return
-        share = max(n / len(prompts), min(n / _MIN_PROMPTS, elapsed))
-        message = f"{kind}: prompt {n + 1} of {len(prompts)}"
-        yield VerifyProgress(part, message, min(share, 1.0))
+        message = f"{kind}: prompt {n + 1} of {len(prompts)} …"
+        yield MeasurementProgress(message, is_step=n == 0)
         sampling = SamplingParams(temperature, seed=n)
         plain = GenerateCommand(text, sampling, effort.tokens_per_answer, spec="off")
         with suppress(PromptTooLongError):
@@ -149,7 +221,7 @@ def _check_sampling(
 
 def _draw_sample(
     recorder: AnswerRecorder, sample: TokenSample, spec: str, effort: VerifyEffort, seed: int
-) -> Iterator[VerifyProgress]:
+) -> Iterator[MeasurementProgress]:
     """Adds answers to the sample until it is large enough; seeds count up from `seed`."""
     rng, began = random.Random(seed), time.monotonic()
     for n in range(_MAX_SAMPLED_ANSWERS):
@@ -167,7 +239,8 @@ def _draw_sample(
         elapsed = effort.elapsed_share(began)
         enough = min(sample.tokens / effort.min_sampled_tokens, elapsed)
         share = max(sample.tokens / _MAX_SAMPLED_TOKENS, enough)
-        message = f"sampling, {sample.verify}: {sample.tokens} tokens"
-        yield VerifyProgress("sampled", message, min(share, 1.0), sample.verify)
+        is_first = n == 0 and sample.verify == VERIFY_MODES[0] and not sample.is_confirmation
+        message = f"sampling, {sample.verify}: {sample.tokens} tokens …"
+        yield MeasurementProgress(message, is_step=is_first)
         if sample.impossible or share >= 1:
             return

@@ -1,17 +1,14 @@
-"""Runs each prompt plain and speculative, alternating, and records the timing of every round."""
+"""The runs of a benchmark: each prompt plain and speculative, alternating."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
+from localspec.bench.measurement import RecordedAnswer
 from localspec.bench.workloads import Workload
-from localspec.errors import EngineError
-from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import EngineExit, GenerationFinished, Round
 from localspec.protocol.wire import GenerateCommand, SamplingParams
-from localspec.worker import exit_causes
 
 Arm = Literal["plain", "speculative"]
 _TIME_BUDGET_SECONDS = 40.0
@@ -50,50 +47,22 @@ class BenchRequest:
     rounds: int | None = None
     """None: as many as the time budget allows."""
 
+    def build_command(self, task: BenchTask, arm: Arm) -> GenerateCommand:
+        plain = arm == "plain"
+        return GenerateCommand(
+            text=task.text,
+            sampling=SamplingParams(temperature=task.temperature, seed=task.seed),
+            max_tokens=self.max_tokens,
+            spec="off" if plain else self.spec,
+            why="" if plain else self.why,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class BenchRun:
     task: BenchTask
     arm: Arm
-    rounds: tuple[Round, ...]
-    arrivals: tuple[float, ...]
-    """Seconds from the request to each round, by the parent's clock."""
-    tokens_per_second: float | None = None
-    """After the first token, by the engine's clock."""
-    tail: str = ""
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return tuple(token.id for event in self.rounds for token in event.tokens)
-
-    @property
-    def text(self) -> str:
-        texts = (token.text for event in self.rounds for token in event.tokens)
-        return "".join(texts) + self.tail
-
-    @property
-    def first_token_ms(self) -> float | None:
-        """From the request to the first round, by the parent's clock."""
-        return self.arrivals[0] * 1e3 if self.arrivals else None
-
-    @property
-    def latencies(self) -> list[float]:
-        """Ms per token after the first round: each round's time, divided by its tokens."""
-        waits = zip(self.rounds[1:], self.arrivals, self.arrivals[1:], strict=False)
-        return [
-            (now - before) * 1e3 / len(event.tokens)
-            for event, before, now in waits
-            for _ in event.tokens
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class RunProgress:
-    task: BenchTask
-    arm: Arm
-    tokens: int
-    tokens_per_second: float | None
-    """After the first round, by the parent's clock."""
+    answer: RecordedAnswer
 
 
 def schedule_runs(
@@ -124,40 +93,3 @@ def count_affordable_rounds(answers: int, seconds_each: float) -> int:
     """As many rounds of `answers` as fit the time budget: 1 to _MAX_ROUNDS."""
     seconds = answers * seconds_each
     return min(max(int(_TIME_BUDGET_SECONDS / seconds) if seconds else _MAX_ROUNDS, 1), _MAX_ROUNDS)
-
-
-def stream_run(
-    engine: Engine, task: BenchTask, arm: Arm, request: BenchRequest, clock: Callable[[], float]
-) -> Generator[RunProgress, None, BenchRun | None]:
-    """Returns the run, or None if `engine.stop()` ended it. Raises EngineError."""
-    rounds: list[Round] = []
-    arrivals: list[float] = []
-    tokens = 0
-    began = clock()
-    for event in engine.generate(_generate_command(task, arm, request)):
-        if isinstance(event, Round):
-            arrivals.append(clock() - began)
-            rounds.append(event)
-            tokens += len(event.tokens)
-            seconds = arrivals[-1] - arrivals[0]
-            speed = (tokens - len(rounds[0].tokens)) / seconds if seconds else None
-            yield RunProgress(task, arm, tokens, speed)
-        elif isinstance(event, EngineExit):
-            raise exit_causes.exit_error(event)
-        elif isinstance(event, GenerationFinished):
-            if event.reason == "cancelled":
-                return None
-            rate = event.totals.get("timings", {}).get("tokens_per_second") or None
-            return BenchRun(task, arm, tuple(rounds), tuple(arrivals), rate, event.tail)
-    raise EngineError("The engine ended an answer without a final event.", "This is a bug.")
-
-
-def _generate_command(task: BenchTask, arm: Arm, request: BenchRequest) -> GenerateCommand:
-    plain = arm == "plain"
-    return GenerateCommand(
-        text=task.text,
-        sampling=SamplingParams(temperature=task.temperature, seed=task.seed),
-        max_tokens=request.max_tokens,
-        spec="off" if plain else request.spec,
-        why="" if plain else request.why,
-    )

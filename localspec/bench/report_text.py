@@ -1,8 +1,9 @@
-"""The benchmark report as text: summary sentences, and a Markdown card to share."""
+"""The benchmark report as text: a table for the terminal, and a Markdown card to share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from localspec.bench.results import BenchReport, WorkloadResult
 from localspec.sanitize import sanitize
@@ -24,6 +25,65 @@ _COLUMNS = (
     "of best",
     "same text",
 )
+
+
+_BAR_WIDTH = 11
+_BAR_BLOCKS = " ▏▎▍▌▋▊▉"
+
+
+def format_table(report: BenchReport, *, is_final: bool = True) -> Iterator[str]:
+    """A table of at most 77 columns, the file names apart, and a summary once it has rows."""
+    draft = f" with {report.draft}" if report.draft else ", no draft model"
+    yield sanitize(f"{report.pair}: {report.model}{draft}", multiline=False)
+    for line in format_machine(report):
+        yield sanitize(line, multiline=False)
+    if report.why:
+        yield sanitize(f"ON, {report.why}", multiline=False)
+    if report.t1_ms is not None:
+        yield _format_costs(report, report.t1_ms)
+    highest = max((row.speedup.max for row in report.rows if row.speedup), default=1.0)
+    for temperature, rows in groupby(report.rows, lambda row: row.temperature):
+        yield ""
+        name = format_temperature(temperature)
+        yield f"{name:<15} plain  spec tok/s{'':15}{'low–high':<8} accept tok/pass same"
+        for row in rows:
+            yield _format_table_row(row, max(highest, 1.5))
+    if report.rows or is_final:
+        yield ""
+        yield from format_summary(report)
+
+
+def _format_costs(report: BenchReport, t1_ms: float) -> str:
+    curve = report.verify_curve
+    width = "8" if "8" in curve else max(curve, default="", key=int)
+    parts = [f"one pass {milliseconds(t1_ms)}"]
+    if width and width != "1":
+        parts.append(f"verifying {width} tokens costs {curve[width]:.1f} passes")
+    if report.c is not None:
+        parts.append(f"a draft token {report.c:.2f}")
+    return " · ".join(parts)
+
+
+def _format_table_row(row: WorkloadResult, scale: float) -> str:
+    speed = low_high = ""
+    if row.speedup is not None:
+        speed = f"{row.speedup.median:5.2f}× {_speedup_bar(row.speedup.median, scale)}"
+        low_high = f"{row.speedup.min:.2f}–{row.speedup.max:.2f}"
+    return (
+        f"{row.name:<10} {' ' if row.counted else '*'}    "
+        f"{format_rate(row.plain_tps):>5} {format_rate(row.spec_tps):>5}  "
+        f"{speed:<{_BAR_WIDTH + 7}} {low_high:<9} "
+        f"{percent(row.acceptance_rate):>5} {format_tokens_per_pass(row):>8} "
+        f"{format_identical(row):>4}"
+    )
+
+
+def _speedup_bar(value: float, scale: float) -> str:
+    """A bar with a tick at 1.0, the speed of plain decoding."""
+    plain, eighths = round(_BAR_WIDTH / scale), round(value / scale * _BAR_WIDTH * 8)
+    bar = "█" * (eighths // 8) + _BAR_BLOCKS[eighths % 8].strip()
+    bar = f"{bar:<{_BAR_WIDTH}}"[:_BAR_WIDTH]
+    return f"{bar[:plain]}┊{bar[plain + 1 :]}" if bar[plain : plain + 1] == " " else bar
 
 
 def format_markdown(report: BenchReport) -> Iterator[str]:

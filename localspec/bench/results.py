@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import re
 from collections import Counter
@@ -208,15 +209,23 @@ class BenchMachine:
 
 
 def describe_machine(ready: EngineReady) -> BenchMachine:
-    import psutil  # noqa: PLC0415  --help must not import it
-
+    cpu, cores, memory = _read_hardware()
     target = ready.settings.get("target") or {}
     return BenchMachine(
-        cpu=_TRADEMARK.sub("", " ".join(cpu_and_ram.read_cpu_name().split())) or "unknown CPU",
-        cores=psutil.cpu_count(logical=False),
-        memory=psutil.virtual_memory().total,
+        cpu=cpu,
+        cores=cores,
+        memory=memory,
         system=f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
         engine=dict(ready.engine),
         devices=tuple(ready.devices),
         threads=target.get("n_threads"),
     )
+
+
+@functools.cache
+def _read_hardware() -> tuple[str, int | None, int]:
+    """Once: the report of a running benchmark is built several times a second."""
+    import psutil  # noqa: PLC0415  --help must not import it
+
+    name = _TRADEMARK.sub("", " ".join(cpu_and_ram.read_cpu_name().split())) or "unknown CPU"
+    return name, psutil.cpu_count(logical=False), psutil.virtual_memory().total

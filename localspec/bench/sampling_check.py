@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from itertools import count, repeat
 
-from localspec.bench.answer_comparison import RecordedAnswer
+from localspec.bench.measurement import RecordedAnswer
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import ReplayResult, VerifyMode
 

@@ -20,18 +20,7 @@ LONG_PROMPT_INDEX = 1
 NEAR_TIE_FACTOR = 4
 """A near-tie is at most this many times the rounding difference between pass widths."""
 
-VerifyPart = Literal["widths", "greedy", "seeded", "sampled"]
 LosslessVerdict = Literal["lossless", "near-ties", "divergent"]
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyProgress:
-    part: VerifyPart
-    message: str
-    share: float = 0.0
-    """Of this part."""
-    verify: VerifyMode | None = None
-    """The verification method being sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +32,7 @@ class WidthDifference:
     """That after 640 tokens of context; None if it was not measured."""
 
 
-VerifyEvent = VerifyProgress | WidthDifference | PromptComparison | TokenSample
+VerifyFinding = WidthDifference | PromptComparison | TokenSample
 
 
 @dataclass
@@ -56,12 +45,12 @@ class VerifyReport:
     is_complete: bool = False
     """All parts have run to their end."""
 
-    def add(self, event: VerifyEvent) -> None:
+    def add(self, event: VerifyFinding) -> None:
         if isinstance(event, WidthDifference):
             self.difference, self.long_difference = event.difference, event.long_difference
         elif isinstance(event, PromptComparison):
             (self.greedy if event.part == "greedy" else self.seeded).add(event)
-        elif isinstance(event, TokenSample):
+        else:
             self.samples[event.verify] = event
 
     @property
@@ -160,6 +149,7 @@ def _sample_to_json(sample: TokenSample) -> dict[str, Any]:
 
 _MAX_DIVERGENCES_SHOWN = 12
 _WIDTH = 79
+_NOT_MEASURED, _NOT_COMPARED = "not measured", "not compared"
 _VERDICT_TEXTS: dict[LosslessVerdict | None, tuple[str, str]] = {
     "lossless": (
         "No differences",
@@ -183,25 +173,36 @@ _VERDICT_TEXTS: dict[LosslessVerdict | None, tuple[str, str]] = {
 }
 
 
-def format_verdict(report: VerifyReport) -> tuple[str, str]:
-    """The verdict in two words, and what it means."""
+def format_report(
+    report: VerifyReport, ready: EngineReady, *, is_final: bool = True
+) -> Iterator[str]:
+    """Before the end without a verdict, and without the parts that have not begun."""
+    pair = sanitize(ready.model + (f" with {ready.draft}" if ready.draft else ", no draft model"))
     label, meaning = _VERDICT_TEXTS[report.verdict]
     if report.is_complete and not report.drafted:
         meaning = "No tokens were drafted, so nothing was verified: this model runs plain."
-    return label, meaning
-
-
-def format_report(report: VerifyReport, ready: EngineReady) -> Iterator[str]:
-    pair = ready.model + (f" with {ready.draft}" if ready.draft else ", no draft model")
-    label, meaning = format_verdict(report)
-    yield f"{sanitize(pair, multiline=False)}: {label}"
-    yield from textwrap.wrap(meaning, _WIDTH)
+    if is_final:
+        yield f"{pair}: {label}"
+        yield from textwrap.wrap(meaning, _WIDTH)
+    else:
+        yield pair
     yield ""
-    for name, result in format_rows(report):
-        yield f"{name:<14} {result}"
+    rows: dict[str, str] = {
+        "rounding": _format_width_difference(report),
+        "temperature 0": _format_totals(report.greedy),
+        "same seed": _format_totals(report.seeded),
+        **{each.verify: _format_sample(each) for each in list(report.samples.values())},
+    }
+    for name, result in rows.items():
+        if is_final or result not in (_NOT_MEASURED, _NOT_COMPARED):
+            yield f"{name:<14} {result}"
     if report.divergences:
         yield ""
-    yield from format_divergences(report)
+    for divergence in report.divergences[:_MAX_DIVERGENCES_SHOWN]:
+        line = _format_divergence(divergence, is_near_tie=report.is_near_tie(divergence))
+        yield sanitize(line, multiline=False)
+    if len(report.divergences) > _MAX_DIVERGENCES_SHOWN:
+        yield f"… and {len(report.divergences) - _MAX_DIVERGENCES_SHOWN} more; the JSON has all."
 
 
 def report_to_json(report: VerifyReport, ready: EngineReady) -> dict[str, Any]:
@@ -209,26 +210,9 @@ def report_to_json(report: VerifyReport, ready: EngineReady) -> dict[str, Any]:
     return {"schema": 1, "model": ready.model, "draft": ready.draft} | report.to_json()
 
 
-def format_rows(report: VerifyReport) -> Iterator[tuple[str, str]]:
-    """Name and result of each part."""
-    yield "rounding", _format_width_difference(report)
-    yield "temperature 0", _format_totals(report.greedy)
-    yield "same seed", _format_totals(report.seeded)
-    for sample in report.samples.values():
-        yield sample.verify, _format_sample(sample)
-
-
-def format_divergences(report: VerifyReport) -> Iterator[str]:
-    """One line for each of the first divergences."""
-    for each in report.divergences[:_MAX_DIVERGENCES_SHOWN]:
-        yield _format_divergence(each, is_near_tie=report.is_near_tie(each))
-    if len(report.divergences) > _MAX_DIVERGENCES_SHOWN:
-        yield f"… and {len(report.divergences) - _MAX_DIVERGENCES_SHOWN} more; the JSON has all."
-
-
 def _format_width_difference(report: VerifyReport) -> str:
     if report.difference is None:
-        return "not measured"
+        return _NOT_MEASURED
     text = "passes over 1 to 16 tokens agree to the last bit"
     if report.difference:
         text = (
@@ -246,7 +230,7 @@ def _format_width_difference(report: VerifyReport) -> str:
 
 def _format_totals(totals: ComparisonTotals) -> str:
     if not totals.answers:
-        return "not compared"
+        return _NOT_COMPARED
     different = len(totals.divergences)
     result = "all same as plain" if not different else f"{different} differ from plain"
     prompts = count(totals.prompts, "prompt")

@@ -134,9 +134,9 @@ def edit(context: click.Context) -> int:
 
 
 def _load_view(context: click.Context) -> EffectiveConfig:
-    return config.resolve(
-        flags=global_options.get_flags(context), key_ids=frozenset(_key_actions())
-    )
+    from localspec.tui.key_bindings import KNOWN_IDS  # noqa: PLC0415  late: it imports Textual
+
+    return config.resolve(flags=global_options.get_flags(context), key_ids=KNOWN_IDS)
 
 
 def _key_actions() -> dict[str, str]:

@@ -137,21 +137,17 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @options.MACHINE
 @global_options.JSON
-def _test(target: str, drafts: tuple[str, ...], as_json: bool, **given: Any) -> int:
+def _test(target: str, drafts: tuple[str, ...], **given: Any) -> int:
     """Judge DRAFTS for TARGET in seconds: what would each reach, and with which draft length?
 
     TARGET answers prompts once, or has answered your kept chats. Each draft reads these answers,
     which tells how many of its tokens would have been accepted, for every draft length. A draft is
     a model, a head, or `lookup` for prompt lookup.
     """
-    from localspec.cli import pair_test  # noqa: PLC0415  late: it imports the launcher
+    from localspec.cli import measuring, pair_test  # noqa: PLC0415  late: they import the launcher
 
-    judgements = pair_test.run(target, drafts, given)
-    if as_json:
-        click.echo(json.dumps(pair_test.to_json(target, given, judgements)))
-    else:
-        click.echo("\n".join(pair_test.format_judgements(judgements)))
-    return 0
+    test = pair_test.DraftTest(target, drafts, given)
+    return 0 if measuring.print_measurement(test, test.run(), given) else 130
 
 
 @command.command("list")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from localspec import launch
 from localspec.bench import draft_test, workloads
-from localspec.bench.draft_test import DRAFT_LENGTHS, DraftJudgement
+from localspec.bench.draft_test import DraftJudgement
+from localspec.bench.measurement import MeasurementProgress
 from localspec.chat import settings
-from localspec.chat.conversation import Conversation, Turn
+from localspec.chat.conversation import Conversation
 from localspec.chat.settings import LoadedModel
 from localspec.cli import options
 from localspec.cli.history import open_history
-from localspec.cli.progress_line import ProgressLine
 from localspec.cli.table import format_columns
 from localspec.errors import NotFoundError, UsageError
 from localspec.launch import Engine
@@ -29,6 +27,7 @@ from localspec.protocol.wire import (
     ScoreDraftCommand,
 )
 from localspec.sanitize import sanitize
+from localspec.units import percent
 
 _LOOKUP = "lookup"
 _NO_DRAFT = "none"
@@ -37,37 +36,73 @@ _PROBE_SECONDS = 1.0
 _SHOWN_LENGTHS = (1, 3, 5)
 
 
-def run(target: str, drafts: Sequence[str], given: dict[str, Any]) -> list[DraftJudgement]:
-    """The fastest draft first. Raises UsageError, or the launcher's errors."""
-    progress = ProgressLine(quiet=given["quiet"], interval=math.inf)
-    answers: list[ScoreDraftCommand] = []
-    judgements = []
-    try:
-        for draft in [draft for draft in drafts if draft != _LOOKUP] or [_NO_DRAFT]:
-            with _engine(target, draft, given) as engine:
+class DraftTest:
+    """The measurement of `pair test`: the target answers once, and each draft reads that."""
+
+    def __init__(self, target: str, drafts: Sequence[str], given: dict[str, Any]) -> None:
+        self._target, self._drafts, self._given = target, drafts, given
+        self._judgements: list[DraftJudgement] = []
+
+    def run(self) -> Generator[MeasurementProgress, None, None]:
+        """Raises UsageError, or the launcher's errors."""
+        answers: list[ScoreDraftCommand] = []
+        for draft in [draft for draft in self._drafts if draft != _LOOKUP] or [_NO_DRAFT]:
+            pair = launch.resolve_pair(self._target, draft)
+            request = options.build_load_request(pair, self._given | {"spec": "auto"})
+            engine = launch.start_engine(request)
+            try:
                 if not answers:
-                    progress.show("the target answers …", is_step=True)
-                    answers = _find_answers(engine, given)
-                    if _LOOKUP in drafts:
-                        judgements.append(_judge(engine, _LOOKUP, answers))
+                    yield MeasurementProgress("the target answers …", is_step=True)
+                    answers = _find_answers(engine, self._given)
+                    if _LOOKUP in self._drafts:
+                        self._judgements.append(_judge(engine, _LOOKUP, answers))
                 if draft != _NO_DRAFT:
                     name = sanitize(draft, multiline=False)
-                    progress.show(f"reading the answers: {name} …", is_step=True)
-                    judgements.append(_judge(engine, draft, answers))
-    finally:
-        progress.clear()
-    return sorted(judgements, key=lambda judgement: -judgement.speedup)
+                    yield MeasurementProgress(f"reading the answers: {name} …", is_step=True)
+                    self._judgements.append(_judge(engine, draft, answers))
+            finally:
+                engine.close()
 
+    @property
+    def has_results(self) -> bool:
+        return bool(self._judgements)
 
-@contextmanager
-def _engine(target: str, draft: str, given: dict[str, Any]) -> Iterator[Engine]:
-    choice = launch.resolve_pair(target, draft)
-    request = options.build_load_request(choice, given | {"spec": "auto"})
-    engine = launch.start_engine(request)
-    try:
-        yield engine
-    finally:
-        engine.close()
+    has_begun = has_results
+
+    @property
+    def judgements(self) -> list[DraftJudgement]:
+        """The fastest first."""
+        return sorted(self._judgements, key=lambda judgement: -judgement.speedup)
+
+    def format_report(self) -> list[str]:
+        header = [f"ACCEPTED AT {n}" for n in _SHOWN_LENGTHS]
+        rows = [("DRAFT", "KIND", *header, "BEST LENGTH", "TOK/S", "SPEED-UP")]
+        for judgement in self.judgements:
+            rates = [judgement.by_length[n].acceptance_rate for n in _SHOWN_LENGTHS]
+            best = judgement.by_length[judgement.best_length]
+            rows.append(
+                (
+                    judgement.name.rpartition("/")[2],
+                    judgement.kind,
+                    *map(percent, rates),
+                    str(judgement.best_length),
+                    f"{best.tokens_per_second:.1f}",
+                    f"{judgement.speedup:.2f}×",
+                )
+            )
+        fastest = self.judgements[0]
+        lines = [*format_columns(rows), f"Plain decoding: {fastest.plain_tps:.1f} tok/s."]
+        if fastest.speedup <= 1:
+            lines.append("None of them pays on this computer: `auto` would pause it.")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "target": self._target,
+            "temperature": self._given["temperature"],
+            "drafts": [judgement.to_json() for judgement in self.judgements],
+        }
 
 
 def _find_answers(engine: Engine, given: dict[str, Any]) -> list[ScoreDraftCommand]:
@@ -105,7 +140,9 @@ def _find_kept_answers(
         for entry in history.list_chats():
             saved = history.load_chat(entry.id)
             for turn in saved.conversation.turns[:1]:
-                if turn.model != model or not 0 < _context_tokens(turn) <= loaded.n_ctx:
+                prompts = [event.total for event in turn.events if isinstance(event, Prefill)]
+                size = max(prompts, default=0) + len(turn.tokens)
+                if turn.model != model or not turn.tokens or size > loaded.n_ctx:
                     continue
                 asked = Conversation(
                     saved.conversation.seed,
@@ -118,12 +155,6 @@ def _find_kept_answers(
                 n_tokens -= len(turn.tokens)
             if n_tokens <= 0:
                 return
-
-
-def _context_tokens(turn: Turn) -> int:
-    """Of the question and its answer; 0 if there is none."""
-    prompts = [event.total for event in turn.events if isinstance(event, Prefill)]
-    return max(prompts, default=0) + len(turn.tokens) if turn.tokens else 0
 
 
 def _find_prompts(given: dict[str, Any]) -> Iterator[str]:
@@ -150,57 +181,3 @@ def _judge(engine: Engine, draft: str, answers: Sequence[ScoreDraftCommand]) -> 
     if costs is None:
         raise NotFoundError("The passes could not be measured.", "Try again.")
     return draft_test.judge(draft, kind, scored, costs)
-
-
-def format_judgements(judgements: Sequence[DraftJudgement]) -> Iterator[str]:
-    header = [f"ACCEPTED AT {n}" for n in _SHOWN_LENGTHS]
-    rows = [("DRAFT", "KIND", *header, "BEST LENGTH", "TOK/S", "SPEED-UP")]
-    for judgement in judgements:
-        rates = [judgement.by_length[n].acceptance_rate for n in _SHOWN_LENGTHS]
-        best = judgement.by_length[judgement.best_length]
-        rows.append(
-            (
-                sanitize(judgement.name.rpartition("/")[2], multiline=False),
-                judgement.kind,
-                *("–" if rate is None else f"{100 * rate:.0f} %" for rate in rates),
-                str(judgement.best_length),
-                f"{best.tokens_per_second:.1f}",
-                f"{judgement.speedup:.2f}×",
-            )
-        )
-    yield from format_columns(rows)
-    plain = judgements[0].plain_tps
-    best_one = judgements[0]
-    yield f"Plain decoding: {plain:.1f} tok/s."
-    if best_one.speedup <= 1:
-        yield "None of them pays on this computer: `auto` would pause it."
-
-
-def to_json(
-    target: str, given: dict[str, Any], judgements: Sequence[DraftJudgement]
-) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "target": target,
-        "temperature": given["temperature"],
-        "drafts": [
-            {
-                "draft": judgement.name,
-                "kind": judgement.kind,
-                "plain_tps": judgement.plain_tps,
-                "best_length": judgement.best_length,
-                "speedup": judgement.speedup,
-                "by_length": {
-                    str(n): {
-                        "drafted": rates.drafted,
-                        "accepted": rates.accepted,
-                        "tokens_per_round": rates.tokens_per_round,
-                        "tps": rates.tokens_per_second,
-                    }
-                    for n in DRAFT_LENGTHS
-                    for rates in [judgement.by_length[n]]
-                },
-            }
-            for judgement in judgements
-        ],
-    }

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any
 
 import click
 
-from localspec import launch
-from localspec.bench import verify_report
-from localspec.bench.lossless_check import VerifyEffort, check_lossless
-from localspec.bench.verify_report import VerifyProgress, VerifyReport
-from localspec.cli import global_options, options
-from localspec.cli.progress_line import ProgressLine
-from localspec.sanitize import sanitize
+from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
+from localspec.cli import global_options, measuring, options
 
 
 @click.command("verify")
@@ -49,30 +42,9 @@ def command(pair: str | None, **given: Any) -> int:
     localspec verify big.gguf --draft small.gguf --json
     """
     choice = options.resolve_or_pull(pair, given["draft"])
-    load_request = options.build_load_request(choice, given | {"spec": "auto"})
-    engine = launch.start_engine(load_request, notify=options.make_notice_printer(given["quiet"]))
-    report, progress = VerifyReport(), ProgressLine(quiet=given["quiet"], interval=math.inf)
-    part = ""
     effort = VerifyEffort(given["seconds"], given["tokens"])
-    try:
-        for finding in check_lossless(
-            engine, has_draft_model=engine.ready.draft is not None, effort=effort
-        ):
-            report.add(finding)
-            if isinstance(finding, VerifyProgress):
-                progress.show(f"{finding.message} …", is_step=finding.part != part)
-                part = finding.part
-        report.is_complete = True
-    except KeyboardInterrupt:
-        pass  # the results so far are printed below
-    finally:
-        progress.clear()
-        engine.close()
-    if given["as_json"]:
-        click.echo(json.dumps(verify_report.report_to_json(report, engine.ready)))
-    else:
-        for line in verify_report.format_report(report, engine.ready):
-            click.echo(sanitize(line))
-    if not report.is_complete:
+    measurement = LosslessMeasurement(effort)
+    progress = measuring.measure_pair(choice, measurement, given)
+    if not measuring.print_measurement(measurement, progress, given):
         return 130
-    return 1 if report.verdict == "divergent" else 0
+    return 1 if measurement.report.verdict == "divergent" else 0

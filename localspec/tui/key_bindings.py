@@ -14,7 +14,7 @@ from localspec.lazy_dataclass import dataclass
 
 KeyContext = Literal[
     "app", "home", "wizard", "composer", "chat", "tokens", "replay",
-    "measuring", "bench", "verify", "doctor", "log", "first", "preferences", "serve", "sharing",
+    "measuring", "doctor", "log", "welcome", "preferences", "serve", "shared_server",
 ]  # fmt: skip
 
 
@@ -135,11 +135,11 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("replay.back", "escape,q", "back", "Back", "back"),
     ),
     "serve": (("serve.end", "q", "end", "End the server", "end the server"),),
-    "sharing": (
-        ("sharing.back", "escape", "back", "Back to the chat; the server goes on", "back"),
+    "shared_server": (
+        ("shared_server.back", "escape", "back", "Back to the chat; the server goes on", "back"),
     ),
     "doctor": (
-        ("doctor.mend", "enter", "mend", "Fix the selected problem (asks first)"),
+        ("doctor.repair", "enter", "repair", "Fix the selected problem (asks first)"),
         ("doctor.copy", "c", "copy", "Copy the report as text, for an issue", "copy"),
         ("doctor.again", "r", "again", "Check again", "again"),
         ("doctor.log", "l", "log", "Show the logs", "logs"),
@@ -154,14 +154,15 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("log.copy", "c", "copy", "Copy the log", "copy"),
         ("log.back", "escape,q,ctrl+l", "back", "Back", "back"),
     ),
-    "first": (
-        ("first.demo", "enter", "open", "Open the model that is here"),
-        ("first.wizard", "w", "wizard", "Find a pair for this computer"),
-        ("first.skip", "escape", "skip", "Skip to the list of pairs"),
+    "welcome": (
+        ("welcome.demo", "enter", "open", "Open the model that is here"),
+        ("welcome.wizard", "w", "wizard", "Find a pair for this computer"),
+        ("welcome.skip", "escape", "skip", "Skip to the list of pairs"),
     ),
     "measuring": (
         ("measuring.start", "enter", "start", "Start, or run again", "start"),
-        ("measuring.copy", "c", "copy", "Copy the result"),
+        ("measuring.copy", "c", "copy", "Copy the report"),
+        ("measuring.document", "j", "copy_json", "Copy all results as JSON"),
         ("measuring.up", "up", "move(-1)", "Scroll up"),
         ("measuring.down", "down", "move(1)", "Scroll down"),
         ("measuring.page_up", "pageup", "move(-8)", "Page up"),
@@ -173,15 +174,6 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
             "Stop and keep the results so far; when idle: back",
             "back",
         ),
-    ),
-    "bench": (
-        ("bench.toggle", "space", "press('bench.toggle')", "Select or deselect the workload"),
-        ("bench.save", "s", "press('bench.save')", "Save the result to a file"),
-    ),
-    "verify": (
-        ("verify.less", "left", "press('verify.less')", "Fewer prompts"),
-        ("verify.more", "right", "press('verify.more')", "More prompts"),
-        ("verify.document", "j", "press('verify.document')", "Copy all results as JSON"),
     ),
     "preferences": (
         ("preferences.reset", "f5", "reset", "Reset to the default", "default"),
@@ -203,6 +195,14 @@ KEY_BINDINGS = tuple(
     for id_, keys, action, description, *label in rows
 )
 BINDINGS_BY_ID: Mapping[str, KeyBinding] = {key.id: key for key in KEY_BINDINGS}
+RENAMED_IDS: Mapping[str, str] = {
+    "doctor.mend": "doctor.repair",
+    "verify.document": "measuring.document",
+    "sharing.back": "shared_server.back",
+    **{f"first.{name}": f"welcome.{name}" for name in ("demo", "wizard", "skip")},
+}
+"""Earlier ids, which config.toml may still have."""
+KNOWN_IDS = frozenset({*BINDINGS_BY_ID, *RENAMED_IDS})
 
 TextualBindings = list[Binding | tuple[str, str] | tuple[str, str, str]]
 """The type of Textual's `BINDINGS`."""
@@ -313,7 +313,8 @@ def validate_user_keys(user_keys: Mapping[str, str]) -> tuple[dict[str, str], tu
 
     A key from the file has priority over the same key as another action's default.
     """
-    known = {id_: keys for id_, keys in user_keys.items() if id_ in BINDINGS_BY_ID}
+    current = {RENAMED_IDS.get(id_, id_): keys for id_, keys in user_keys.items()}
+    known = {id_: keys for id_, keys in current.items() if id_ in BINDINGS_BY_ID}
     errors = {
         id_: error
         for id_, keys in known.items()
@@ -402,4 +403,4 @@ def concurrent_bindings(binding: KeyBinding) -> Iterator[KeyBinding]:
 
 def _is_active_with(a: KeyContext, b: KeyContext) -> bool:
     chat = {"chat", "composer", "tokens"}
-    return a == b or "app" in (a, b) or {a, b} <= chat or {a, b} <= {"serve", "sharing"}
+    return a == b or "app" in (a, b) or {a, b} <= chat or {a, b} <= {"serve", "shared_server"}

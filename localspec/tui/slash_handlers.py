@@ -136,8 +136,7 @@ def _force_load(screen: ChatScreen, call: CommandCall) -> None:
 
 def _bench(screen: ChatScreen, call: CommandCall) -> None:
     """Uses the loaded engine; the chat's prompt is read again afterwards."""
-    from localspec.tui.screens.bench import BenchMeasurement  # noqa: PLC0415  starts faster
-    from localspec.tui.screens.measurement import MeasurementScreen  # noqa: PLC0415
+    from localspec.tui.screens import measurement  # noqa: PLC0415  starts faster
 
     if screen.notify_if_busy():
         return
@@ -149,8 +148,10 @@ def _bench(screen: ChatScreen, call: CommandCall) -> None:
         if screen.runner.engine is None:
             screen.load()
 
-    bench = BenchMeasurement(screen.session.pair_name, screen.session.choice)
-    screen.app.push_screen(MeasurementScreen(bench, screen.runner, screen.options), on_dismiss)
+    name, choice = screen.session.pair_name, screen.session.choice
+    bench = measurement.make_benchmark(name, choice)
+    sheet = measurement.MeasurementScreen(bench, name, choice, screen.runner, screen.options)
+    screen.app.push_screen(sheet, on_dismiss)
 
 
 HANDLERS: dict[str, CommandHandler] = {

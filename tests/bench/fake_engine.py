@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from localspec.bench.benchmark import BenchFinished, RunFinished, run_benchmark
+from localspec.bench.benchmark import Benchmark
 from localspec.bench.paired_runs import BenchRequest, BenchRun
 from localspec.protocol.events import (
     EngineReady,
@@ -100,8 +100,7 @@ class FakeEngine(BareEngine):
 
 def collect_runs(engine: FakeEngine, request: BenchRequest) -> list[BenchRun]:
     """The complete runs of a benchmark; raises its error."""
-    *events, last = run_benchmark(engine, request, clock=engine.clock)
-    assert isinstance(last, BenchFinished)
-    if last.error is not None:
-        raise last.error
-    return [event.run for event in events if isinstance(event, RunFinished)]
+    benchmark = Benchmark(request, engine.clock)
+    for _ in benchmark.run(engine):
+        pass
+    return benchmark.runs

@@ -6,17 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from localspec.bench.benchmark import (
-    BenchEstimate,
-    BenchEvent,
-    BenchFinished,
-    CostProbeProgress,
-    RunFinished,
-    estimate_bench,
-    run_benchmark,
-)
-from localspec.bench.paired_runs import BenchRequest, RunProgress
+from localspec.bench.benchmark import Benchmark, estimate_bench
+from localspec.bench.paired_runs import BenchRequest
 from localspec.bench.workloads import Workload
+from localspec.errors import EngineError
 from localspec.protocol.events import EngineExit, Event, SpeculationPlan
 from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ProbeCommand
 from tests.bench.fake_engine import Clock, FakeEngine
@@ -42,32 +35,36 @@ class ProbedEngine(FakeEngine):
         yield from super().generate(request)
 
 
-def events_of(engine: ProbedEngine, request: BenchRequest = REQUEST) -> list[BenchEvent]:
-    return list(run_benchmark(engine, request, clock=engine.clock))
+def progress_of(benchmark: Benchmark, engine: ProbedEngine) -> list[str]:
+    return [progress.text for progress in benchmark.run(engine)]
 
 
 def test_costs_then_answers_then_the_report() -> None:
-    events = events_of(ProbedEngine(Clock()))
-    assert [type(event) for event in events[:3]] == [CostProbeProgress, BenchEstimate, RunProgress]
-    last = events[-1]
-    assert isinstance(last, BenchFinished) and last.error is None
-    assert sum(isinstance(event, BenchFinished) for event in events) == 1
-    assert [row.name for row in last.report.rows] == ["code", "code"]
-    assert not last.report.interrupted and last.report.c == COSTS.c
-    runs = [event for event in events if isinstance(event, RunFinished)]
-    assert [run.done for run in runs] == list(range(1, 13))
-    assert {run.total for run in runs} == {12}
-    assert runs[-1].seconds_left == 0
-    assert runs[0].seconds_left > runs[-2].seconds_left > 0
+    engine = ProbedEngine(Clock())
+    benchmark = Benchmark(REQUEST, engine.clock)
+    assert not benchmark.has_begun and not benchmark.has_results
+    assert benchmark.format_estimate(COSTS) == "12 answers of 20 tokens: about 4 min 0 s."
+    costs, estimate, *answers = progress_of(benchmark, engine)
+    assert (costs, estimate) == ("measuring", "12 answers, about 4 min left")
+    assert [text.partition(",")[0] for text in answers] == [
+        f"{n} of 12 answers" for n in range(1, 13)
+    ]
+    assert answers[-1] == "12 of 12 answers, about 0 s left   code"
+    report = benchmark.report
+    assert [row.name for row in report.rows] == ["code", "code"]
+    assert not report.interrupted and report.c == COSTS.c
 
 
-def test_progress_is_reported_within_an_answer() -> None:
-    events = events_of(ProbedEngine(Clock()))
-    first = next(n for n, event in enumerate(events) if isinstance(event, RunFinished))
-    progress = [event for event in events[:first] if isinstance(event, RunProgress)]
-    assert [event.tokens for event in progress] == list(range(1, 21))  # the first run is plain
-    assert progress[0].tokens_per_second is None
-    assert progress[-1].tokens_per_second == pytest.approx(1.0)
+def test_the_report_grows_with_the_answers() -> None:
+    engine = ProbedEngine(Clock())
+    benchmark = Benchmark(REQUEST, engine.clock)
+    shown = [benchmark.format_report() for _ in benchmark.run(engine)]
+    assert shown[0][0] == "pair: big.gguf with small.gguf"
+    assert not any("left out" in line or "Stopped" in line for line in shown[0])
+    rows = [[line for line in each if line.startswith("code")] for each in shown]
+    n_trials = [sum(int(row.rpartition("/")[2]) for row in each) for each in rows]
+    assert n_trials == sorted(n_trials) and (n_trials[0], n_trials[-1]) == (0, 6)
+    assert not any("Interrupted" in line for each in shown for line in each)
 
 
 def test_the_estimate_counts_plain_passes() -> None:
@@ -79,25 +76,29 @@ def test_the_estimate_counts_plain_passes() -> None:
     assert estimate_bench(request, COSTS).answers == 42
 
 
-def test_stopping_finishes_the_answer_and_keeps_the_results() -> None:
+def test_stopping_drops_the_answer_and_keeps_the_results() -> None:
     engine = ProbedEngine(Clock())
-    events = list(run_benchmark(engine, REQUEST, lambda: len(engine.requests) == 5, engine.clock))
-    last = events[-1]
-    assert len(engine.requests) == 5 and isinstance(last, BenchFinished)
-    assert last.report.interrupted and last.report.trials == 2
-    assert isinstance(events[-2], RunFinished), "the fifth answer is complete"
+    benchmark = Benchmark(REQUEST, engine.clock)
+    for _ in benchmark.run(engine, lambda: len(engine.requests) == 6):
+        pass
+    assert len(engine.requests) == 6 and len(benchmark.runs) == 5
+    assert benchmark.report.interrupted and benchmark.report.trials == 2
+    assert benchmark.format_report()[-1] == "Interrupted: partial results."
 
 
 def test_stopping_during_the_cost_measurement_runs_no_answer() -> None:
     engine = ProbedEngine(Clock())
-    *_, last = run_benchmark(engine, REQUEST, lambda: True, engine.clock)
-    assert isinstance(last, BenchFinished) and last.report.interrupted and not last.report.rows
+    benchmark = Benchmark(REQUEST, engine.clock)
+    for _ in benchmark.run(engine, lambda: True):
+        pass
+    assert benchmark.report.interrupted and not benchmark.has_results
     assert not engine.requests and engine.stopped
 
 
 def test_an_engine_exit_is_reported_with_the_earlier_results() -> None:
     engine = ProbedEngine(Clock())
     engine.exits_at = 6
-    last = events_of(engine)[-1]
-    assert isinstance(last, BenchFinished) and last.error is not None
-    assert last.report.trials == 3 and last.report.interrupted
+    benchmark = Benchmark(REQUEST, engine.clock)
+    with pytest.raises(EngineError):
+        progress_of(benchmark, engine)
+    assert benchmark.report.trials == 3 and benchmark.report.interrupted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,11 +12,13 @@ import pytest
 from localspec.bench.lossless_check import (
     LONG_PROMPT,
     VERIFY_PROMPTS,
+    LosslessMeasurement,
     VerifyEffort,
     check_lossless,
 )
+from localspec.bench.measurement import MeasurementProgress
 from localspec.bench.sampling_check import TokenSample
-from localspec.bench.verify_report import VerifyProgress, VerifyReport, WidthDifference
+from localspec.bench.verify_report import VerifyFinding, VerifyReport, WidthDifference
 from localspec.engine import verifiers
 from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
 from localspec.engine.protocols import DistributionAt, Draft
@@ -39,10 +41,22 @@ SHORT = VerifyEffort(
 
 def report(engine: Engine, effort: VerifyEffort = QUICK, *, draft: bool = True) -> VerifyReport:
     result = VerifyReport()
-    for event in check_lossless(engine, has_draft_model=draft, effort=effort):
-        result.add(event)
+    for finding in findings(engine, effort, draft=draft):
+        result.add(finding)
     result.is_complete = True
     return result
+
+
+def findings(
+    engine: Engine,
+    effort: VerifyEffort = QUICK,
+    *,
+    draft: bool = True,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[VerifyFinding]:
+    for event in check_lossless(engine, has_draft_model=draft, effort=effort, should_stop=stop):
+        if not isinstance(event, MeasurementProgress):
+            yield event
 
 
 def only_speculative(wrong: Draw, **conditions: Any) -> Draw:
@@ -106,7 +120,7 @@ def test_a_long_context_may_differ_by_more(*, is_long: bool) -> None:
 
     found = VerifyReport()
     engine = Scripted(draw, margin=0.3, repeats=True)
-    for event in check_lossless(engine, has_draft_model=True, effort=QUICK):
+    for event in findings(engine):
         if not isinstance(event, TokenSample):
             found.add(event)
     found.add(WidthDifference(DIFFERENCE, long_difference=0.1))
@@ -149,7 +163,7 @@ def test_an_answer_that_ends_early_is_a_divergence() -> None:
     class Short(Scripted):
         def generate(self, request: GenerateCommand) -> Any:
             events = list(super().generate(request))
-            return iter(events[:-3] if request.spec == "auto" else events)
+            return iter([*events[:-3], events[-1]] if request.spec == "auto" else events)
 
     found = report(Short(honest))
     assert found.verdict == "divergent"
@@ -195,7 +209,7 @@ def test_a_first_rejection_needs_confirmation() -> None:
 
 def test_an_incomplete_check_is_not_lossless() -> None:
     found = VerifyReport()
-    for finding in check_lossless(Scripted(honest), has_draft_model=True, effort=QUICK):
+    for finding in findings(Scripted(honest)):
         found.add(finding)
         if isinstance(finding, TokenSample):
             break
@@ -205,9 +219,7 @@ def test_an_incomplete_check_is_not_lossless() -> None:
 
 def test_a_divergence_counts_in_an_incomplete_check() -> None:
     found = VerifyReport()
-    for finding in check_lossless(
-        Scripted(only_speculative(wrong_once, temperature=0.0)), has_draft_model=True, effort=QUICK
-    ):
+    for finding in findings(Scripted(only_speculative(wrong_once, temperature=0.0))):
         found.add(finding)
         if found.greedy.prompts:
             break
@@ -327,17 +339,24 @@ def test_stopping_within_an_answer_keeps_the_comparisons() -> None:
     def stop() -> bool:
         return engine.answers == 8  # the second prompt's third answer
 
-    for event in check_lossless(engine, has_draft_model=True, effort=QUICK, should_stop=stop):
+    for event in findings(engine, stop=stop):
         found.add(event)
     assert engine.answers == engine.abandoned == 8, "the engine stops that answer"
     assert (found.greedy.prompts, found.seeded.prompts, found.verdict) == (1, 0, None)
 
 
-def test_progress_within_a_part_never_falls() -> None:
-    shares: dict[str, list[float]] = {}
-    for finding in check_lossless(Scripted(honest), has_draft_model=True, effort=QUICK):
-        if isinstance(finding, VerifyProgress):
-            shares.setdefault(finding.verify or finding.part, []).append(finding.share)
-    assert list(shares) == ["widths", "greedy", "seeded", "coupled", "rejection", "block"]
-    assert all(each == sorted(each) and 0 <= each[-1] <= 1 for each in shares.values())
-    assert shares["greedy"] == pytest.approx([0, 1 / 3, 2 / 3]) and shares["coupled"][-1] == 1
+def test_the_report_grows_and_has_its_verdict_at_the_end() -> None:
+    measurement, engine = LosslessMeasurement(QUICK), Scripted(honest)
+    steps, shown = [], []
+    for progress in measurement.run(engine):
+        steps += [progress.text] * progress.is_step
+        shown.append([line.partition("  ")[0] for line in measurement.format_report()])
+    assert [text.partition(":")[0] for text in steps] == [
+        "measuring rounding differences between passes …",
+        "temperature 0",
+        "same seed",
+        "sampling, coupled",
+    ]
+    assert shown[0] == ["big.gguf with small.gguf", ""]
+    assert shown[-1][2:] == ["rounding", "temperature 0", "same seed", "coupled", "rejection"]
+    assert measurement.format_report()[0] == "big.gguf with small.gguf: No differences"

@@ -68,14 +68,14 @@ def test_the_arms_differ_in_speculation_alone() -> None:
 def test_speed_first_token_and_latencies() -> None:
     plain, speculative = run(FakeEngine(Clock()), tokens=10)[:2]
     assert (plain.arm, speculative.arm) == ("plain", "speculative")
-    assert plain.tokens_per_second == pytest.approx(1.0)
-    assert plain.latencies == pytest.approx([1000.0] * 9)
-    assert plain.first_token_ms == pytest.approx(250.0)
+    assert plain.answer.tokens_per_second == pytest.approx(1.0)
+    assert plain.answer.latencies == pytest.approx([1000.0] * 9)
+    assert plain.answer.first_token_ms == pytest.approx(250.0)
     # Three tokens per round of 1.5 s: half a second each.
-    assert speculative.tokens_per_second == pytest.approx(2.0)
-    assert speculative.latencies == pytest.approx([500.0] * 9)
-    assert plain.ids == speculative.ids == tuple(range(100, 110))
-    assert plain.text.split()[0] == "w100"
+    assert speculative.answer.tokens_per_second == pytest.approx(2.0)
+    assert speculative.answer.latencies == pytest.approx([500.0] * 9)
+    assert plain.answer.ids == speculative.answer.ids == list(range(100, 110))
+    assert plain.answer.text.split()[0] == "w100"
 
 
 def test_a_stop_keeps_the_complete_runs() -> None:

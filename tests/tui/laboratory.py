@@ -9,7 +9,8 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from localspec.bench.lossless_check import VerifyEffort
+from localspec.bench.benchmark import Benchmark
+from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
 from localspec.errors import LocalspecError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, ResolvedPair
@@ -28,14 +29,13 @@ from localspec.protocol.wire import (
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.screens.bench import BenchMeasurement
-from localspec.tui.screens.measurement import MeasurementScreen
-from localspec.tui.screens.verify import VerifyMeasurement
+from localspec.tui.screens.measurement import MeasurementScreen, make_benchmark
 from tests.bench.fake_engine import Clock, FakeEngine
 from tests.bench.pairs import Draw, Scripted, honest
 from tests.tui.scripted import LIMIT, Gate, wait_until
 
 PAIR = ResolvedPair(Path("qwen3-8b-q4_k_m.gguf"), Path("qwen3-0.6b-q8_0.gguf"))
+NAME = "qwen3-8b+qwen3-0.6b"
 READY = EngineReady(
     {"llama_cpp_python": "0.3.36"}, PAIR.target.name, "qwen3-0.6b-q8_0.gguf", ("CPU",), {}, {}, 1.0
 )
@@ -168,17 +168,23 @@ def bench(
     wanted = AppOptions(seed=1, **options)
     runner = EngineRunner(Loading(engines, gate))
     clock = next((e.clock for e in engines if isinstance(e, Measurable)), Clock())
-    measurement = BenchMeasurement("qwen3-8b+qwen3-0.6b", PAIR, clock)
-    return LocalspecApp(wanted, runner, lambda: MeasurementScreen(measurement, runner, wanted))
+    benchmark = Benchmark(make_benchmark(NAME, PAIR).request, clock)
+    return _app(benchmark, runner, wanted)
 
 
 def verify(
     *engines: Checkable | LocalspecError, effort: VerifyEffort | None = QUICK, **options: Any
 ) -> LocalspecApp:
     wanted = AppOptions(seed=1, **options)
-    runner = EngineRunner(Loading(engines))
-    measurement = VerifyMeasurement("qwen3-8b+qwen3-0.6b", PAIR, effort, lambda: 0.0)
-    return LocalspecApp(wanted, runner, lambda: MeasurementScreen(measurement, runner, wanted))
+    return _app(LosslessMeasurement(effort), EngineRunner(Loading(engines)), wanted)
+
+
+def _app(
+    measurement: Benchmark | LosslessMeasurement, runner: EngineRunner, options: AppOptions
+) -> LocalspecApp:
+    return LocalspecApp(
+        options, runner, lambda: MeasurementScreen(measurement, NAME, PAIR, runner, options)
+    )
 
 
 def measuring(pilot: Pilot[Any]) -> MeasurementScreen:

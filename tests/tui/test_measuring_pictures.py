@@ -9,6 +9,8 @@ import pytest
 from textual.app import App
 from textual.pilot import Pilot
 
+from localspec.bench import results
+from localspec.bench.results import BenchMachine
 from localspec.tui.glyphs import ASCII
 from tests.bench.pairs import DIFFERENCE, honest
 from tests.tui import laboratory
@@ -23,6 +25,13 @@ Compare = Callable[..., bool]
 Made = tuple[App[None], Steps]
 BENCHED, CHECKED = 25, 28
 """Answers before the one that is being written in the pictures."""
+
+
+@pytest.fixture(autouse=True)
+def some_computer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report names the computer: in the pictures always the same one."""
+    computer = BenchMachine("Ryzen 7 5800X", 8, 32 << 30, "Linux 6.12", {}, ("CPU",), 8)
+    monkeypatch.setattr(results, "describe_machine", lambda _: computer)
 
 
 async def ready(pilot: Pilot[Any]) -> None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
-from localspec.bench.lossless_check import VerifyEffort
-from localspec.bench.verify_report import VerifyProgress, WidthDifference
+from localspec.bench import lossless_check
+from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
 from localspec.errors import OutOfMemoryError
 from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.screens import verify
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.measurement import MeasurementScreen
-from localspec.tui.screens.verify import STEPS, VerifyChecklist, VerifyMeasurement
 from tests.bench.pairs import DIFFERENCE
 from tests.tui import laboratory, scenes
 from tests.tui.laboratory import Checkable, held, late, measuring, until
@@ -38,13 +37,13 @@ def shown(pilot: Pilot[Any]) -> str:
     return painted(pilot.app.screen)
 
 
-def verifying(pilot: Pilot[Any]) -> VerifyMeasurement:
+def verifying(pilot: Pilot[Any]) -> LosslessMeasurement:
     measurement = measuring(pilot).measurement
-    assert isinstance(measurement, VerifyMeasurement)
+    assert isinstance(measurement, LosslessMeasurement)
     return measurement
 
 
-async def checked(app: LocalspecApp, *keys: str) -> tuple[str, VerifyMeasurement]:
+async def checked(app: LocalspecApp, *keys: str) -> tuple[str, LosslessMeasurement]:
     """What is on the screen when it is over, and some keys were pressed."""
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await until(pilot, "ready")
@@ -75,12 +74,8 @@ async def test_what_will_be_checked_and_how_long_that_takes() -> None:
     engine = Checkable()
     async with laboratory.verify(engine, effort=None).run_test(size=SIZE) as pilot:
         await until(pilot, "ready")
-        assert all(name in shown(pilot) for name in STEPS)
+        assert "Speculation should make the model faster, not different." in shown(pilot)
         assert "About 1 min 41 s" in shown(pilot)
-        await pilot.press("left", "left")
-        assert "About 26 s" in shown(pilot)
-        await pilot.press("right", "right")
-        assert "About 7 min 31 s" in shown(pilot)
         assert not engine.answers
 
 
@@ -93,14 +88,11 @@ async def test_parts_one_after_the_other() -> None:
     async with laboratory.verify(engine).run_test(size=SIZE) as pilot:
         await until(pilot, "ready")
         await pilot.press("enter")
-        # of 240, two answers
-        await wait_until(pilot, lambda: re.search(r"\b80 tokens", shown(pilot)))
-        steps = verifying(pilot).checklist
-        assert steps is not None
-        states = [steps.state_of(name) for name in STEPS]
-        assert states == ["done"] * 3 + ["doing"] + ["waiting"] * 2
-        assert steps.share == pytest.approx(1 / 3)
-        assert "3 prompts, 12 answers, 480 tokens: all same as plain" in shown(pilot)
+        await wait_until(pilot, lambda: re.search(r"coupled: 80 tokens", shown(pilot)))
+        words = shown(pilot)
+        assert "3 prompts, 12 answers, 480 tokens: all same as plain" in words
+        assert "same seed 3 prompts" in words
+        assert "No differences" not in words and "rejection" not in words
 
 
 async def test_esc_stops_within_an_answer_and_keeps_what_was_found() -> None:
@@ -146,14 +138,13 @@ async def test_near_ties_only() -> None:
     words, found = await checked(laboratory.verify(engine))
     assert "Near-ties only" in words and "This is not an error" in words
     assert found.report.verdict == "near-ties"
-    assert "12 differ from plain" in words and "✗" not in words
-    assert "Differences" in words and "a near-tie" in words
+    assert "12 differ from plain" in words and "a near-tie" in words
 
 
 async def test_it_differs_and_says_where() -> None:
     words, found = await checked(laboratory.verify(Checkable(late)))
     assert "DIFFERS" in words and found.report.verdict == "divergent"
-    assert "✗ temperature 0" in words and "✓ same seed" in words
+    assert "temperature 0 3 prompts, 12 answers, 480 tokens: 12 differ" in words
     assert "prompt 1, token 18 (model, draft length 5)" in words and "A bug." in words
 
 
@@ -181,7 +172,7 @@ async def test_an_engine_that_dies_leaves_what_was_found() -> None:
     engine = Checkable(late, dies_at=16)
     words, _ = await checked(laboratory.verify(engine))
     assert "the GPU ran out of memory" in words
-    assert "12 differ from plain" in words and "not finished" in words
+    assert "12 differ from plain" in words and "same seed not compared" in words
     assert "enter reload" in words and "ctrl+l log" in words
 
 
@@ -200,9 +191,8 @@ async def test_a_pair_that_cannot_be_loaded() -> None:
 
 @pytest.mark.long  # the command's own run of the demo is for every day
 async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        verify.EFFORTS, "standard", VerifyEffort(seconds_per_part=0, tokens_per_answer=8)
-    )
+    little = partial(VerifyEffort, seconds_per_part=0, tokens_per_answer=8)
+    monkeypatch.setattr(lossless_check, "VerifyEffort", little)
     options, runner = AppOptions(seed=1), EngineRunner()
     app = LocalspecApp(options, runner, lambda: HomeScreen(runner, options))
     try:
@@ -220,24 +210,3 @@ async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
             await wait_until(pilot, lambda: isinstance(app.screen, HomeScreen))
     finally:
         runner.close(wait=10)
-
-
-# --- time left --------------------------------------------------------------------------------
-
-
-async def test_the_time_left_falls_as_parts_are_done() -> None:
-    now = 0.0
-    parts = VerifyChecklist(20.0, lambda: now)
-    assert parts.seconds_left == 101
-    parts.add_event(VerifyProgress("widths", "measuring"))
-    parts.add_event(WidthDifference(0.0))
-    assert parts.seconds_left == 100
-    parts.add_event(VerifyProgress("greedy", "temperature 0: prompt 3 of 8"))
-    now = 10.0
-    parts.add_event(VerifyProgress("greedy", "temperature 0: prompt 5 of 8", 0.5))
-    assert parts.seconds_left == pytest.approx(90)
-    assert parts.detail == "prompt 5 of 8"
-    parts.add_event(VerifyProgress("seeded", "same seed: prompt 1 of 8"))
-    assert parts.seconds_left == pytest.approx(80)
-    parts.end(is_complete=True)
-    assert parts.seconds_left == 0

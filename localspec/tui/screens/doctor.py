@@ -154,7 +154,7 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         status = status if self.is_done else f"checking {self._next_area} …"
         finding = self.highlighted_finding
         action = finding.action if finding is not None else None
-        labels = {"doctor.mend": action.name} if action is not None else {}
+        labels = {"doctor.repair": action.name} if action is not None else {}
         keys = format_footer(self._options.keymap, "doctor", label_overrides=labels)
         if self._repair_runner is not None:
             status = self._result or "Running …"
@@ -163,7 +163,7 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         self.query_one(KeyLine).show_keys(keys)
 
     @on(OptionList.OptionSelected)
-    def action_mend(self) -> None:
+    def action_repair(self) -> None:
         if self._repair_runner is not None:
             self.action_back()
             return

@@ -24,12 +24,10 @@ KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {
     "tokens": "Token view",
     "replay": "Replay",
     "serve": "Server (`localspec serve`)",
-    "sharing": "Server of a chat",
+    "shared_server": "Server of a chat",
     "doctor": "Diagnostics",
     "log": "Logs",
     "measuring": "Benchmark and Verify",
-    "bench": "Benchmark",
-    "verify": "Verify",
     "preferences": "Preferences",
 }
 

@@ -42,10 +42,10 @@ from localspec.tui.wizard.services import WizardResult, WizardServices
 from localspec.tui.wizard.what_if import WhatIf
 
 if TYPE_CHECKING:
+    from localspec.bench.benchmark import Benchmark
+    from localspec.bench.lossless_check import LosslessMeasurement
     from localspec.chat.history import SearchHit
     from localspec.models.hub.cached_file import DownloadJob
-    from localspec.tui.screens.bench import BenchMeasurement
-    from localspec.tui.screens.verify import VerifyMeasurement
 
 _DOWNLOAD_POLL_SECONDS = 0.25
 """Seconds between two updates of the download rows."""
@@ -401,17 +401,17 @@ class HomeScreen(CenteredLayout, Screen[None]):
             saved_chats.ACTIONS[what](self, row.name, row.chat_id)
 
     def action_bench(self) -> None:
-        from localspec.tui.screens.bench import BenchMeasurement  # noqa: PLC0415  starts faster
+        from localspec.tui.screens.measurement import make_benchmark  # noqa: PLC0415  starts faster
 
-        self._push_measurement(BenchMeasurement)
+        self._push_measurement(make_benchmark)
 
     def action_verify(self) -> None:
-        from localspec.tui.screens.verify import VerifyMeasurement  # noqa: PLC0415  as above
+        from localspec.bench.lossless_check import LosslessMeasurement  # noqa: PLC0415  as above
 
-        self._push_measurement(VerifyMeasurement)
+        self._push_measurement(lambda _name, _pair: LosslessMeasurement())
 
     def _push_measurement(
-        self, measurement: type[BenchMeasurement] | type[VerifyMeasurement]
+        self, make_measurement: Callable[[str, ResolvedPair], Benchmark | LosslessMeasurement]
     ) -> None:
         """Measures the selected pair."""
         from localspec.tui.screens.measurement import MeasurementScreen  # noqa: PLC0415
@@ -422,8 +422,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
             return
         choice = self._check_choice(row.choice)
         if choice is not None:
+            measurement = make_measurement(row.name, choice)
             self._push_engine_screen(
-                MeasurementScreen(measurement(row.name, choice), self._runner, self._options)
+                MeasurementScreen(measurement, row.name, choice, self._runner, self._options)
             )
 
     def action_open_files(self) -> None:

@@ -165,7 +165,7 @@ class KeyEditorScreen(CenteredLayout, Screen[None]):
         except LocalspecError as error:
             self._show_error(problem_text(error))
             return
-        ids = frozenset(key_bindings.BINDINGS_BY_ID)
+        ids = key_bindings.KNOWN_IDS
         self._apply_config(config.resolve(flags=self._options.flags, key_ids=ids))
         self._fill_list()
 

@@ -1,10 +1,10 @@
-"""The screen of `bench` and `verify`: loads a pair, measures it on a thread, shows the results."""
+"""The screen of `bench` and `verify`: loads a pair, measures it, shows the command's report."""
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from textual import on
 from textual.app import ComposeResult
@@ -13,8 +13,12 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
+from localspec.bench import workloads
+from localspec.bench.benchmark import Benchmark
+from localspec.bench.lossless_check import LosslessMeasurement
+from localspec.bench.paired_runs import BenchRequest
 from localspec.errors import LocalspecError
-from localspec.launch import SETTINGS_NOTICE
+from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
 from localspec.tui import clipboard
@@ -26,97 +30,63 @@ from localspec.tui.engine_runner import (
     EngineLoadFailed,
     EngineRunner,
 )
-from localspec.tui.glyphs import Glyphs
-from localspec.tui.key_bindings import (
-    BINDINGS_BY_ID,
-    KeyContext,
-    bindings_for,
-    format_footer,
-    format_key,
-    keys_for,
-)
-from localspec.tui.problem_text import show_notice
-from localspec.tui.screens.bench import BenchMeasurement
-from localspec.tui.screens.verify import VerifyMeasurement
-from localspec.tui.text.wrapping import wrap_words
+from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
+from localspec.tui.problem_text import problem_text, show_notice
 from localspec.tui.timer import FramePacer
 from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
 
 _FRAME_SECONDS = 0.25
 """Minimum time between two redraws: drawing takes time from the engine."""
+_INTROS = {
+    "Benchmark": "Several kinds of text are completed plain and with speculation, in turns and "
+    "with the same seed, at temperature 0 and 0.8. The output is the same; the speed is measured.",
+    "Verify": "Speculation should make the model faster, not different. Speculative answers are "
+    "compared with plain ones, at temperature 0 and with the same seed, and sampled tokens with "
+    "the model's own probabilities.",
+}
+_TOKENS = 64
+"""Tokens of one answer; the same as in `localspec bench`."""
 
 MeasurementPhase = Literal["loading", "ready", "running", "stopping", "done", "failed"]
 
 
-class MeasurementRun:
-    """Starts on the engine's thread, a daemon, so that quitting does not wait for it."""
-
-    def __init__(
-        self,
-        run: Callable[[Callable[[], bool]], Iterator[Any]],
-        notify: Callable[[], object],
-        runner: EngineRunner,
-    ) -> None:
-        """The argument of `run` returns True to stop; `notify` is called once until a fetch."""
-        self._run, self._notify = run, notify
-        self._events: list[Any] = []
-        self._has_ended = self._is_notified = False
-        self._lock = threading.Lock()
-        self._stop_event = threading.Event()
-        self.stop, self.is_stopped = self._stop_event.set, self._stop_event.is_set
-        self.error: LocalspecError | None = None
-        """Once the run has ended."""
-        runner.run(self._work)
-
-    def fetch(self) -> tuple[list[Any], bool]:
-        """All events since the last call, and whether the run has ended."""
-        with self._lock:
-            events, self._events, self._is_notified = self._events, [], False
-            return events, self._has_ended
-
-    def _work(self) -> None:
-        try:
-            for event in self._run(self.is_stopped):
-                self._put(event)
-        except LocalspecError as error:
-            self.error = error
-        self._put(has_ended=True)
-
-    def _put(self, *events: Any, has_ended: bool = False) -> None:
-        with self._lock:
-            self._events += events
-            self._has_ended = has_ended
-            is_first, self._is_notified = not self._is_notified, True
-        if is_first:
-            self._notify()
+def make_benchmark(pair_name: str, choice: ResolvedPair) -> Benchmark:
+    """As `localspec bench` without options."""
+    request = BenchRequest(
+        pair_name, tuple(workloads.load()), (0.0, 0.8), _TOKENS, choice.spec, choice.spec_reason
+    )
+    return Benchmark(request)
 
 
 class MeasurementScreen(CenteredLayout, Screen[None]):
-    """The pair loads while the options are shown; the measurement starts with a key only."""
+    """The pair loads at once; the measurement starts with a key only."""
 
-    BINDINGS = bindings_for("measuring", "bench", "verify")
+    BINDINGS = bindings_for("measuring")
+    KEY_CONTEXTS: tuple[KeyContext, ...] = ("measuring",)
 
     def __init__(
         self,
-        measurement: BenchMeasurement | VerifyMeasurement,
+        measurement: Benchmark | LosslessMeasurement,
+        pair_name: str,
+        choice: ResolvedPair,
         runner: EngineRunner,
         options: AppOptions,
     ) -> None:
         super().__init__()
         self.measurement = measurement
-        self.KEY_CONTEXTS: tuple[KeyContext, ...] = (measurement.key_context, "measuring")
+        self._pair_name, self._choice = pair_name, choice
         self._runner, self._options = runner, options
         self.phase: MeasurementPhase = "loading"
         self.error: LocalspecError | None = None
-        self._run: MeasurementRun | None = None
-        self._activity = ""
+        self._stop_event = threading.Event()
+        self._progress_text = ""
         self._start_after_load = False
         self._pacer = FramePacer(_FRAME_SECONDS, _FRAME_SECONDS)
-        self._n_lines = 0
+        self._is_draw_pending = False
         self._scrolled_by_user = False
 
     def compose(self) -> ComposeResult:
-        pair = sanitize(self.measurement.pair_name, multiline=False)
+        pair = sanitize(self._pair_name, multiline=False)
         yield TitleLine(f"{self.measurement.heading}  {pair}")
         with VerticalScroll(id="findings", can_focus=False):
             yield Static("", id="content", markup=False)
@@ -125,17 +95,12 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
     def on_mount(self) -> None:
         self._load()
 
-    def on_resize(self) -> None:
-        self.draw()
-
     # --- loading --------------------------------------------------------------------------
 
     def _load(self) -> None:
         """An engine that is already loaded for this pair is reused."""
         self.phase, self.error = "loading", None
-        self._activity = "Loading the pair …"
-        request = self._options.build_load_request(self.measurement.choice)
-        self._runner.load(request, self.post_message)
+        self._runner.load(self._options.build_load_request(self._choice), self.post_message)
         self.draw()
 
     @on(EngineLoadEvent)
@@ -172,109 +137,86 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
             self._load()
             return
         self.phase, self.error, self._scrolled_by_user = "running", None, False
-        self.measurement.begin()
-        self._run = MeasurementRun(
-            lambda should_stop: self.measurement.run(engine, should_stop),
-            lambda: self.call_later(self._pacer.call_at_next_frame, self, self._fetch_events),
-            self._runner,
-        )
-        self.query_one("#findings").scroll_home(animate=False)
+        self._stop_event.clear()
+        self._progress_text = ""
+        self._runner.run(lambda: self._work(engine))
 
-    def _fetch_events(self) -> None:
-        if self._run is None:
-            return
-        events, has_ended = self._run.fetch()
-        for event in events:
-            self.measurement.add_event(event)
-        if has_ended:
-            self.query_one("#findings").scroll_home(animate=False)  # the verdict is at the top
-            error, self.phase = self._run.error, "done"
-            self.measurement.end(error, is_stopped=self._run.is_stopped())
-            if error is not None:
-                self._fail(error)
+    def _work(self, engine: Engine) -> None:
+        error = None
+        try:
+            for progress in self.measurement.run(engine, self._stop_event.is_set):
+                self.call_later(self._show_progress, progress.text)  # thread-safe
+        except LocalspecError as failure:
+            error = failure
+        self.call_later(self._run_ended, error)
+
+    def _show_progress(self, text: str) -> None:
+        self._progress_text = text
+        if not self._is_draw_pending:
+            self._is_draw_pending = True
+            self._pacer.call_at_next_frame(self, self.draw)
+
+    def _run_ended(self, error: LocalspecError | None) -> None:
+        self.phase = "done"
+        self._progress_text = self.measurement.summary + ", stopped" * self._stop_event.is_set()
+        if error is not None:
+            self._fail(error)
         self.draw()
 
     # --- drawing --------------------------------------------------------------------------
 
     def draw(self) -> None:
-        width, height = min(self.size.width - 5, 116), self.size.height - 5  # with a scrollbar
-        glyphs = self._options.glyphs
-        lines = list(error_lines(self.error, width, glyphs)) if self.error is not None else []
-        height -= len(lines)
+        self._is_draw_pending = False
+        lines: list[Content] = []
+        if self.error is not None:
+            bar = self._options.glyphs.error_bar
+            text = problem_text(self.error)
+            lines += [Content.assemble((bar, "$error"), (text, "bold $error")), Content("")]
         if self.measurement.has_begun:
-            lines += self.measurement.result_lines(width, height, glyphs)
+            first, *rest = self.measurement.format_report()
+            lines += [Content.styled(first, "bold"), *map(Content, rest)]
         else:
-            lines += self.measurement.option_lines(width, height, glyphs)
-            lines.append(self._load_status())
-        # A new layout is the expensive part: only if the number of lines has changed.
-        content = self.query_one("#content", Static)
-        content.update(Content("\n").join(lines), layout=len(lines) != self._n_lines)
-        self._n_lines = len(lines)
-        if self.phase == "running" and not self._scrolled_by_user:
-            self._scroll_to_pointer(lines)
-        self.query_one(TitleLine).show_status(self._progress_text())
+            lines += [Content.styled(_INTROS[self.measurement.heading], "$muted"), Content("")]
+            lines.append(Content(self._load_status()))
+        self.query_one("#content", Static).update(Content("\n").join(lines))
+        if not self._scrolled_by_user:
+            is_at_end = self.phase == "done" and not self.measurement.begins_with_verdict
+            findings = self.query_one("#findings")
+            follow = self.phase in ("running", "stopping") or is_at_end
+            scroll = findings.scroll_end if follow else findings.scroll_home
+            self.call_after_refresh(scroll, animate=False)
+        status = "stopping" if self.phase == "stopping" else self._progress_text
+        self.query_one(TitleLine).show_status(sanitize(status, multiline=False))
         self.query_one(KeyLine).show_keys(self._key_hints())
 
-    def _load_status(self) -> Content:
+    def _load_status(self) -> str:
         if self.phase != "loading":
-            return Content(self.measurement.extent_text(self._runner.engine))
-        suffix = " Starts when loaded." if self._start_after_load else ""
-        return Content.styled(f"{self._activity}{suffix}", "$muted")
-
-    def _progress_text(self) -> str:
-        if self.phase == "stopping":
-            return self.measurement.stopping_text
-        if self.phase in ("running", "done"):
-            return self.measurement.progress_text(self.size.width, self._options.glyphs)
-        return ""
-
-    def _scroll_to_pointer(self, lines: Sequence[Content]) -> None:
-        """Keeps the row that is being measured visible."""
-        pointer = self._options.glyphs.pointer
-        row = next((n for n, line in enumerate(lines) if line.plain.startswith(pointer)), 0)
-        findings = self.query_one("#findings")
-        findings.scroll_to(y=max(0, row + 2 - findings.size.height), animate=False)
+            engine = self._runner.engine
+            return self.measurement.format_estimate(engine.measured if engine else None)
+        return f"Loading the pair …{' Starts when loaded.' * self._start_after_load}"
 
     def _key_hints(self) -> str:
-        """The keys that work now; enter first."""
-        keymap, start = self._options.keymap, self._enter_hint()
-        enter_hint = (
-            f"{format_key(keys_for('measuring.start', keymap)[0])} {start}" if start else ""
-        )
-        has_ended = self.phase in ("done", "failed")
-        scroll = "scroll" if has_ended and self._n_lines > self.size.height - 5 else ""
+        """The keys that work now."""
+        enter_hints = {"ready": "start", "done": "run again", "failed": "reload"}
+        enter_hints["loading"] = "cancel start" if self._start_after_load else "start"
+        has_ended, findings = self.phase in ("done", "failed"), self.query_one("#findings")
+        scroll_hint = "scroll" if has_ended and findings.max_scroll_y > 0 else ""
+        can_copy = has_ended and self.measurement.has_results
         labels = {
-            "measuring.up": scroll,
-            "measuring.down": scroll,
-            "measuring.start": "",
-            "measuring.copy": "copy" if has_ended and self.measurement.report_text else "",
+            "measuring.start": enter_hints.get(self.phase, ""),
+            "measuring.copy": "copy" if can_copy else "",
+            "measuring.document": "copy JSON" if can_copy else "",
+            "measuring.up": scroll_hint,
+            "measuring.down": scroll_hint,
             "measuring.back": {"running": "stop", "stopping": "leave now"}.get(self.phase, "back"),
             **({"app.log": "log", "app.quit": ""} if self.phase == "failed" else {}),
-            **self.measurement.key_hints(),
         }
-        other_hints = format_footer(keymap, *self.KEY_CONTEXTS, "app", label_overrides=labels)
-        return "  ".join(filter(None, (enter_hint, other_hints)))
-
-    def _enter_hint(self) -> str:
-        if self.phase == "loading":
-            return "cancel start" if self._start_after_load else "start"
-        return {"ready": "start", "done": "run again", "failed": "reload"}.get(self.phase, "")
+        return format_footer(self._options.keymap, "measuring", "app", label_overrides=labels)
 
     # --- keys -----------------------------------------------------------------------------
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The keys of the other measurement do nothing."""
-        if action != "press":
-            return True
-        return BINDINGS_BY_ID[str(parameters[0])].context == self.measurement.key_context
-
-    def action_press(self, binding_id: str) -> None:
-        self.measurement.press(binding_id, self)
-
     def action_start(self) -> None:
-        if self.measurement.refusal:
-            self.notify(self.measurement.refusal, markup=False)
-        elif self.phase in ("ready", "done"):
+        if self.phase in ("ready", "done"):
             self._start_run()
         elif self.phase == "failed":
             self._start_after_load = True
@@ -285,8 +227,7 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
 
     def action_back(self) -> None:
         """Stops the run; again: leaves, and closes the engine if it is still busy."""
-        if self._run is not None:
-            self._run.stop()
+        self._stop_event.set()
         if self.phase == "running":
             self.phase = "stopping"
             self.draw()
@@ -306,25 +247,17 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         self.action_back()
 
     def action_move(self, by: int) -> None:
-        if self.measurement.has_begun:
-            self._scrolled_by_user = True
-            self.query_one("#findings").scroll_relative(y=by, animate=False)
-        else:
-            self.measurement.move_pointer(by)
-            self.draw()
+        self._scrolled_by_user = True
+        self.query_one("#findings").scroll_relative(y=by, animate=False)
 
-    def action_copy(self) -> None:
-        self.copy_text(self.measurement.report_text)
-
-    def copy_text(self, text: str) -> None:
-        message = clipboard.copy(self.app, text) if text else "Nothing to copy yet."
+    def action_copy(self, *, as_json: bool = False) -> None:
+        message = "Nothing to copy yet."
+        if self.measurement.has_results:
+            text = "\n".join(self.measurement.format_shared_report()) + "\n"
+            if as_json:
+                text = json.dumps(self.measurement.to_json(), indent=2)
+            message = clipboard.copy(self.app, text)
         self.notify(message, markup=False)
 
-
-def error_lines(error: LocalspecError, width: int, glyphs: Glyphs) -> Iterator[Content]:
-    """The message and hint of an error behind a bar, then a blank line."""
-    bar = glyphs.error_bar
-    for text, style in ((error.message, "bold $error"), (error.hint, "")):
-        for line in wrap_words(text, width - len(bar)):
-            yield Content.assemble((bar, "$error"), (line, style))
-    yield Content("")
+    def action_copy_json(self) -> None:
+        self.action_copy(as_json=True)

@@ -140,7 +140,7 @@ _KEYS_HELP = "All shortcuts can be changed. Press enter to list them."
 
 
 def read_config(options: AppOptions) -> EffectiveConfig:
-    return config.resolve(flags=options.flags, key_ids=frozenset(key_bindings.BINDINGS_BY_ID))
+    return config.resolve(flags=options.flags, key_ids=key_bindings.KNOWN_IDS)
 
 
 class PreferencesScreen(CenteredLayout, Screen[None]):

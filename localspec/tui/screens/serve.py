@@ -80,8 +80,8 @@ class ServeScreen(Screen[None]):
 class SharedServeScreen(ServeScreen):
     """The board of a server that shares the engine of a chat, over that chat."""
 
-    BINDINGS = bindings_for("serve", "sharing")
-    KEY_CONTEXTS = ("serve", "sharing")
+    BINDINGS = bindings_for("serve", "shared_server")
+    KEY_CONTEXTS = ("serve", "shared_server")
 
     def __init__(
         self, server: BoardServer, options: AppOptions, stop_server: Callable[[], None]

@@ -37,7 +37,7 @@ _USE_CASE = "chat"
 class WelcomeScreen(Screen[WelcomeChoice | None]):
     """On top of the home screen, which passes its survey on."""
 
-    BINDINGS = bindings_for("first")
+    BINDINGS = bindings_for("welcome")
 
     def __init__(self, options: AppOptions) -> None:
         super().__init__()
@@ -72,9 +72,9 @@ class WelcomeScreen(Screen[WelcomeChoice | None]):
         muted = [Content.styled(line, "$muted") for line in lines[1:]]
         self.query_one("#can", Static).update(Content("\n").join([Content(lines[0]), *muted]))
         rows = (
-            ("first.demo", *self._first_choice),
-            ("first.wizard", "find a model", "for this computer"),
-            ("first.skip", "skip", "to the list of models"),
+            ("welcome.demo", *self._first_choice),
+            ("welcome.wizard", "find a model", "for this computer"),
+            ("welcome.skip", "skip", "to the list of models"),
         )
         keys = [
             Content.assemble(

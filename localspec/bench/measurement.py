@@ -1,0 +1,119 @@
+"""A measurement with a growing report, and the recording of the answers that it is made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol
+
+from localspec.errors import EngineError
+from localspec.launch import Engine
+from localspec.lazy_dataclass import dataclass
+from localspec.protocol.events import EngineExit, GenerationFinished, Round, Token
+from localspec.protocol.wire import GenerateCommand
+from localspec.worker import exit_causes
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementProgress:
+    text: str
+    is_step: bool = False
+    """Begins a part of the measurement."""
+
+
+class Measurement(Protocol):
+    """What a command measures and prints. Once begun, any thread may read the report."""
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    @property
+    def has_results(self) -> bool: ...
+
+    def format_report(self) -> Sequence[str]:
+        """The lines that the command prints, of the results so far."""
+        ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+class AnswerCancelled(Exception):  # noqa: N818  not an error
+    """The person cancelled the measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswer:
+    request: GenerateCommand
+    rounds: tuple[Round, ...]
+    arrivals: tuple[float, ...]
+    """Seconds from the request to each round, by the parent's clock."""
+    end: GenerationFinished
+
+    @property
+    def tokens(self) -> list[Token]:
+        return [token for event in self.rounds for token in event.tokens]
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.tokens]
+
+    @property
+    def drafted(self) -> int:
+        return sum(event.drafted for event in self.rounds)
+
+    @property
+    def accepted(self) -> int:
+        return sum(event.accepted for event in self.rounds)
+
+    @property
+    def text(self) -> str:
+        return "".join(token.text for token in self.tokens) + self.end.tail
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """After the first token, by the engine's clock."""
+        return self.end.totals.get("timings", {}).get("tokens_per_second") or None
+
+    @property
+    def first_token_ms(self) -> float | None:
+        """From the request to the first round, by the parent's clock."""
+        return self.arrivals[0] * 1e3 if self.arrivals else None
+
+    @property
+    def latencies(self) -> list[float]:
+        """Ms per token after the first round: each round's time, divided by its tokens."""
+        waits = zip(self.rounds[1:], self.arrivals, self.arrivals[1:], strict=False)
+        return [
+            (now - before) * 1e3 / len(event.tokens)
+            for event, before, now in waits
+            for _ in event.tokens
+        ]
+
+
+def record_answer(
+    engine: Engine,
+    request: GenerateCommand,
+    should_stop: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> RecordedAnswer:
+    """Raises AnswerCancelled, also after `engine.stop()`, and EngineError."""
+    rounds: list[Round] = []
+    arrivals: list[float] = []
+    began, events = clock(), engine.generate(request)
+    try:
+        for event in events:
+            if should_stop():
+                raise AnswerCancelled
+            if isinstance(event, Round):
+                arrivals.append(clock() - began)
+                rounds.append(event)
+            elif isinstance(event, EngineExit):
+                raise exit_causes.exit_error(event)
+            elif isinstance(event, GenerationFinished):
+                if event.reason == "cancelled":
+                    raise AnswerCancelled
+                return RecordedAnswer(request, tuple(rounds), tuple(arrivals), event)
+    finally:
+        if isinstance(events, Generator):  # stops the engine now, not at garbage collection
+            events.close()
+    raise EngineError("The engine ended an answer without a final event.", "This is a bug.")
