@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from localspec import child_process, paths  # noqa: E402
-from localspec.models.gguf import header  # noqa: E402
+from localspec.models.gguf import reader  # noqa: E402
 from localspec.protocol.events import Round  # noqa: E402
 from localspec.protocol.wire import (  # noqa: E402
     ContextSettings,
@@ -134,7 +134,7 @@ def added_ms(kind: str, line: Line, n_embd: int, n_layer: int) -> float:
 
 
 def print_passes(times: dict[str, dict[str, float]], setup: Setup) -> None:
-    model = header.read_model(setup.target)
+    model = reader.read_model(setup.target)
     n_embd, n_layer = int(model.hparam("embedding_length") or 0), model.n_layer
     print(f"\nmilliseconds a pass: measured / formula ({model.architecture}, {n_layer} layers)")
     print(f"{'tokens':18}" + "".join(f"{name:>26}" for name in times))

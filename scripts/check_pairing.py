@@ -27,7 +27,7 @@ from typing import Any
 
 from localspec.errors import LocalspecError
 from localspec.models import pair_compatibility
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 
 INTRODUCTION = """\
@@ -160,7 +160,7 @@ def judge(target: Header, draft: Header) -> Verdict:
 
 
 def compare(
-    paths: Sequence[Path], read: Callable[[Path], Header] = header.read
+    paths: Sequence[Path], read: Callable[[Path], Header] = reader.read
 ) -> tuple[list[str], list[Header], list[list[Verdict]]]:
     """Returns the differences as text, the headers, and localspec's verdict on each pair.
 

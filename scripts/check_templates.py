@@ -32,7 +32,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from localspec.models.chat_template import thinking_tags
 from localspec.models.chat_template.jinja_render import render
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.protocol.wire import ChatMessage, RenderResult
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -291,7 +291,7 @@ def record(into: Path, models: Sequence[str]) -> None:
     """Write the chats of CASES as transformers renders them, by model; errors are left out."""
     found: dict[str, list[dict[str, Any]]] = {}
     for name, _, path in (model.partition("=") for model in models):
-        facts = header.read(Path(path))
+        facts = reader.read(Path(path))
         tokens = {
             f"{each}_token": facts.tokenizer.token_text(token).decode() if token >= 0 else ""
             for each, token in (("bos", facts.tokenizer.bos), ("eos", facts.tokenizer.eos))

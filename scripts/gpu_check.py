@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import LocalspecError
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.units import gib
 
 HERE = Path(__file__).resolve().parent
@@ -194,7 +194,7 @@ def shortage(pair: Pair) -> Iterator[str]:
     bytes_per_token = (device["target"]["kv"] + device["draft"]["kv"]) / 1024
     ctx = int(2 * device["total_memory"] / max(1, bytes_per_token))
     small = ("-p", PROMPT, "--max-tokens", "4")
-    if ctx > MAX_CTX_FACTOR * header.read(Path(pair.target)).n_ctx_train:
+    if ctx > MAX_CTX_FACTOR * reader.read(Path(pair.target)).n_ctx_train:
         yield "- this model is too small to fill the GPU"
         if not device["name"].startswith("Vulkan"):
             raise UnavailableError("only Vulkan can limit allocations")
@@ -215,7 +215,7 @@ def shortage(pair: Pair) -> Iterator[str]:
 
 
 def parts(pair: Pair, args: argparse.Namespace) -> Iterator[tuple[str, Iterator[str]]]:
-    half = str(header.read(Path(args.target)).n_layer // 2)
+    half = str(reader.read(Path(args.target)).n_layer // 2)
     split = ("--gpu-layers", half, "--draft-gpu-layers", "0")
     yield "Memory", memory(pair, args.quick)
     yield "Out of memory", shortage(pair)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from localspec.machine import probe
 from localspec.machine.memory_by_device import HOST
-from localspec.models.gguf import header as headers
+from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import real_loads, shapes
 from tests.families import FAMILIES
@@ -66,7 +66,7 @@ def rows(folder: Path, names: tuple[str, ...]) -> Iterator[str]:
 
 def measure(path: Path, settings: ContextSettings) -> tuple[int, int]:
     """Counted and allocated bytes."""
-    load, header = LoadCommand(str(path), target_settings=settings), headers.read(path)
+    load, header = LoadCommand(str(path), target_settings=settings), reader.read(path)
     estimate = shapes.estimate_pair(load, header, None, [])
     exact = shapes.replace_counted(
         estimate, load, (header, None), probe.count_buffers(load, header)

@@ -34,7 +34,7 @@ from localspec.fit import calibration, device_speed, speedup_model
 from localspec.fit.shape import ModelShape, from_headers
 from localspec.fit.speed_estimate import SpeedEstimate, UseCase, estimate_speed
 from localspec.machine.measurements import PairMeasurement
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.protocol.events import EngineExit, Round
 from localspec.protocol.wire import (
     ContextSettings,
@@ -141,7 +141,7 @@ def trial(name: str, args: argparse.Namespace) -> Trial:
     finally:
         worker.close()
     context = round(fmean(lengths)) + args.tokens // 2
-    shapes = from_headers(header.read(target), header.read(draft))
+    shapes = from_headers(reader.read(target), reader.read(draft))
     return Trial(name, load, shapes, measured, answers, context)
 
 

@@ -22,7 +22,7 @@ import psutil
 
 from localspec.bench.aggregation import distinct_4grams
 from localspec.models import draft_heads
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 
 LIMIT_S = 1800
 _IDLE_S = 1.0
@@ -153,7 +153,7 @@ def drafting(settings: Settings) -> str:
     """llama.cpp's name of the draft kind; a target that is its own draft is MTP."""
     if settings.draft is None or settings.draft == settings.target:
         return "mtp"
-    kind = draft_heads.file_draft_kind(header.read(Path(settings.draft)))
+    kind = draft_heads.file_draft_kind(reader.read(Path(settings.draft)))
     return "simple" if kind == "model" else kind
 
 

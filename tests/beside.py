@@ -19,7 +19,7 @@ from localspec.engine.llama import (
     LlamaContext,
 )
 from localspec.models import draft_heads
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from tests.sessions import SETTINGS
 from tests.tinygguf import Model
 
@@ -58,16 +58,16 @@ def opened(target_path: Path, path: Path, n_ubatch: int = 32) -> Beside:
     inside = path == target_path
     target = LlamaContext(target_path, settings, outputs=17, rollback=16, with_mtp=inside)
     source: LayerHiddenStates | FinalHiddenStates
-    predicting = draft_heads.file_draft_kind(header.read(path)) == "mtp"
+    predicting = draft_heads.file_draft_kind(reader.read(path)) == "mtp"
     if inside or predicting:
         source = FinalHiddenStates(target.handle, target.model)
     else:
         source = LayerHiddenStates(
-            target.handle, target.model, draft_heads.target_layers(header.read(path))
+            target.handle, target.model, draft_heads.target_layers(reader.read(path))
         )
-    kind, width = draft_heads.file_draft_kind(header.read(path)), source.width
+    kind, width = draft_heads.file_draft_kind(reader.read(path)), source.width
     if kind in ("dflash", "dspark"):
-        form = draft_heads.read_block_format(header.read(path))
+        form = draft_heads.read_block_format(reader.read(path))
         head: HeadContext = BlockHeadContext(path, settings, target, target_width=width, form=form)
     else:
         own = None if inside else path

@@ -12,7 +12,8 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
+from localspec.models.gguf.header import Header
 from localspec.paths import package_data_dir
 from tests import heads
 from tests.tinygguf import Model, Shape
@@ -45,7 +46,7 @@ def pair(kind: str, folder: Path) -> Pair:
     if kind != "mtp":
         head = found or _random(kind).write(folder / f"random-{kind}.gguf")
         return Pair(TARGET, head, found is not None)
-    if found is None or _TIED not in {tensor.name for tensor in header.read(found).tensors}:
+    if found is None or _TIED not in {tensor.name for tensor in reader.read(found).tensors}:
         layer = _tensors(found) if found else {}
         found, with_layer = _with_layer(layer).write(folder / "demo-mtp.gguf"), bool(layer)
         return Pair(found, found, with_layer)
@@ -53,7 +54,7 @@ def pair(kind: str, folder: Path) -> Pair:
 
 
 def _random(kind: str) -> Model:
-    facts = header.read(TARGET)
+    facts = reader.read(TARGET)
     n, n_ff = facts.n_embd, facts.hparam("feed_forward_length")
     like = Shape(n_head=facts.n_head, n_head_kv=facts.n_head_kv, n_ff=n_ff)
     if kind == "eagle3":
@@ -71,7 +72,7 @@ def _with_layer(layer: dict[str, NDArray[np.float32]]) -> Model:
     It turns halves of a head by position where `llama` turns neighbours, so that rows of queries
     and keys change places; nothing else is different.
     """
-    facts, tensors = header.read(TARGET), _tensors(TARGET)
+    facts, tensors = reader.read(TARGET), _tensors(TARGET)
     size = facts.n_embd // facts.n_head
     for name in [name for name in tensors if name.endswith(("attn_q.weight", "attn_k.weight"))]:
         rows = np.arange(len(tensors[name])).reshape(-1, size // 2, 2).transpose(0, 2, 1).ravel()
@@ -96,7 +97,7 @@ def _with_layer(layer: dict[str, NDArray[np.float32]]) -> Model:
     return Model("mimo2", spoken=TARGET, tensors=tensors, keys=keys, kind=Kind.Q8_0)
 
 
-def _random_layer(at: int, n: int, facts: header.Header) -> dict[str, NDArray[np.float32]]:
+def _random_layer(at: int, n: int, facts: Header) -> dict[str, NDArray[np.float32]]:
     rng, block, n_ff = np.random.default_rng(9), f"blk.{at}", facts.hparam("feed_forward_length")
     fused = n + 2 * facts.n_head_kv * (n // facts.n_head)
     shapes = {"attn_qkv": (fused, n), "attn_output": (n, n), "nextn.eh_proj": (n, 2 * n)}

@@ -14,7 +14,7 @@ from localspec.cli import completion, global_options
 from localspec.errors import UsageError
 from localspec.fit import shape
 from localspec.models import draft_heads, resolver
-from localspec.models.gguf import header, layer_subset
+from localspec.models.gguf import layer_subset, reader
 from localspec.sanitize import sanitize
 from localspec.units import gb
 
@@ -40,8 +40,8 @@ def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
     Without training for early exit (LayerSkip), such a draft is rarely worth its time.
     """
     source = resolver.resolve(model).target.require_path()
-    header.check_loadable(source)
-    facts = header.read(source)
+    reader.check_loadable(source)
+    facts = reader.read(source)
     name = sanitize(source.name, multiline=False)
     if draft_heads.is_head(facts):
         raise UsageError(f"{name} is a draft head, not a model.", "Use the model itself.")

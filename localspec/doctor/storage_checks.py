@@ -14,7 +14,7 @@ from localspec.chat.history import schema
 from localspec.doctor.findings import Finding, ok, problem
 from localspec.errors import LocalspecError
 from localspec.models import catalog, local_files
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.models.local_files import hub_cache
 from localspec.units import count, gb
 
@@ -132,8 +132,8 @@ def check_models() -> Iterator[Finding]:
             return
         name = model.path.name
         try:
-            header.check_loadable(model.path)
-            reason = header.read(model.path).unsupported_reason
+            reader.check_loadable(model.path)
+            reason = reader.read(model.path).unsupported_reason
         except LocalspecError as error:
             yield problem("models", "unreadable", f"{name}: {error.message}", error.hint)
             continue

@@ -16,7 +16,7 @@ from localspec.errors import LocalspecError
 from localspec.machine import llama_params
 from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads, pair_compatibility
-from localspec.models.gguf import header, token_bytes
+from localspec.models.gguf import reader, token_bytes
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import GenerateCommand, LoadCommand
 
@@ -64,7 +64,7 @@ class LoadedDraft:
 
     def _open(self) -> None:
         is_own_layer = is_own_mtp_layer(self._load.target, str(self.path))
-        if not is_own_layer and not draft_heads.is_head(header.read(self.path)):
+        if not is_own_layer and not draft_heads.is_head(reader.read(self.path)):
             self._open_model()
             return
         try:
@@ -80,7 +80,7 @@ class LoadedDraft:
 
     def _open_head(self) -> None:
         path, target = self.path, self._target
-        gguf, model = header.read(path), target.model
+        gguf, model = reader.read(path), target.model
         head_target = pair_compatibility.HeadTarget(
             model.architecture, model.n_layer, model.n_embd, target.vocabulary
         )
@@ -119,7 +119,7 @@ class LoadedDraft:
     def _open_model(self) -> None:
         path, target = self.path, Path(self._load.target)
         verdict = pair_compatibility.check_compatibility(
-            header.read(target), header.read(path), path
+            reader.read(target), reader.read(path), path
         )
         if not verdict.is_compatible:
             raise pair_compatibility.incompatible_pair_error(verdict, target.name, path.name)
@@ -190,11 +190,11 @@ class LoadedDraft:
 def is_own_mtp_layer(target: str, draft: str) -> bool:
     """Whether the draft is the target's own file and contains an MTP layer."""
     same = Path(target).resolve() == Path(draft).resolve()
-    return same and draft_heads.has_own_mtp_layer(header.read(Path(target)))
+    return same and draft_heads.has_own_mtp_layer(reader.read(Path(target)))
 
 
 def _spelled_vocabulary(path: Path, context: llama.LlamaContext) -> SpelledVocabulary:
-    tokenizer, vocabulary = header.read(path).tokenizer, context.vocabulary
+    tokenizer, vocabulary = reader.read(path).tokenizer, context.vocabulary
     return SpelledVocabulary(
         token_bytes.read_token_bytes(tokenizer),
         vocabulary.tokenize_plain,

@@ -12,7 +12,7 @@ from localspec.fit.shape import ModelShape
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogModel, CatalogPair
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.resolver import ModelRequest, ResolvedModel
 
@@ -74,7 +74,7 @@ class PairShapes:
         path = target.path and pair_compatibility.find_sidecar(target.path, target.header)
         if not path:
             return self
-        return join(target, member(path.name, "file", header.read_model(path), path))
+        return join(target, member(path.name, "file", reader.read_model(path), path))
 
 
 def from_headers(target: Header, draft: Header | None) -> PairShapes:
@@ -124,7 +124,7 @@ def member(name: str, source: ShapeSource, found: Header, path: Path | None = No
 
 def _resolve_member(request: ResolvedModel, planner: PullPlanner | None) -> PairMember:
     if (path := request.find_path()) is not None:
-        return member(request.name, "file", header.read_model(path), path)
+        return member(request.name, "file", reader.read_model(path), path)
     known = _catalog_member(request.catalog_model) if request.catalog_model else None
     if planner is not None:
         try:
@@ -141,6 +141,6 @@ def _resolve_member(request: ResolvedModel, planner: PullPlanner | None) -> Pair
 
 def _catalog_member(model: CatalogModel) -> PairMember | None:
     if model.path is not None:
-        return member(model.id, "file", header.read(model.path), model.path)
+        return member(model.id, "file", reader.read(model.path), model.path)
     known = catalog_shape.from_catalog(model)
     return PairMember(model.id, "shape", known) if known else None

@@ -11,7 +11,7 @@ from localspec import speculation_methods
 from localspec.errors import IncompatiblePairError, LocalspecError, ModelFileError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, pair_compatibility, resolver
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.models.resolver import ModelRequest, NotDownloadedError, ResolvedModel
 from localspec.sanitize import sanitize
 
@@ -56,7 +56,7 @@ class ResolvedPair:
             return ""
         try:
             is_own_layer = self.draft == self.target and draft_heads.has_own_mtp_layer(
-                header.read(self.target)
+                reader.read(self.target)
             )
         except LocalspecError:  # the file is missing or damaged
             is_own_layer = False
@@ -89,7 +89,7 @@ def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
     if draft == "auto":
         pair = with_detected_head(pair)
     if pair.draft is not None:
-        header.check_loadable(pair.draft)
+        reader.check_loadable(pair.draft)
         _check_pair(pair.target, pair.draft)
     return pair
 
@@ -122,7 +122,7 @@ def split_drafts(text: str) -> tuple[str, str]:
 def resolve_file(text: str) -> Path:
     """Resolve a reference to one checked file. Raises as `resolve_pair`."""
     path = resolver.resolve(text).target.require_path()
-    header.check_loadable(path)
+    reader.check_loadable(path)
     return path
 
 
@@ -159,7 +159,7 @@ def _find_catalog_draft(target: ResolvedModel) -> Path | None:
             path = resolver.from_catalog(pair.draft).find_path()
             if path and (
                 pair.draft_kind == "model"
-                or pair_compatibility.is_head_for(header.read(target.require_path()), path)
+                or pair_compatibility.is_head_for(reader.read(target.require_path()), path)
             ):
                 return path
     return None
@@ -172,7 +172,7 @@ def draft_kind(pair: ResolvedPair) -> str | None:
     """
     if pair.draft is None:
         return None
-    target, draft = header.read(pair.target), header.read(pair.draft)
+    target, draft = reader.read(pair.target), reader.read(pair.draft)
     kind = draft_heads.draft_kind_for_target(target, draft)
     verdict = pair_compatibility.check_compatibility(target, draft, pair.draft).verdict
     return "crossvocab" if kind == "model" and verdict == "cross-vocabulary" else kind
@@ -195,18 +195,18 @@ def with_detected_head(pair: ResolvedPair) -> ResolvedPair:
     """Add the head that the target file contains, or that is in the same folder, if any."""
     if pair.draft is not None:
         return pair
-    target = header.read(pair.target)
+    target = reader.read(pair.target)
     if draft_heads.has_own_mtp_layer(target):  # the head is part of the target file
         return replace(pair, draft=pair.target, detected_head="mtp")
     if (draft := pair_compatibility.find_sidecar(pair.target, target)) is None:
         return pair
-    return replace(pair, draft=draft, detected_head=draft_heads.file_draft_kind(header.read(draft)))
+    return replace(pair, draft=draft, detected_head=draft_heads.file_draft_kind(reader.read(draft)))
 
 
 def check_target(target: Path) -> None:
-    """As `header.check_loadable`; ModelFileError for a draft head: llama.cpp aborts on some."""
-    header.check_loadable(target)
-    if draft_heads.is_head(header.read(target)):
+    """As `reader.check_loadable`; ModelFileError for a draft head: llama.cpp aborts on some."""
+    reader.check_loadable(target)
+    if draft_heads.is_head(reader.read(target)):
         name = sanitize(target.name, multiline=False)
         message = f"{name} is a draft head, not a complete model."
         raise ModelFileError(message, f"Name its target: localspec run TARGET --draft {name}")
@@ -214,7 +214,7 @@ def check_target(target: Path) -> None:
 
 def _check_pair(target: Path, draft: Path) -> None:
     """Raise IncompatiblePairError if the headers do not match, before an engine is started."""
-    verdict = pair_compatibility.check_compatibility(header.read(target), header.read(draft), draft)
+    verdict = pair_compatibility.check_compatibility(reader.read(target), reader.read(draft), draft)
     if not verdict.is_compatible:
         error = pair_compatibility.incompatible_pair_error(verdict, target.name, draft.name)
         suggestion = "Compatible pairs: localspec pair suggest MODEL"

@@ -29,7 +29,7 @@ from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.probe import ProbeError
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.models import local_files
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
 from localspec.protocol.wire import (
     ContextSettings,
@@ -290,8 +290,8 @@ def choose_settings(
     far too long.
     """
     load = request.load
-    target = header.read_model(Path(load.target))
-    draft = header.read_model(Path(load.draft)) if load.draft else None
+    target = reader.read_model(Path(load.target))
+    draft = reader.read_model(Path(load.draft)) if load.draft else None
     machine = machine_profile.with_workers(machine_profile.detect(refresh=True), workers)
     try:
         pair = pair_shapes.from_headers(target, draft)
@@ -356,8 +356,8 @@ def _load_pair(engine: EngineClient, load: LoadCommand, advice: SettingsAdvice |
 
 def _summarize_reads(load: LoadCommand) -> measurements.PairReads:
     """Bytes the pair reads per token: its measurements also price other models."""
-    draft = header.read_model(Path(load.draft)) if load.draft else None
-    pair = pair_shapes.from_headers(header.read_model(Path(load.target)), draft)
+    draft = reader.read_model(Path(load.draft)) if load.draft else None
+    pair = pair_shapes.from_headers(reader.read_model(Path(load.target)), draft)
     return calibration.summarize_reads(load, *pair.shapes, machine_profile.detect().hardware)
 
 

@@ -17,9 +17,8 @@ from typing import Literal, Protocol
 from localspec.errors import IncompatiblePairError, LocalspecError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, reference
-from localspec.models.gguf import architectures, token_bytes
-from localspec.models.gguf.header import Header, check_loadable
-from localspec.models.gguf.header import read as read_header
+from localspec.models.gguf import architectures, reader, token_bytes
+from localspec.models.gguf.header import Header
 from localspec.models.gguf.tokenizer import TokenizerMetadata
 from localspec.sanitize import sanitize
 
@@ -489,7 +488,7 @@ def _sidecar_folders(path: Path) -> Iterator[Path]:
 def is_head_for(target: Header, path: Path) -> bool:
     """False also if the file cannot be loaded."""
     try:
-        check_loadable(path)
-        return check_compatibility(target, read_header(path), path).is_compatible
+        reader.check_loadable(path)
+        return check_compatibility(target, reader.read(path), path).is_compatible
     except (LocalspecError, OSError):
         return False

@@ -11,7 +11,7 @@ from localspec.errors import ChecksumError, ModelFileError, OfflineError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, local_files, pair_compatibility, reference, safe_names
 from localspec.models.catalog import CatalogModel
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.writer import merge_split_headers
 from localspec.models.hub.cached_file import CachedFile, DownloadJob
@@ -212,7 +212,7 @@ class PullPlanner:
             path=path,
             repo_licence=repo_info.licence,
             gated=repo_info.gated,
-            header=header.read(path)
+            header=reader.read(path)
             if path
             else self._hub.read_header(source.repo, repo_info.revision, file, self._cancel),
             notes=notes,
@@ -261,9 +261,9 @@ def _file_size(path: Path) -> int:
 
 
 def _plan_path(resolved: ResolvedModel, path: Path) -> PlannedModel:
-    header.check_magic(path)
+    reader.check_magic(path)
     size = path.stat().st_size
-    return PlannedModel(resolved, path.name, size, path=path, header=header.read(path))
+    return PlannedModel(resolved, path.name, size, path=path, header=reader.read(path))
 
 
 def _plan_local_model(resolved: ResolvedModel, local: LocalModel) -> PlannedModel:
@@ -274,5 +274,5 @@ def _plan_local_model(resolved: ResolvedModel, local: LocalModel) -> PlannedMode
         repo=local.repo,
         revision=local.revision,
         path=local.path,
-        header=header.read(local.path),
+        header=reader.read(local.path),
     )

@@ -15,7 +15,7 @@ from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from localspec.launch import Engine, ResolvedPair
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolFormat
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.protocol.events import EngineReady, Token
 from localspec.protocol.wire import ChatMessage, GenerateCommand, TokenizeCommand
 from localspec.serve.api_error import ApiError, prompt_too_long
@@ -196,13 +196,13 @@ class ServedModel:
 
     @property
     def n_vocab(self) -> int:
-        return header.read(self.pair.target).tokenizer.n_tokens
+        return reader.read(self.pair.target).tokenizer.n_tokens
 
     # --- descriptions -----------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
         """The object of /v1/models."""
-        file = header.read(self.pair.target)
+        file = reader.read(self.pair.target)
         meta = {
             "n_ctx": self.n_ctx,
             "n_ctx_train": file.n_ctx_train,
@@ -238,7 +238,7 @@ class ServedModel:
             "model_alias": self.name,
             "model_path": self.ready.model,
             "draft": self.ready.draft,
-            "chat_template": header.read(self.pair.target).chat_template,
+            "chat_template": reader.read(self.pair.target).chat_template,
             "chat_template_caps": {
                 "supports_tools": self.tool_format is not None,
                 "supports_tool_calls": self.tool_format is not None,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from localspec.fit import machine_profile
 from localspec.machine import probe
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import real_loads, shapes
@@ -21,7 +21,7 @@ def main() -> None:
     file, settings = sys.argv[1], from_json(ContextSettings, json.loads(sys.argv[2]))
     command = LoadCommand(file, None, settings)
     devices = machine_profile.detect().devices
-    target = header.read(Path(file))
+    target = reader.read(Path(file))
     calculated = shapes.estimate_pair(command, target, None, devices)
     buffers = probe.count_buffers(command, target)
     counted = shapes.replace_counted(calculated, command, (target, None), buffers)

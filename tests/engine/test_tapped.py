@@ -16,7 +16,7 @@ from localspec import launch
 from localspec.engine.llama import BlockHeadContext
 from localspec.errors import IncompatiblePairError, ModelFileError
 from localspec.models import pair_compatibility
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.protocol.wire import SamplingParams
 from tests import beside, heads, tapped
 from tests.engine.freshness import check_rows
@@ -63,7 +63,7 @@ def target(request: pytest.FixtureRequest, folder: Path) -> Iterator[Path]:
 
 def head_of(target: Path, kind: str) -> Model:
     """With random weights, from the first layers to the last."""
-    facts = header.read(target)
+    facts = reader.read(target)
     model = KINDS[kind](n_embd=facts.n_embd, of=facts.n_embd)
     model.keys["target_layers"] = [1, facts.n_layer // 2, facts.n_layer - 1]
     return model
@@ -127,7 +127,7 @@ def whole(request: pytest.FixtureRequest, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def apart(whole: Path, folder: Path) -> tuple[Path, Path]:
     """The same, as a model without the layer and the layer's own file beside it."""
-    name = header.read(whole).architecture
+    name = reader.read(whole).architecture
     both = tapped.with_layer(tapped.target(name), PREDICTING)
     place = folder / f"apart-{name}"
     place.mkdir()
@@ -171,7 +171,7 @@ def test_such_a_layer_fits_its_own_model_alone(
     apart: tuple[Path, Path], folder: Path, whole: Path
 ) -> None:
     target, layer = apart
-    name = header.read(target).architecture
+    name = reader.read(target).architecture
     shorter = tapped.target(name)
     shorter.keys["block_count"] = 3
     shorter.tensors = {
@@ -185,5 +185,5 @@ def test_such_a_layer_fits_its_own_model_alone(
         with pytest.raises(IncompatiblePairError):
             launch.resolve_pair(str(path), str(layer))
     assert pair_compatibility.check_compatibility(
-        header.read(whole), header.read(layer), layer
+        reader.read(whole), reader.read(layer), layer
     ).is_compatible

@@ -25,7 +25,7 @@ from localspec.machine.device import Device
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.machine.rpc.wire import WorkerDevice, WorkerStatus
 from localspec.models import catalog
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.worker_address import WorkerAddress
 from tests import shapes
@@ -134,7 +134,7 @@ def test_exact_mode_is_refused_where_passes_of_different_widths_differ(zoo: Zoo)
         advisor("qwen3-4b+qwen3-0.6b", machine()).advise(
             SettingsRequest(LoadCommand("target", None, without), exact=True)
         )
-    narrow = shapes.advisor(header.read(zoo["target"]), None, machine())
+    narrow = shapes.advisor(reader.read(zoo["target"]), None, machine())
     with pytest.raises(UsageError, match="keys in q8_0"):
         narrow.advise(request(draft=False, exact=True))
 

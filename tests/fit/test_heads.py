@@ -18,7 +18,7 @@ from localspec.fit.speed_estimate import UseCase
 from localspec.machine import probe
 from localspec.machine.memory_by_device import HOST, MemoryEstimate
 from localspec.machine.probe import ProbeError
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import beside, heads, headshapes, shapes
@@ -91,7 +91,7 @@ def test_real_passes_take_what_was_counted(folder: Path, kind: str) -> None:
     paths = tiny(folder, kind)
     settings = replace(SETTINGS, n_ubatch=32)
     _, found = counted(
-        load_command(paths, settings), (header.read(paths[0]), header.read(paths[1]))
+        load_command(paths, settings), (reader.read(paths[0]), reader.read(paths[1]))
     )
     assert found.draft is not None
     pair = beside.opened(*paths, n_ubatch=32)
@@ -138,7 +138,7 @@ def test_an_odd_head_is_no_reason_to_die(folder: Path) -> None:
     target = heads.quantised(heads.deep()).write(folder / "odd-target.gguf")
     head = heads.quantised(heads.eagle3(layers=(1, 2, 40))).write(folder / "odd.gguf")
     with pytest.raises(ProbeError, match="layer 40"):
-        probe.count_buffers(load_command((target, head)), header.read(target), header.read(head))
+        probe.count_buffers(load_command((target, head)), reader.read(target), reader.read(head))
 
 
 def test_a_head_costs_what_it_takes() -> None:

@@ -10,7 +10,7 @@ from localspec.errors import LocalspecError
 from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.models.gguf import writer
-from localspec.models.gguf.header import parse
+from localspec.models.gguf.reader import parse
 from localspec.protocol.wire import LoadCommand
 from tests import synthetic_header
 from tests.families import FAMILIES

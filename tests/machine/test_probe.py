@@ -12,7 +12,7 @@ from localspec.machine import probe
 from localspec.machine.buffer_log import BufferLog
 from localspec.machine.memory_by_device import HOST, DeviceMemory
 from localspec.machine.probe import PairBuffers, ProbeError
-from localspec.models.gguf import header as headers
+from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import real_loads, shapes, synthetic_header
 from tests.families import FAMILIES, write_ghost
@@ -34,15 +34,15 @@ def load_command(path: Path, **settings: object) -> LoadCommand:
 
 def count(load: LoadCommand) -> PairBuffers:
     """Of local files."""
-    draft = headers.read_model(Path(load.draft)) if load.draft else None
-    return probe.count_buffers(load, headers.read_model(Path(load.target)), draft)
+    draft = reader.read_model(Path(load.draft)) if load.draft else None
+    return probe.count_buffers(load, reader.read_model(Path(load.target)), draft)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_load_takes_what_was_counted(folder: Path, name: str) -> None:
     """Weights, KV cache and compute buffers as printed by a load with data."""
     path = real(folder, name)
-    target = headers.read(path)
+    target = reader.read(path)
     loads = [load_command(path, n_gpu_layers=0, kv_type=kv_type) for kv_type in ("f16", "q8_0")]
     counts = probe.count_each([(load, (target, None)) for load in loads])
     for load, counted in zip(loads, counts, strict=True):
@@ -71,7 +71,7 @@ def test_a_sliding_window_keeps_no_more_than_it_needs(folder: Path) -> None:
         load_command(path, n_ctx=n, swa_full=whole)
         for n, whole in ((4096, False), (8192, False), (8192, True))
     ]
-    counts = probe.count_each([(load, (headers.read(path), None)) for load in loads])
+    counts = probe.count_each([(load, (reader.read(path), None)) for load in loads])
     short, long, full = (counted.target.kv for counted in counts)
     assert long < 1.8 * short
     assert full > 2 * long
@@ -83,7 +83,7 @@ def test_a_recurrent_draft_is_not_used(zoo: Zoo) -> None:
 
 
 def test_a_split_model_is_one(folder: Path, tmp_path: Path) -> None:
-    whole = headers.read(real(folder, "llama"))
+    whole = reader.read(real(folder, "llama"))
     half = len(whole.tensors) // 2
     for number, tensors in enumerate((whole.tensors[:half], whole.tensors[half:])):
         keys = {"split.no": number, "split.count": 2, "split.tensors.count": len(whole.tensors)}

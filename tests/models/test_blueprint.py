@@ -15,7 +15,8 @@ from localspec.fit import catalog_shape
 from localspec.models import catalog
 from localspec.models.catalog import CatalogModel
 from localspec.models.catalog.shape import CatalogShape
-from localspec.models.gguf import header, writer
+from localspec.models.gguf import reader, writer
+from localspec.models.gguf.header import SplitInfo
 from localspec.models.gguf.parser import Value
 from tests import synthetic_header, tinygguf
 from tests.families import FAMILIES, write_ghost, write_real
@@ -97,8 +98,8 @@ def test_a_drawn_file_reads_back_as_it_was_drawn(tmp_path: Path) -> None:
     for name in FAMILIES:
         family = FAMILIES[name]
         drawn = write_ghost(family.full, family.quantisation, tmp_path / "x.gguf")
-        assert header.read(tmp_path / "x.gguf") == drawn
-        assert writer.serialize_header(header.read(tmp_path / "x.gguf")) != b""
+        assert reader.read(tmp_path / "x.gguf") == drawn
+        assert writer.serialize_header(reader.read(tmp_path / "x.gguf")) != b""
         assert not drawn.unsupported_reason
         assert drawn.quantization == family.quantisation
         assert all(t.offset % 32 == 0 for t in drawn.tensors)
@@ -108,10 +109,10 @@ def test_a_file_without_its_vocabulary(tmp_path: Path) -> None:
     """What was parsed of a real file is kept, and llama.cpp finds the same model."""
     for model in (tinygguf.llama(), tinygguf.sliding(), tinygguf.lfm2(), tinygguf.mamba2()):
         real = model.write(tmp_path / f"{model.arch}.gguf")
-        read = header.read(real)
+        read = reader.read(real)
         ghost = tmp_path / f"{model.arch}-ghost.gguf"
         write_ghost(read, "", ghost)
-        bare = header.read(ghost)
+        bare = reader.read(ghost)
         assert bare.tensors == read.tensors
         assert bare.tokenizer.n_tokens == read.tokenizer.n_tokens
         ours = {k: v for k, v in read.keys.items() if not k.startswith("tokenizer.")}
@@ -140,8 +141,8 @@ def test_a_part_keeps_the_kinds_that_llama_cpp_wants(tmp_path: Path) -> None:
     whole = synthetic_header.build(FAMILIES["llama"].small, "Q8_0")
     split: dict[str, Value] = {"split.no": 1, "split.count": 3, "split.tensors.count": 400}
     write_ghost(replace(whole, keys={**whole.keys, **split}), "", tmp_path / "part.gguf")
-    part = header.read(tmp_path / "part.gguf").split
-    assert part == header.SplitInfo(1, 3, 400)
+    part = reader.read(tmp_path / "part.gguf").split
+    assert part == SplitInfo(1, 3, 400)
 
 
 def test_keys_of_every_kind_come_through(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_keys_of_every_kind_come_through(tmp_path: Path) -> None:
         offset += tensor.n_bytes + -tensor.n_bytes % 64
     changed = replace(whole, keys={**whole.keys, **odd}, tensors=tuple(placed))
     write_ghost(changed, "", tmp_path / "x.gguf")
-    read = header.read(tmp_path / "x.gguf")
+    read = reader.read(tmp_path / "x.gguf")
     assert read.keys == changed.keys
     assert read.name == "A näme"
     assert read.data_offset % 64 == 0

@@ -13,7 +13,8 @@ import pytest
 
 from localspec.errors import ModelFileError
 from localspec.models import pair_compatibility
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
+from localspec.models.gguf.header import Header
 from tests.models import gguffile
 from tests.models.gguffile import STRING, U32, File, Tensor
 
@@ -55,10 +56,10 @@ def spoiled(rng: random.Random, whole: bytes) -> bytes:
     return bytes(data[: rng.randrange(len(data) + 1)] if rng.random() < 0.1 else data)
 
 
-def answer(data: bytes, known: header.Header) -> str:
+def answer(data: bytes, known: Header) -> str:
     """What becomes of a file; anything else than these is an error of ours."""
     try:
-        found = header.parse(data, len(data), "m.gguf")
+        found = reader.parse(data, len(data), "m.gguf")
     except ModelFileError as error:
         assert error.message.isprintable()
         assert len(error.message) < 400
@@ -73,7 +74,7 @@ def answer(data: bytes, known: header.Header) -> str:
 
 def fuzz(count: int, seed: int) -> None:
     wholes = originals()
-    known = header.parse(wholes[0], len(wholes[0]))
+    known = reader.parse(wholes[0], len(wholes[0]))
     answers: Counter[str] = Counter()
     slowest = 0.0
     tracemalloc.start()
@@ -108,6 +109,6 @@ def test_a_short_file_that_claims_to_be_long() -> None:
         rng = random.Random(f"range/{number}")
         data = spoiled(rng, rng.choice(wholes))
         with suppress(ModelFileError):
-            header.parse(data, 10**12)
+            reader.parse(data, 10**12)
     assert tracemalloc.get_traced_memory()[1] < 50 * MIB
     tracemalloc.stop()

@@ -12,7 +12,7 @@ import pytest
 from localspec import launch
 from localspec.errors import IncompatiblePairError, ModelFileError
 from localspec.models import draft_heads, pair_compatibility
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from tests import heads as made
 from tests.tinygguf import WORDS, Model
 from tests.zoo import Zoo
@@ -197,7 +197,7 @@ def test_what_is_wrong_is_named(zoo: Zoo, tmp_path: Path, name: str) -> None:
     make, rule, words = WRONG[name]
     path = make().write(tmp_path / "wrong.gguf")
     verdict = pair_compatibility.check_compatibility(
-        header.read(zoo["deep"]), header.read(path), path
+        reader.read(zoo["deep"]), reader.read(path), path
     )
     assert not verdict.is_compatible
     assert verdict.rule == rule
@@ -219,9 +219,9 @@ def test_a_target_without_taps_is_refused(zoo: Zoo) -> None:
 
 
 def test_kinds(zoo: Zoo) -> None:
-    kinds = {name: draft_heads.file_draft_kind(header.read(zoo[name])) for name in (*KINDS, "deep")}
+    kinds = {name: draft_heads.file_draft_kind(reader.read(zoo[name])) for name in (*KINDS, "deep")}
     assert kinds == {"eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark", "deep": "model"}
-    assert all(draft_heads.target_layers(header.read(zoo[name])) == made.TAPS for name in KINDS)
+    assert all(draft_heads.target_layers(reader.read(zoo[name])) == made.TAPS for name in KINDS)
 
 
 def test_a_layer_that_guesses_is_none_to_be_read(zoo: Zoo, tmp_path: Path) -> None:
@@ -264,11 +264,11 @@ def test_the_form_of_blocks(
 ) -> None:
     """A missing key is as llama.cpp takes it; a confidence without its matrix is none."""
     path = _block(change, markov=True).write(tmp_path / "dspark.gguf")
-    assert draft_heads.read_block_format(header.read(path)) == wanted
+    assert draft_heads.read_block_format(reader.read(path)) == wanted
 
 
 def test_blocks_without_markov_matrices_leave_their_first_row_out(zoo: Zoo) -> None:
-    assert draft_heads.read_block_format(header.read(zoo["dflash"])) == draft_heads.BlockFormat(
+    assert draft_heads.read_block_format(reader.read(zoo["dflash"])) == draft_heads.BlockFormat(
         6, 1, False, False
     )
 
@@ -282,10 +282,10 @@ def test_a_window_that_no_layer_has(tmp_path: Path, make: Callable[[], Model]) -
         model.keys["attention.sliding_window_pattern"] = pattern
         path = model.write(tmp_path / "windows.gguf")
         if sound:
-            header.check_loadable(path)
+            reader.check_loadable(path)
         else:
             with pytest.raises(ModelFileError, match="sliding_window_pattern is set for no layer"):
-                header.check_loadable(path)
+                reader.check_loadable(path)
 
 
 def test_a_head_that_lies_beside_its_target_is_found(zoo: Zoo, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFReader
 
 from localspec.errors import UsageError
-from localspec.models.gguf import header, layer_subset
+from localspec.models.gguf import layer_subset, reader
 from tests import tinygguf
 from tests.cli.command import localspec
 from tests.tinygguf import Model, Shape
@@ -88,7 +88,7 @@ def test_it_is_the_model_that_has_only_these_layers(name: str, tmp_path: Path) -
     size = layer_subset.copy_layers(source, tmp_path / "copy.gguf", kept)
     assert contents(tmp_path / "copy.gguf") == contents(expected)
     assert size == (tmp_path / "copy.gguf").stat().st_size
-    header.check_loadable(tmp_path / "copy.gguf")
+    reader.check_loadable(tmp_path / "copy.gguf")
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -98,18 +98,18 @@ def test_a_layer_keeps_its_kind_of_attention(zoo: Zoo, tmp_path: Path) -> None:
     copy = tmp_path / "copy.gguf"
     layer_subset.copy_layers(zoo["sliding"], copy, [1], swa_layers)
     pattern = "gemma3.attention.sliding_window_pattern"
-    assert header.read(copy).keys[pattern] == (False,)
+    assert reader.read(copy).keys[pattern] == (False,)
     layer_subset.copy_layers(zoo["sliding"], tmp_path / "first.gguf", [0], swa_layers)
-    assert header.read(tmp_path / "first.gguf").keys[pattern] == (True,)
+    assert reader.read(tmp_path / "first.gguf").keys[pattern] == (True,)
 
 
 def test_layers_that_predict_are_left_out(zoo: Zoo, tmp_path: Path) -> None:
-    before = header.read(zoo["mimo"])
+    before = reader.read(zoo["mimo"])
     n = before.n_layer - before.hparam("nextn_predict_layers")
     assert before.hparam("nextn_predict_layers")
     copy = tmp_path / "copy.gguf"
     layer_subset.copy_layers(zoo["mimo"], copy, [0])
-    after = header.read(copy)
+    after = reader.read(copy)
     assert (after.n_layer, after.hparam("nextn_predict_layers")) == (1, 0)
     assert not any("nextn" in name for name in after.tensors_by_name)
     with pytest.raises(UsageError, match=f"no layer {n}"):
@@ -128,7 +128,7 @@ def test_the_command_makes_a_draft_that_drafts(tmp_path: Path) -> None:
     done = localspec("make-draft", source, "--out", draft, "--json")
     assert (done.code, done.document["layers"], done.document["of"]) == (0, [0, 1, 2, 3], 6)
     assert localspec("make-draft", source, "--keep", "0-1,5, 3", "--out", middle).code == 0
-    assert header.read(middle).n_layer == 4
+    assert reader.read(middle).n_layer == 4
     asked = ("-p", "the one", "--raw", "--max-tokens", "12", "--temperature", "0", "--json")
     plain = localspec("run", source, "--draft", "none", "--spec", "off", *asked).document
     for path in (draft, middle):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from localspec.models import pair_compatibility
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tokenizer import TokenTexts
 from tests.models import gguffile
@@ -129,7 +129,7 @@ def test_texts_of_a_hostile_vocabulary_are_shown_clean() -> None:
 
 def parsed(file: File) -> Header:
     data = file.data()
-    return header.parse(data, len(data))
+    return reader.parse(data, len(data))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def parsed(file: File) -> Header:
     ],
 )
 def test_two_files(zoo: Zoo, target: str, draft: str, rule: str, token: int | None) -> None:
-    a, b = (header.read(zoo[name]).tokenizer for name in (target, draft))
+    a, b = (reader.read(zoo[name]).tokenizer for name in (target, draft))
     verdict = pair_compatibility.check_vocabularies(a, b)
     assert (verdict.rule, verdict.token) == (rule, token)
     assert verdict.is_compatible == (rule == "same-vocabulary" or draft == "padded")

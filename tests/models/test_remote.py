@@ -22,7 +22,7 @@ from localspec.errors import (
     NotFoundError,
     UsageError,
 )
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.models.hub.client import HubClient, HubSearchResult, RepoInfo
 from localspec.models.reference import RepoFile
 from tests.downloads import DATA, FILE, MIB, QUICK, REPO, SHA256, Desk
@@ -151,7 +151,7 @@ def vocabulary(path: Path, n_tokens: int, tail: int = 0) -> bytes:
 def test_a_header_is_the_same_from_afar(n_tokens: int, desk: Desk, tmp_path: Path) -> None:
     data = vocabulary(tmp_path / "v.gguf", n_tokens, 24 * MIB)
     desk.hub.add(REPO, "v.gguf", data)
-    near, far = header.read(tmp_path / "v.gguf"), desk.client.read_header(REPO, "main", "v.gguf")
+    near, far = reader.read(tmp_path / "v.gguf"), desk.client.read_header(REPO, "main", "v.gguf")
     assert far.size == len(data)
     assert far.header_bytes == near.header_bytes
     assert far.tokenizer.fingerprint == near.tokenizer.fingerprint

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models.gguf import architectures, header, tokenizer
+from localspec.models.gguf import architectures, reader, tokenizer
 from localspec.models.gguf.tokenizer import NULL_TOKEN, TokenizerMetadata
 from tests.models import gguffile
 from tests.models.gguffile import BOOL, STRING, U32, WORDS, File
@@ -15,7 +15,7 @@ from tests.models.gguffile import BOOL, STRING, U32, WORDS, File
 
 def read(file: File) -> TokenizerMetadata:
     data = file.data()
-    return header.parse(data, len(data)).tokenizer
+    return reader.parse(data, len(data)).tokenizer
 
 
 SILENT = [

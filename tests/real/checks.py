@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.models.chat_template import jinja_render
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.protocol.wire import ChatMessage
 from tests.real import chats
 from tests.sessions import loaded
@@ -21,7 +21,7 @@ MIN_ACCEPTED = 0.1
 
 def check_template(path: Path) -> None:
     """The file's template gives the bytes that transformers gives."""
-    facts = header.read(path)
+    facts = reader.read(path)
     recorded: dict[str, Any] = json.loads(RENDERED.read_text("utf-8"))
     for case in recorded["models"]["smollm2"]:
         messages = [ChatMessage(**message) for message in case["messages"]]
@@ -31,7 +31,7 @@ def check_template(path: Path) -> None:
 
 def check_end_token(path: Path) -> None:
     """The file's end token is the template's, and an answer ends with it, unseen."""
-    facts = header.read(path)
+    facts = reader.read(path)
     assert facts.tokenizer.eos == END_TOKEN
     assert facts.tokenizer.token_text(END_TOKEN) == END_TEXT
     with loaded(path) as session:

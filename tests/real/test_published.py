@@ -13,7 +13,7 @@ import pytest
 
 from localspec.machine import probe
 from localspec.machine.memory_by_device import HOST
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.protocol.wire import LoadCommand
 from localspec.worker.engine_process import EngineProcess
 from tests import shapes
@@ -94,7 +94,7 @@ def test_memory_is_what_was_foretold(
     """By llama.cpp's count; without it, within the error of the estimate."""
     path: Path = request.getfixturevalue(fixture)
     load = LoadCommand(str(path), str(head) if with_head else None, ROOMY, ROOMY)
-    target, draft = header.read(path), header.read(head) if with_head else None
+    target, draft = reader.read(path), reader.read(head) if with_head else None
     estimate = shapes.estimate_pair(load, target, draft, [])
     buffers = probe.count_buffers(load, target, draft)
     counted = shapes.replace_counted(estimate, load, (target, draft), buffers)

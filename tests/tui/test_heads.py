@@ -17,7 +17,7 @@ from localspec.fit.pair_shapes import PairShapes
 from localspec.launch import recent_pairs
 from localspec.models import catalog
 from localspec.models.catalog import CatalogPair
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.protocol.events import Round, RoundTimes, Token
 from localspec.tui import home_rows
 from localspec.tui.app_options import AppOptions
@@ -51,7 +51,7 @@ def stock(folder: Path, **more: Any) -> WizardServices:
 
 def of_the_hub(target: str, head: str, zoo: Zoo) -> PairShapes:
     """Headers of target and head with the same vocabulary."""
-    words = header.read(zoo["target"]).tokenizer
+    words = reader.read(zoo["target"]).tokenizer
     drawn = headshapes.of_target(target), headshapes.header(head)
     parts = [replace(one, tokenizer=words) for one in drawn]
     members = [pair_shapes.member(one.name or "qwen3-8b", "hub", one) for one in parts]

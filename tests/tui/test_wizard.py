@@ -24,7 +24,7 @@ from localspec.launch import ResolvedPair
 from localspec.machine.memory_by_device import DeviceMemory
 from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogPair
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.models.local_files.local_model import LocalModel
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
@@ -314,7 +314,7 @@ async def test_headers_refine_what_the_catalogue_estimated(tmp_path: Path, zoo: 
 
     def read_headers(pair: CatalogPair) -> PairShapes | None:
         gate.wait(20)
-        about = header.read(zoo["chatty"])
+        about = reader.read(zoo["chatty"])
         part = pair_shapes.member("chatty", "file", about, zoo["chatty"])
         return PairShapes(part, part) if pair.draft else None
 
@@ -329,7 +329,7 @@ async def test_headers_refine_what_the_catalogue_estimated(tmp_path: Path, zoo: 
 @pytest.mark.asyncio
 async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo) -> None:
     asked: list[FitReport] = []
-    part = pair_shapes.member("chatty", "file", header.read(zoo["chatty"]), zoo["chatty"])
+    part = pair_shapes.member("chatty", "file", reader.read(zoo["chatty"]), zoo["chatty"])
 
     def confirm(
         fit: FitReport, found: PairShapes, place: MachineProfile, use: UseCase
@@ -354,7 +354,7 @@ async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo)
 async def test_a_pair_whose_vocabularies_differ_says_so(tmp_path: Path, zoo: Zoo) -> None:
     def read_headers(_: CatalogPair) -> PairShapes:
         names = ("target", "renamed")
-        parts = [pair_shapes.member(n, "hub", header.read(zoo[n])) for n in names]
+        parts = [pair_shapes.member(n, "hub", reader.read(zoo[n])) for n in names]
         return pair_shapes.join(*parts)
 
     async with shown(wizards.stock(tmp_path, read_headers=read_headers), "1", "enter") as wizard:
@@ -502,7 +502,7 @@ def test_prices_are_made_once_and_again_when_headers_come(stock: WizardServices,
     one = Candidate(pair, 1)
     first = prices.estimate(one, PLACE, "chat", what)
     assert first.fit is not None and prices.estimate(one, PLACE, "chat", what).fit is first.fit
-    part = pair_shapes.member("chatty", "file", header.read_model(zoo["chatty"]))
+    part = pair_shapes.member("chatty", "file", reader.read_model(zoo["chatty"]))
     prices.use_headers(pair, PairShapes(part, part))
     second = prices.estimate(one, PLACE, "chat", what)
     assert second.fit is not None and second.fit.total < first.fit.total

@@ -11,12 +11,10 @@ from typing import BinaryIO
 
 from localspec.errors import StorageError, UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models.gguf import header as gguf_header
-from localspec.models.gguf import parser
+from localspec.models.gguf import parser, reader, writer
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import ARRAY, BOOL, STRING, GgufByteStream, GgufContents
 from localspec.models.gguf.tensors import TensorInfo
-from localspec.models.gguf.writer import alignment
 
 _LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(.+)")
 _NOT_PER_LAYER = ("rope.dimension_sections", "target_layers")
@@ -74,7 +72,7 @@ def copy_layers(
     llama.cpp derives it from the layer's number if the file does not say. Keys keep their types
     and tensors their bytes. Raises UsageError if the model's layers cannot be renumbered.
     """
-    header = gguf_header.read(source)
+    header = reader.read(source)
     _check_layers(header, source.name, layers)
     with source.open("rb") as file:
         data = file.read(header.header_bytes)
@@ -113,15 +111,12 @@ def _check_layers(header: Header, name: str, layers: Sequence[int]) -> None:
 
 def _serialize_header(copy: _Copy, contents: GgufContents, data: bytes) -> bytes:
     entries = list(_key_entries(copy, contents, data))
-    tensors, multiple = copy.tensors, alignment(copy.header)
-    parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(entries)), *entries]
-    offset = 0
+    tensors, multiple = copy.tensors, writer.alignment(copy.header)
+    moved, offset = list[TensorInfo](), 0
     for name, tensor in tensors:
-        n, raw = len(tensor.shape), name.encode()
-        place = struct.pack(f"<I{n}QIQ", n, *tensor.shape, tensor.type, offset)
-        parts += [struct.pack("<Q", len(raw)), raw, place]
+        moved.append(tensor._replace(name=name, offset=offset))
         offset += tensor.n_bytes + -tensor.n_bytes % multiple
-    serialized = b"".join(parts)
+    serialized = writer.serialize(entries, moved)
     return serialized + bytes(-len(serialized) % multiple)
 
 
@@ -140,7 +135,7 @@ def _key_entries(copy: _Copy, contents: GgufContents, data: bytes) -> Iterator[b
         entry = data[start:end]
         array = contents.arrays.get(key)
         if key in new_numbers and array is None:
-            width = len(entry) - _value_offset(entry)
+            width = len(entry) - (8 + len(key.encode()) + 4)  # of the value, after key and type
             yield entry[:-width] + new_numbers[key].to_bytes(width, "little")
         elif key == pattern and array is None and copy.swa_layers:
             continue  # a period; the pattern follows below
@@ -160,15 +155,9 @@ def _key_entries(copy: _Copy, contents: GgufContents, data: bytes) -> Iterator[b
         yield _array_entry(pattern, BOOL, [bytes([copy.swa_layers[i]]) for i in copy.layers])
 
 
-def _value_offset(entry: bytes) -> int:
-    """Where the value of a scalar's entry begins: after the key's length, the key and the type."""
-    return 8 + int.from_bytes(entry[:8], "little") + 4
-
-
 def _array_entry(key: str, element_type: int, values: Sequence[bytes]) -> bytes:
-    raw = key.encode()
     about = struct.pack("<IIQ", ARRAY, element_type, len(values))
-    return b"".join((struct.pack("<Q", len(raw)), raw, about, *values))
+    return b"".join((writer.pack_string(key), about, *values))
 
 
 def _copy_data(file: BinaryIO, out: BinaryIO, header: Header, tensor: TensorInfo) -> None:
@@ -180,4 +169,4 @@ def _copy_data(file: BinaryIO, out: BinaryIO, header: Header, tensor: TensorInfo
             raise OSError(0, "the source file became shorter")
         out.write(chunk)
         left -= len(chunk)
-    out.write(bytes(-tensor.n_bytes % alignment(header)))
+    out.write(bytes(-tensor.n_bytes % writer.alignment(header)))

@@ -6,10 +6,8 @@ Every length is checked before it is used.  llama.cpp's own parser is ggml/src/g
 from __future__ import annotations
 
 import struct
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import field
-from itertools import accumulate
 
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
@@ -109,13 +107,6 @@ class GgufByteStream:
             self._read_until(self.position)
         return start
 
-    def peek(self, n: int) -> bytes:
-        """The next `n` bytes or fewer, without advancing."""
-        end = min(self.position + n, self._size, MAX_HEADER_BYTES)
-        if self._read_more is not None and end > len(self._data):
-            self._read_until(end)
-        return bytes(self._data[self.position : end])
-
     def slice(self, start: int, end: int) -> bytes:
         return bytes(self._data[start:end])
 
@@ -133,6 +124,25 @@ class GgufByteStream:
             raise InvalidGgufError(f"has a damaged header: {description} of {size:,} bytes")
         start = self.advance(size)
         return self.slice(start, start + size)
+
+    def read_strings(self, count: int, *, keep: bool) -> list[bytes]:
+        """An array of texts; without `keep` they are skipped."""
+        strings: list[bytes] = []
+        data, position, n_read = self._data, self.position, len(self._data)
+        unpack = _U64.unpack_from
+        for _ in range(count):  # a vocabulary has 250,000: no calls
+            start = position + 8
+            if start > n_read:
+                self._read_until(start)
+                n_read = len(data)
+            position = start + unpack(data, position)[0]
+            if position > n_read:
+                self._read_until(position)
+                n_read = len(data)
+            if keep:
+                strings.append(bytes(data[start:position]))
+        self.position = position
+        return strings
 
     def _read_until(self, end: int) -> None:
         if end > self._size:
@@ -199,8 +209,12 @@ def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> Non
         detail = f"the array {key[:80]!r} of type {type_} has {count:,} elements"
         raise InvalidGgufError(f"has a damaged header: {detail}")
     if type_ == STRING:
-        _read_string_array(source, contents, key, count)
+        strings = source.read_strings(count, keep=key == _TOKENS_KEY or count <= _SHORT_ARRAY)
         contents.arrays[key] = GgufArray(type_, count)
+        if key == _TOKENS_KEY:
+            contents.tokens = strings
+        if count <= _SHORT_ARRAY:
+            contents.keys[key] = tuple(text.decode("utf-8", "replace") for text in strings)
         return
     struct_ = _SCALAR_STRUCTS[type_]
     start = source.advance(count * struct_.size)
@@ -212,23 +226,6 @@ def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> Non
     contents.arrays[key] = GgufArray(type_, count, data)
     if count <= _SHORT_ARRAY:
         contents.keys[key] = tuple(value for (value,) in struct_.iter_unpack(data))
-
-
-def _read_string_array(
-    source: GgufByteStream, contents: GgufContents, key: str, count: int
-) -> None:
-    """Keeps the vocabulary and short arrays; skips others, such as merges."""
-    strings: list[bytes] | None = None
-    if key == _TOKENS_KEY:
-        strings = contents.tokens
-    elif count <= _SHORT_ARRAY:
-        strings = []
-    try:
-        read_strings(source, count, MAX_HEADER_BYTES, strings)
-    except ValueError as error:
-        raise InvalidGgufError(f"has a damaged header: {key[:80]!r} holds {error}") from None
-    if strings is not None and count <= _SHORT_ARRAY:
-        contents.keys[key] = tuple(text.decode("utf-8", "replace") for text in strings)
 
 
 def _read_alignment(contents: GgufContents) -> int:
@@ -278,88 +275,3 @@ def _read_tensor(source: GgufByteStream) -> TensorInfo:
 
 def _align(n: int, alignment: int) -> int:
     return -(-n // alignment) * alignment
-
-
-# Long arrays of strings are read in windows: a window is split at the zero bytes of the 64-bit
-# lengths, at C speed.  Strings for which this is not certain are read one by one.
-
-_ZEROS = bytes(7)
-_WINDOW_BYTES = 65_536
-_GOOD_WINDOW_STRINGS = 64
-"""A window that gave at least this many strings was worth splitting."""
-_FALLBACK_STRINGS = 4096
-"""Strings to read one by one after another window: bounds the time lost on bad windows."""
-_LENGTH_PLUS_ONE = bytes([*range(1, 256), 0])
-"""Maps a string's length to that of its part, which includes one byte of the next length.  A string
-of 255 bytes never matches and is read singly."""
-
-
-@dataclass(frozen=True, slots=True)
-class StringArray:
-    """Strings in one block of bytes, with the end offset of each."""
-
-    joined: bytes
-    ends: array[int]
-
-    @classmethod
-    def from_list(cls, texts: Sequence[bytes]) -> StringArray:
-        return cls(b"".join(texts), array("I", accumulate(map(len, texts))))
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __getitem__(self, i: int) -> bytes:
-        return self.joined[self.ends[i - 1] if i else 0 : self.ends[i]]
-
-
-def read_strings(
-    source: GgufByteStream, count: int, max_bytes: int, strings: list[bytes] | None
-) -> None:
-    """Read `count` strings and append them to `strings`, or skip them if it is None.
-
-    Raises ValueError for a string of more than `max_bytes`.
-    """
-    n_left = count
-    while n_left:
-        parts = source.peek(_WINDOW_BYTES).split(_ZEROS)
-        lengths = _verified_lengths(parts)[:n_left]
-        if strings is not None:
-            strings += [part[:-1] for part in parts[1 : len(lengths) + 1]]
-        source.advance(8 * len(lengths) + sum(lengths))
-        n_left -= len(lengths)
-        n_single = 1 if len(lengths) >= _GOOD_WINDOW_STRINGS else _FALLBACK_STRINGS
-        for _ in range(min(n_left, n_single)):
-            size = _U64.unpack(source.slice(start := source.advance(8), start + 8))[0]
-            if size > max_bytes:
-                raise ValueError(f"a text of {size:,} bytes")
-            start = source.advance(size)
-            if strings is not None:
-                strings.append(source.slice(start, start + size))
-            n_left -= 1
-
-
-def _verified_lengths(parts: list[bytes]) -> bytes:
-    """The lengths of the complete strings at the start of a window, as far as they are certain.
-
-    The first part is the low byte of the first string's length.  Each other part is a string
-    followed by the low byte of the next one's length.  The last part may be cut off.
-    """
-    if len(parts) < 3 or len(parts[0]) != 1:
-        return b""
-    try:
-        last_bytes = bytes([part[-1] for part in parts[:-1]])
-        sizes = bytes(map(len, parts[1:-1]))
-    except (IndexError, ValueError):  # an empty or a long string: nothing is certain after it
-        parts = parts[: _first_unusual_part(parts) + 1]
-        last_bytes = bytes([part[-1] for part in parts[:-1]])
-        sizes = bytes(map(len, parts[1:-1]))
-    lengths = last_bytes[: len(sizes)]
-    expected_sizes = lengths.translate(_LENGTH_PLUS_ONE)
-    if sizes == expected_sizes:
-        return lengths
-    mismatches = (i for i, (a, b) in enumerate(zip(sizes, expected_sizes, strict=True)) if a != b)
-    return lengths[: next(mismatches)]
-
-
-def _first_unusual_part(parts: list[bytes]) -> int:
-    return next(i for i, part in enumerate(parts) if not 0 < len(part) < 256)

@@ -14,7 +14,7 @@ from dataclasses import field
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import parser as gguf
 from localspec.models.gguf.architectures import name_set
-from localspec.models.gguf.parser import GgufContents, InvalidGgufError, StringArray
+from localspec.models.gguf.parser import GgufContents, InvalidGgufError
 from localspec.sanitize import sanitize
 
 NONE, SPM, BPE, WPM, UGM, RWKV, PLAMO2, TEST = range(8)
@@ -106,12 +106,9 @@ _DNA_MARKER = b"\xee\x80\x80"
 
 @dataclass(frozen=True, slots=True)
 class TokenTexts:
-    texts: StringArray
+    texts: Sequence[bytes]
     types: Sequence[int] = ()
     """llama.cpp's type of each token; empty if the file does not say."""
-
-
-_NO_TEXTS = TokenTexts(StringArray.from_list(()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +128,7 @@ class TokenizerMetadata:
     fingerprint: str = ""
     """SHA-256 of all texts and types: vocabularies with equal fingerprints are equal."""
     read_texts: Callable[[], TokenTexts] = field(
-        default=lambda: _NO_TEXTS, repr=False, compare=False
+        default=lambda: TokenTexts(()), repr=False, compare=False
     )
     """From the file, if the header was cached: its errors are those of `header.read`."""
 
@@ -166,9 +163,17 @@ def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetada
         raise InvalidGgufError(_describe_duplicate(texts))
     ids_by_text = {text: texts.index(text) for text in distinct & _RECOGNIZED_TEXTS}
     special = _read_special_ids(contents, defaults, pre, ids_by_text, len(texts))
-    if model == "hybriddna":
-        texts = _strip_dna_marker(texts)
-    token_texts = TokenTexts(StringArray.from_list(texts), _read_token_types(contents, len(texts)))
+    if model == "hybriddna":  # its words have a suffix that tells them from other tokens
+        first = texts.index(b"<oov>") + 1 if b"<oov>" in texts else len(texts)
+        words = (text.removesuffix(_DNA_MARKER) or text for text in texts[first:])
+        texts = [*texts[:first], *words]
+    type_data = contents.arrays.get("tokenizer.ggml.token_type", gguf.GgufArray(gguf.INT32, 0)).data
+    types = array("i", type_data[: 4 * len(texts)])
+    if sys.byteorder == "big":
+        types.byteswap()
+    token_texts = TokenTexts(texts, types)
+    import hashlib  # noqa: PLC0415  loads OpenSSL, which the engine has no use for
+
     return TokenizerMetadata(
         kind=defaults.kind,
         model=model,
@@ -178,19 +183,9 @@ def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetada
         add_eos=_read_add_token(contents, "eos", defaults, pre),
         special_ids=special,
         eog_ids=_find_eog_ids(special, ids_by_text),
-        fingerprint=_fingerprint(token_texts.texts, contents),
+        fingerprint=hashlib.sha256(b"\0".join([*texts, b"", type_data])).hexdigest(),
         read_texts=lambda: token_texts,
     )
-
-
-def _read_token_types(contents: GgufContents, n_tokens: int) -> Sequence[int]:
-    data = contents.arrays.get("tokenizer.ggml.token_type")
-    if data is None:
-        return ()
-    types = array("i", data.data[: 4 * n_tokens])
-    if sys.byteorder == "big":
-        types.byteswap()
-    return types
 
 
 def _get_string(contents: GgufContents, name: str, default: str) -> str:
@@ -296,24 +291,3 @@ def _find_eog_ids(special: Mapping[str, int], ids_by_text: Mapping[bytes, int]) 
     if b"<|tool_response>" in eog_texts and b"</s>" in eog_texts:
         eog_ids.discard(ids_by_text[b"</s>"])
     return frozenset(eog_ids)
-
-
-def _strip_dna_marker(texts: Sequence[bytes]) -> Sequence[bytes]:
-    """In the file, DNA words have a suffix that distinguishes them from other tokens."""
-    first = texts.index(b"<oov>") + 1 if b"<oov>" in texts else len(texts)
-    cut = (text.removesuffix(_DNA_MARKER) or text for text in texts[first:])
-    return [*texts[:first], *cut]
-
-
-def _fingerprint(texts: StringArray, contents: GgufContents) -> str:
-    types = contents.arrays.get("tokenizer.ggml.token_type")
-    ends = texts.ends
-    if sys.byteorder == "big":
-        ends = ends[:]
-        ends.byteswap()
-    import hashlib  # noqa: PLC0415  loads OpenSSL, which the engine has no use for
-
-    digest = hashlib.sha256(texts.joined)
-    digest.update(ends.tobytes())
-    digest.update(types.data if types is not None else b"")
-    return digest.hexdigest()

@@ -8,15 +8,11 @@ gguf_get_val_u16 in ggml/src/gguf.cpp, and ggml_compute_forward_rms_norm in ggml
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from localspec.errors import ModelFileError
-from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import architectures
+from localspec.models.gguf.header import Header, SplitInfo
 from localspec.models.gguf.parser import UINT16, GgufContents, InvalidGgufError, Value
-
-if TYPE_CHECKING:
-    from localspec.models.gguf.header import Header
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
@@ -40,17 +36,6 @@ _PER_LAYER_SLIDING_WINDOW = (
 """Architectures with a sliding window flag per layer; at least one must be set."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitInfo:
-    """Which split of a model a file is."""
-
-    number: int
-    """Counted from 0."""
-    count: int
-    n_tensors: int
-    """In all splits together."""
-
-
 def get_string(contents: GgufContents, key: str) -> str:
     """A text, or "" if the key is missing.  Raises InvalidGgufError for another type."""
     value = contents.keys.get(key, "")
@@ -68,7 +53,15 @@ def check_hparams(header: Header) -> None:
     if n_mtp_layers > header.hparam("block_count", n_mtp_layers):
         raise _bad_value("nextn_predict_layers", n_mtp_layers)
     _check_experts(header)
-    _check_sliding_window(header)
+    key = "attention.sliding_window_pattern"
+    layers = header.keys.get(f"{header.architecture}.{key}")
+    if (
+        header.architecture in _PER_LAYER_SLIDING_WINDOW
+        and header.hparam("attention.sliding_window") != 0
+        and isinstance(layers, tuple)
+        and not any(layers)
+    ):
+        raise _bad_value(key, "set for no layer")
     scaling = header.keys.get(f"{header.architecture}.rope.scaling.type", "none")
     if scaling not in ROPE_SCALINGS:
         raise _bad_value("rope.scaling.type", scaling)
@@ -119,15 +112,6 @@ def _check_experts(header: Header) -> None:
         raise _bad_value("expert_group_used_count", groups_used)
 
 
-def _check_sliding_window(header: Header) -> None:
-    key = "attention.sliding_window_pattern"
-    layers = header.keys.get(f"{header.architecture}.{key}")
-    has_window = header.hparam("attention.sliding_window") != 0
-    needs_layer = header.architecture in _PER_LAYER_SLIDING_WINDOW and has_window
-    if needs_layer and isinstance(layers, tuple) and not any(layers):
-        raise _bad_value(key, "set for no layer")
-
-
 def _bad_value(key: str, value: object) -> InvalidGgufError:
     return InvalidGgufError(f"has a damaged header: {key} is {str(value)[:80]}")
 
@@ -140,14 +124,11 @@ def check_first_bytes(name: str, first_bytes: bytes, size: int) -> None:
         if first_bytes.lower().startswith(magic.lower()):
             raise ModelFileError(f"{name} {description}.", "Use a .gguf file.")
     if not first_bytes.startswith(b"GGUF"):
-        kind = "a text file" if _is_text(first_bytes) else "not a GGUF file"
+        is_text = all(byte >= 32 or byte in b"\t\n\r\f" for byte in first_bytes)
+        kind = "a text file" if is_text else "not a GGUF file"
         raise ModelFileError(f"{name} is {kind}.", "Model files end in .gguf.")
     if len(first_bytes) < 24:
         raise ModelFileError(f"{name} is incomplete: {size} bytes.", _DOWNLOAD_HINT)
-
-
-def _is_text(first_bytes: bytes) -> bool:
-    return all(byte >= 32 or byte in b"\t\n\r\f" for byte in first_bytes)
 
 
 def check_generates_text(name: str, architecture: str, keys: Mapping[str, Value]) -> None:
@@ -167,15 +148,11 @@ def check_generates_text(name: str, architecture: str, keys: Mapping[str, Value]
     ):
         if architecture in names:
             raise ModelFileError(f"{name} {description}: {architecture}.", hint)
-    if architecture in architectures.ENCODERS or _is_embedding_model(architecture, keys):
+    # A text architecture may have been trained to embed or rank: by pooling or no causal mask.
+    pooling = keys.get(f"{architecture}.pooling_type", 0)
+    is_pooled = isinstance(pooling, int) and pooling > 0
+    is_causal = keys.get(f"{architecture}.attention.causal", True) is not False
+    is_head = architecture in architectures.DRAFT_HEADS
+    if architecture in architectures.ENCODERS or (not is_head and (is_pooled or not is_causal)):
         description = "is an embedding or reranker model and generates no text"
         raise ModelFileError(f"{name} {description}: {architecture}.", hint)
-
-
-def _is_embedding_model(architecture: str, keys: Mapping[str, Value]) -> bool:
-    """Whether a text architecture was trained to embed or rank: by pooling or no causal mask."""
-    if architecture in architectures.DRAFT_HEADS:
-        return False
-    pooling = keys.get(f"{architecture}.pooling_type", 0)
-    causal = keys.get(f"{architecture}.attention.causal", True)
-    return causal is False or (isinstance(pooling, int) and pooling > 0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import (
     ARRAY,
     BOOL,
@@ -19,9 +19,6 @@ from localspec.models.gguf.parser import (
     Value,
 )
 from localspec.models.gguf.tensors import TensorInfo
-
-if TYPE_CHECKING:
-    from localspec.models.gguf.header import Header
 
 _UINT64, _INT64 = 10, 11
 _STRUCT_FORMATS = {UINT16: "<H", UINT32: "<I", INT32: "<i", FLOAT32: "<f", BOOL: "<?"} | {
@@ -43,16 +40,24 @@ def serialize_header(header: Header) -> bytes:
 
 def serialize_unpadded(header: Header) -> bytes:
     """`serialize_header` without the padding before the data."""
-    keys = list(_keys_to_write(header))
-    parts = [b"GGUF", struct.pack("<IQQ", 3, len(header.tensors), len(keys))]
-    for key, value in keys:
-        parts += [_pack_string(key), _pack_value(value, _FIXED_KEY_TYPES.get(key))]
-    for tensor in header.tensors:
+    vocab = f"{header.architecture}.vocab_size"
+    keys = {
+        key: value
+        for key, value in header.keys.items()
+        if not key.startswith("tokenizer.") and key != vocab
+    } | {vocab: header.tokenizer.n_tokens, "tokenizer.ggml.model": "none"}
+    return serialize(
+        [pack_string(key) + _pack_value(key, keys[key]) for key in keys], header.tensors
+    )
+
+
+def serialize(entries: Sequence[bytes], tensors: Sequence[TensorInfo]) -> bytes:
+    """From each key with its value as bytes of a GGUF file, and the table of tensors."""
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(entries)), *entries]
+    for tensor in tensors:
         n = len(tensor.shape)
-        parts += [
-            _pack_string(tensor.name),
-            struct.pack(f"<I{n}QIQ", n, *tensor.shape, tensor.type, tensor.offset),
-        ]
+        place = struct.pack(f"<I{n}QIQ", n, *tensor.shape, tensor.type, tensor.offset)
+        parts += [pack_string(tensor.name), place]
     return b"".join(parts)
 
 
@@ -70,35 +75,23 @@ def alignment(header: Header) -> int:
     return value if isinstance(value, int) else 32
 
 
-def _keys_to_write(header: Header) -> Iterator[tuple[str, Value]]:
-    vocab = f"{header.architecture}.vocab_size"
-    for key, value in header.keys.items():
-        if not key.startswith("tokenizer.") and key != vocab:
-            yield key, value
-    yield vocab, header.tokenizer.n_tokens
-    yield "tokenizer.ggml.model", "none"
-
-
-def _pack_string(text: str) -> bytes:
+def pack_string(text: str) -> bytes:
     raw = text.encode("utf-8", "replace")
     return struct.pack("<Q", len(raw)) + raw
 
 
-def _pack_value(value: Value, value_type: int | None = None) -> bytes:
-    if not isinstance(value, tuple):
-        value_type = _infer_value_type([value]) if value_type is None else value_type
-        return struct.pack("<I", value_type) + _pack_scalar(value, value_type)
-    value_type = _infer_value_type(value)
-    elements = b"".join(_pack_scalar(element, value_type) for element in value)
-    return struct.pack("<IIQ", ARRAY, value_type, len(value)) + elements
-
-
-def _pack_scalar(value: Scalar, value_type: int) -> bytes:
-    return (
-        _pack_string(str(value))
+def _pack_value(key: str, value: Value) -> bytes:
+    values = value if isinstance(value, tuple) else (value,)
+    value_type = _FIXED_KEY_TYPES.get(key) or _infer_value_type(values)
+    packed = b"".join(
+        pack_string(str(each))
         if value_type == STRING
-        else struct.pack(_STRUCT_FORMATS[value_type], value)
+        else struct.pack(_STRUCT_FORMATS[value_type], each)
+        for each in values
     )
+    if isinstance(value, tuple):
+        return struct.pack("<IIQ", ARRAY, value_type, len(value)) + packed
+    return struct.pack("<I", value_type) + packed
 
 
 def _infer_value_type(values: Sequence[Scalar]) -> int:

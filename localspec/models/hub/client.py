@@ -197,7 +197,7 @@ class HubClient:
         self, location: tuple[str, str, str], data: bytearray, cancel: CancelToken
     ) -> Header:
         """Parse while one body arrives; `data` keeps its bytes for a retry."""
-        from localspec.models.gguf import header  # noqa: PLC0415
+        from localspec.models.gguf import reader  # noqa: PLC0415
 
         end = len(data) + _HEADER_REQUEST_BYTES
         with self.open_stream(location, len(data), end, cancel) as stream:
@@ -215,7 +215,7 @@ class HubClient:
                 return bytes(data[start:end])
 
             first_bytes = read_more(0, min(64, stream.file_size))
-            return header.parse(first_bytes, stream.file_size, read_more=read_more)
+            return reader.parse(first_bytes, stream.file_size, read_more=read_more)
 
 
 def _configure_library() -> None:

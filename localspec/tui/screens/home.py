@@ -22,7 +22,7 @@ from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import catalog, resolver
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.sanitize import sanitize
 from localspec.tui import app_options, downloads, home_rows, saved_chats
 from localspec.tui.app_options import AppOptions
@@ -352,7 +352,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
                 choice = launch.with_detected_head(choice)
             launch.check_target(choice.target)
             if choice.draft is not None:
-                header.check_loadable(choice.draft)
+                reader.check_loadable(choice.draft)
         except LocalspecError as error:
             self._show_error(error)
             return None

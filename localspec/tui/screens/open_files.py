@@ -23,7 +23,7 @@ from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import draft_heads
-from localspec.models.gguf import header
+from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
@@ -183,7 +183,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             self._show_verdict(name, self._error_text(error), "$error")
             return False
         size = gib(file.stat().st_size)
-        kind = _KIND_LABELS[draft_heads.file_draft_kind(header.read(file))]
+        kind = _KIND_LABELS[draft_heads.file_draft_kind(reader.read(file))]
         self._show_verdict(name, f"{self._options.glyphs.check} {kind}, {size}", "$success")
         return True
 
@@ -222,8 +222,8 @@ def describe_fit(target: str, draft: str, machine_profile: MachineProfile) -> st
             ResolvedPair(Path(target), Path(draft) if draft else None)
         )
         pair = pair_shapes.from_headers(
-            header.read_model(choice.target),
-            header.read_model(choice.draft) if choice.draft else None,
+            reader.read_model(choice.target),
+            reader.read_model(choice.draft) if choice.draft else None,
         )
         draft_path = str(choice.draft) if choice.draft else None
         load = LoadCommand(target, draft_path, ContextSettings(workers=machine_profile.workers))

@@ -15,7 +15,7 @@ from localspec.engine.session import Session
 from localspec.engine.verifiers import make_verifier
 from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
 from localspec.models import pair_compatibility
-from localspec.models.gguf import header, token_bytes
+from localspec.models.gguf import reader, token_bytes
 from localspec.protocol.wire import ChatMessage, ContextSettings, GenerateCommand, SamplingParams
 from tests.crossed import DRAFT, TARGET, crossed, vocabulary
 from tests.engine import laws
@@ -37,7 +37,7 @@ TEXTS = (
 def spelled(path: Path) -> tuple[SpelledVocabulary, LlamaModel]:
     """A model's own vocabulary and tokenizer, by llama.cpp."""
     model = LlamaModel(path, ContextSettings(n_gpu_layers=0))
-    tokenizer = header.read(path).tokenizer
+    tokenizer = reader.read(path).tokenizer
     tokens = token_bytes.read_token_bytes(tokenizer)
     eog = tuple(sorted(tokenizer.eog_ids))
     return SpelledVocabulary(tokens, model.vocabulary.tokenize_plain, (), eog), model
@@ -227,7 +227,7 @@ def test_it_drafts_a_chat_by_its_own_template(zoo: Zoo) -> None:
 
 
 def test_the_rule_says_how_much_it_covers(zoo: Zoo) -> None:
-    target, draft = header.read(zoo["target"]), header.read(DEMO / "demo-draft.gguf")
+    target, draft = reader.read(zoo["target"]), reader.read(DEMO / "demo-draft.gguf")
     verdict = pair_compatibility.check_compatibility(target, draft)
     assert (verdict.verdict, verdict.rule) == ("cross-vocabulary", "vocabulary-type")
     same = token_bytes.estimate_coverage(target.tokenizer, target.tokenizer)

@@ -1,0 +1,250 @@
+"""Reads and checks the header of a model file before llama.cpp opens the file.
+
+A large vocabulary takes 0.15 s to read: headers are cached in the data folder, without its texts.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, fields
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from localspec.errors import ModelFileError, NotFoundError, StorageError
+from localspec.models.gguf import parser, tokenizer, validation, writer
+from localspec.models.gguf.header import Header, SplitInfo
+from localspec.models.gguf.parser import GgufByteStream, InvalidGgufError, UnsupportedGgufError
+from localspec.models.gguf.tensors import TensorInfo
+from localspec.models.gguf.tokenizer import TokenizerMetadata, TokenTexts
+from localspec.sanitize import sanitize
+
+_FIRST_READ_BYTES = 256 * 1024
+"""The first read; covers the header of a model with a small vocabulary."""
+_CACHE_FOLDER = "headers"
+_MAX_CACHE_FILES = 100
+_CACHE_FORMAT = 2
+"""Increase it when headers are validated differently."""
+_SPLIT_ENDING = "-{:05d}-of-{:05d}.gguf"
+_DOWNLOAD_HINT = "Download it again."
+_OTHER_FILE_HINT = (
+    "Use another file of this model (another quantisation or publisher), or a newer localspec."
+)
+
+
+def parse(
+    data: bytes,
+    size: int,
+    name: str = "The file",
+    *,
+    complete: bool = True,
+    read_more: Callable[[int, int], bytes] | None = None,
+) -> Header:
+    """The header of a file of `size` bytes; `read_more(start, end)` gets what `data` lacks.
+
+    Raises ModelFileError if the file is damaged.  Without `complete`, the file may be shorter than
+    its tensors need.
+    """
+    if data[:4] != b"GGUF":
+        validation.check_first_bytes(name, data[:64], size)
+    try:
+        contents = parser.parse(GgufByteStream(data, size, read_more))
+        architecture = validation.get_string(contents, "general.architecture")
+        if complete:
+            validation.check_file_size(contents, size)
+        header = Header(
+            version=contents.version,
+            architecture=architecture,
+            name=validation.get_string(contents, "general.name"),
+            size=size,
+            keys=contents.keys,
+            tensors=contents.tensors,
+            tokenizer=tokenizer.read_tokenizer(contents, architecture),
+            chat_template=validation.get_string(contents, "tokenizer.chat_template"),
+            split=validation.read_split(contents),
+            header_bytes=contents.header_bytes,
+            data_offset=contents.data_offset,
+        )
+        validation.check_hparams(header)
+        return header
+    except InvalidGgufError as error:
+        hint = _OTHER_FILE_HINT if isinstance(error, UnsupportedGgufError) else _DOWNLOAD_HINT
+        raise ModelFileError(f"{name} {sanitize(str(error), multiline=False)}.", hint) from None
+
+
+def read(path: Path) -> Header:
+    """The header of a local file, cached.  Raises as `check_loadable`, but accepts a vocabulary."""
+    return _read_cached(os.path.abspath(path), *_stat_regular_file(path))
+
+
+def read_model(path: Path) -> Header:
+    """The header of a local model, with the tensors of all its splits.  Raises as `read`."""
+    first = read(path)
+    if first.split is None:
+        return first
+    rest = [read(part) for part in _find_other_splits(path, first.split)]
+    return writer.merge_split_headers([first, *rest])
+
+
+def check_magic(path: Path) -> None:
+    """Raise NotFoundError, StorageError or ModelFileError unless `path` begins like a model.
+
+    Reads only the first bytes.
+    """
+    size, _ = _stat_regular_file(path)
+    try:
+        with path.open("rb") as file:
+            first_bytes = file.read(64)
+    except OSError as error:
+        raise _unreadable_error(path, error) from error
+    validation.check_first_bytes(_display_name(path), first_bytes, size)
+    if len(first_bytes) >= 24 and struct.unpack_from("<Q", first_bytes, 8)[0] == 0:
+        message = f"{_display_name(path)} holds a vocabulary only, no weights."
+        raise ModelFileError(message, "Use a file with the whole model.")
+
+
+def check_loadable(path: Path) -> None:
+    """Raise NotFoundError, StorageError or ModelFileError unless llama.cpp can open the file."""
+    check_magic(path)
+    header = read(path)
+    name = _display_name(path)
+    validation.check_generates_text(name, header.architecture, header.keys)
+    if header.tokenizer.add_bos and header.tokenizer.bos < 0:
+        message = f"{name} has a damaged vocabulary: it needs a BOS token and has none."
+        raise ModelFileError(message, "Convert it again, or use another publisher's file.")
+    if header.split is not None:
+        _find_other_splits(path, header.split)
+
+
+@lru_cache(maxsize=8)
+def _read_cached(path: str, size: int, mtime_ns: int) -> Header:
+    from localspec import data_files  # noqa: PLC0415  10 ms, and the engine reads few headers
+
+    name = f"{_CACHE_FOLDER}/{crc32(os.fsencode(path)):08x}.json"
+    key = [_CACHE_FORMAT, path, size, mtime_ns]
+    cached = data_files.read_json(name)
+    with suppress(TypeError, KeyError, ValueError, AttributeError):  # another version wrote it
+        if cached["key"] == key:
+            return _from_json(cached["header"], Path(path))
+    header = _read_file(Path(path), size)
+    data_files.write_json(name, {"key": key, "header": _to_json(header)})
+    _remove_old_files()
+    return header
+
+
+def _to_json(header: Header) -> dict[str, Any]:
+    tokens = header.tokenizer
+    metadata = {each.name: getattr(tokens, each.name) for each in fields(TokenizerMetadata)}
+    del metadata["read_texts"]
+    return {each.name: getattr(header, each.name) for each in fields(Header)} | {
+        "tokenizer": metadata | {"eog_ids": sorted(tokens.eog_ids)},
+        "split": header.split and asdict(header.split),
+    }
+
+
+def _from_json(body: dict[str, Any], path: Path) -> Header:
+    @cache
+    def read_texts() -> TokenTexts:
+        return _read_file(path, body["size"]).tokenizer.read_texts()
+
+    keys, tokens = body["keys"], body["tokenizer"]
+    return Header(
+        **body
+        | {
+            "keys": {k: tuple(v) if isinstance(v, list) else v for k, v in keys.items()},
+            "tensors": tuple(TensorInfo(n, tuple(shape), *r) for n, shape, *r in body["tensors"]),
+            "tokenizer": TokenizerMetadata(
+                **tokens | {"eog_ids": frozenset(tokens["eog_ids"])}, read_texts=read_texts
+            ),
+            "split": body["split"] and SplitInfo(**body["split"]),
+        }
+    )
+
+
+def _remove_old_files() -> None:
+    from localspec import paths  # noqa: PLC0415  as above
+
+    with suppress(OSError):
+        files = (paths.data_dir() / _CACHE_FOLDER).iterdir()
+        for old in sorted(files, key=lambda file: -file.stat().st_mtime)[_MAX_CACHE_FILES:]:
+            old.unlink()
+
+
+def _read_file(path: Path, size: int) -> Header:
+    try:
+        with path.open("rb", buffering=0) as file:
+
+            def read_more(start: int, end: int) -> bytes:
+                file.seek(start)
+                return _read_exactly(file, end - start)
+
+            first_bytes = _read_exactly(file, min(size, _FIRST_READ_BYTES))
+            return parse(first_bytes, size, _display_name(path), read_more=read_more)
+    except OSError as error:
+        raise _unreadable_error(path, error) from error
+
+
+def _read_exactly(file: io.FileIO, n: int) -> bytes:
+    """Fewer than `n` bytes only at the end of the file."""
+    chunks = []
+    while n > 0 and (chunk := file.read(n)):
+        chunks.append(chunk)
+        n -= len(chunk)
+    return b"".join(chunks)
+
+
+def _stat_regular_file(path: Path) -> tuple[int, int]:
+    """Size and mtime in ns."""
+    name = _display_name(path)
+    try:
+        status = path.stat()
+    except (FileNotFoundError, ValueError):  # ValueError: no file can have that name
+        raise NotFoundError(
+            f"There is no file {sanitize(str(path), multiline=False)}.",
+            "Use the path of a .gguf file, or `demo` for the bundled pair.",
+        ) from None
+    except OSError as error:
+        raise _unreadable_error(path, error) from error
+    if stat.S_ISDIR(status.st_mode):
+        raise ModelFileError(f"{name} is a directory.", "Use the .gguf file inside it.")
+    if not stat.S_ISREG(status.st_mode):  # reading a FIFO would block
+        raise ModelFileError(f"{name} is not a regular file.", "Use a .gguf file.")
+    return status.st_size, status.st_mtime_ns
+
+
+def _find_other_splits(path: Path, split: SplitInfo) -> list[Path]:
+    """The splits after the first, which must be at `path`; raises ModelFileError without them."""
+    name = _display_name(path)
+    ending = _SPLIT_ENDING.format(split.number + 1, split.count)
+    if not path.name.endswith(ending):
+        message = f"{name} is part {split.number + 1} of {split.count}, renamed."
+        raise ModelFileError(message, f"Its name must end in {ending}")
+    stem = path.name.removesuffix(ending)
+    first, *others = [
+        path.with_name(stem + _SPLIT_ENDING.format(number, split.count))
+        for number in range(1, split.count + 1)
+    ]
+    if split.number:
+        message = f"{name} is part {split.number + 1} of {split.count} of a model."
+        raise ModelFileError(message, f"Use the first part: {_display_name(first)}")
+    for part in others:
+        if not os.path.isfile(part):
+            message = f"{name} needs {_display_name(part)}, which is missing."
+            raise ModelFileError(message, "Download all parts of the model.")
+    return others
+
+
+def _display_name(path: Path) -> str:
+    return sanitize(path.name or str(path), multiline=False)
+
+
+def _unreadable_error(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"{_display_name(path)} cannot be read: {error.strerror}.", "Check its permissions."
+    )
