@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from localspec import config
+from localspec.api.arguments import AnswerOptions, MachineOptions
+from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
 from localspec.config import SETTINGS, toml_file
-from localspec.config.schema import number_type
+from localspec.config.option_types import Option, number
+from localspec.config.options import select
 from localspec.config.toml_file import iterate_values
 from localspec.errors import StorageError, UsageError
 from localspec.models import local_files
@@ -199,17 +202,18 @@ def test_values_are_used(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_table_knows_the_themes_and_every_default_is_possible() -> None:
-    assert SETTINGS["screen.theme"].value_type.choices == themes.THEME_NAMES
+    assert tuple(SETTINGS["screen.theme"].value_type.words) == themes.THEME_NAMES
     for value in SETTINGS.values():
-        assert value.default is None or value.value_type.validate(value.default) == value.default
-        assert value.unset_label or value.default is not None
+        kept = value.value_type.to_toml(value.default)
+        assert kept is None or value.value_type.from_toml(kept) == value.default
+        assert value.setting.unset_label or kept is not None
         assert value.label and value.help.endswith(".")
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", "", "1e999", "0"])
 def test_numbers_that_are_none(text: str) -> None:
     with pytest.raises(ValueError):
-        number_type("", zero=False).parse(text)
+        number("", above=True).parse(text)
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -340,13 +344,21 @@ def test_the_document_has_every_value_as_the_table_has_it() -> None:
         assert told[key] == row(value), key
 
 
-def row(value: config.SettingDefinition) -> list[str]:
+def row(value: Option) -> list[str]:
     """One line of the table in docs/settings.md."""
-    usual = (
-        value.unset_label
-        if value.default is None
-        else f"`{value.value_type.format(value.default)}`"
-    )
-    before = f"`{value.env_var}`" + (f", `{value.cli_flags}`" if value.cli_flags else "")
-    when = value.takes_effect or "at once"
+    default, setting = value.value_type.to_toml(value.default), value.setting
+    usual = setting.unset_label if default is None else f"`{str(default).lower()}`"
+    flags = setting.flags or (value.flag if value.about else "")
+    before = f"`{value.env_var}`" + (f", `{flags}`" if flags else "")
+    when = setting.takes_effect or "at once"
     return [value.label, value.value_type.expects, usual, f"{value.help} ({when})", before]
+
+
+# --- the table of options -----------------------------------------------------------------------
+
+
+def test_arguments_and_settings_are_those_of_the_table() -> None:
+    typed = {*AnswerOptions.__annotations__, *MachineOptions.__annotations__}
+    assert typed - {"raw", "probabilities"} == {option.name for option in select("python")}
+    for name, option in ANSWER_OPTIONS.items():
+        assert name == "temperature" or ChatSettings().get(option) == option.default, name

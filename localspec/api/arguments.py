@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import json
-import operator
 import os
 import secrets
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, TypeVar, get_args
+from typing import Any, TypedDict, TypeVar
 
 from localspec import hint_rewriting, launch
 from localspec.chat.conversation import Conversation
-from localspec.chat.settings import ChatSettings, LoadedModel, build_request, check_json_schema
+from localspec.chat.settings import ChatSettings, LoadedModel, build_request
+from localspec.config.option_types import SWITCH
+from localspec.config.options import OPTIONS, RETIRED
 from localspec.errors import LocalspecError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import ResolvedPair
@@ -34,10 +34,8 @@ from localspec.protocol.wire import (
     VerifyMode,
 )
 from localspec.speculation_methods import Spec
-from localspec.worker_address import parse_addresses
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-MAX_SEED = 2**63 - 1
 ChatMessages = Sequence[Mapping[str, str] | ChatMessage]
 """Messages of a chat: {"role": "system" | "user" | "assistant", "content": …}."""
 
@@ -112,10 +110,6 @@ class GenerationOptions:
     probabilities: bool = False
 
 
-_SEPARATE_OPTIONS = ("stop", "seed", "raw", "probabilities", "json_schema", "grammar")
-"""Options that are not part of `ChatSettings`, or have another type there."""
-
-
 def parse_answer_options(
     given: AnswerOptions, suggested: catalog.PairSettings, spec: str, seed: int | None
 ) -> GenerationOptions:
@@ -123,57 +117,44 @@ def parse_answer_options(
 
     Raises UsageError for a bad value, TypeError for an unknown name.
     """
-    options = select_given(given, AnswerOptions)
-    if "exact" in options:
-        warnings.warn("exact is ignored here: it is an option of LLM.", stacklevel=2)
-        del options["exact"]
-    settings = ChatSettings.from_catalog(suggested).with_value("spec", spec)
-    for name, value in options.items():
-        if name not in _SEPARATE_OPTIONS:
-            settings = settings.with_value(name, _to_setting_text(value))
-    settings = replace(
-        settings,
-        stop=_to_stop_strings(options.get("stop", ())),
-        json_schema=_to_json_schema(options["json_schema"]) if "json_schema" in options else "",
-        grammar=_to_grammar(options["grammar"]) if "grammar" in options else "",
-    )
-    seed = options.get("seed", seed)
+    values = {"spec": spec, "seed": seed} | check_options(given, AnswerOptions)
+    for (front_end, name), instead in RETIRED.items():
+        if front_end == "python" and values.pop(name, None) is not None:
+            warnings.warn(f"{name} is ignored here: {instead}.", stacklevel=2)
+    raw, probabilities, seed = (values.pop(name, None) for name in ("raw", "probabilities", "seed"))
     return GenerationOptions(
-        settings,
-        secrets.randbits(31) if seed is None else check_int("seed", seed, 0, MAX_SEED),
-        bool(_bool_option(options, "raw")),
-        bool(_bool_option(options, "probabilities")),
+        ChatSettings.from_catalog(suggested).with_values(values),
+        secrets.randbits(31) if seed is None else seed,
+        bool(raw),
+        bool(probabilities),
     )
 
 
-def select_given(given: Mapping[str, Any], names: type) -> dict[str, Any]:
-    """Drop the options that are None. Raises TypeError for an unknown name."""
+def check_options(given: Mapping[str, Any], names: type) -> dict[str, Any]:
+    """Check the options that are not None.
+
+    Raises UsageError for a bad value, TypeError for an unknown name.
+    """
     for name in given:
         if name not in names.__annotations__:
             near = difflib.get_close_matches(name, names.__annotations__, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"There is no option called {name!r}.{hint}")
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: check_option(name, value) for name, value in given.items() if value is not None}
 
 
-def check_int(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:
-    """Raise UsageError unless `value` is a whole number from `low` to `high`."""
+def check_option(name: str, value: Any) -> Any:
+    """Raise UsageError, with the possible values as its hint, for a bad value."""
+    value_type = OPTIONS[name].value_type if name in OPTIONS else SWITCH
+    if isinstance(value, str) and value_type is not SWITCH:
+        word = value_type.synonyms.get(value, value)
+        value = value_type.words[word] if word != value else value
     try:
-        number = operator.index(value)
-    except TypeError:
-        number = low - 1
-    if not low <= number <= high or isinstance(value, bool):
-        raise UsageError(f"{name} cannot be {value!r}.", f"Possible: {low} to {high}.")
-    return number
-
-
-def check_choice(name: str, value: Any, literal: Any) -> Any:
-    """Raise UsageError unless `value` is one of the values of a Literal."""
-    if value not in get_args(literal):
-        raise UsageError(
-            f"{name} cannot be {value!r}.", f"Possible: {', '.join(get_args(literal))}."
-        )
-    return value
+        return value_type.check(value)
+    except (ValueError, TypeError):
+        is_switch = True in value_type.words.values()
+        possible = "True, False" if is_switch else value_type.hint.removesuffix(", or auto")
+        raise UsageError(f"{name} cannot be {value!r}.", f"Possible: {possible}.") from None
 
 
 def expand_signature(options: type) -> Callable[[_Method], _Method]:
@@ -195,40 +176,6 @@ def expand_signature(options: type) -> Callable[[_Method], _Method]:
         return method
 
     return decorate
-
-
-def _to_setting_text(value: Any) -> str:
-    """The text that `/set` accepts for the value."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
-
-
-def _to_stop_strings(given: Any) -> tuple[str, ...]:
-    is_list = isinstance(given, Iterable) and not isinstance(given, str)
-    texts = tuple(given) if is_list else (given,)
-    if not all(isinstance(text, str) and text for text in texts):
-        raise UsageError(
-            f"stop cannot be {given!r}.",
-            "Possible: a text, or a list of texts; none of them empty.",
-        )
-    return texts
-
-
-def _to_json_schema(given: Any) -> str:
-    if hasattr(given, "model_json_schema"):  # a class of Pydantic
-        given = given.model_json_schema()
-    if isinstance(given, Mapping):
-        given = json.dumps(given)
-    if not isinstance(given, str):
-        raise UsageError(
-            f"json_schema cannot be {given!r}.", "Possible: a dict, JSON, or a Pydantic class."
-        )
-    return check_json_schema(given)
-
-
-def _to_grammar(given: Any) -> str:
-    if not isinstance(given, str) or not given.strip():
-        raise UsageError(f"grammar cannot be {given!r}.", "Give the text of a GBNF grammar.")
-    return given
 
 
 # --- prompts ------------------------------------------------------------------------------
@@ -316,9 +263,9 @@ def _to_message(given: Mapping[str, str] | ChatMessage) -> ChatMessage:
 
 def check_pair_arguments(spec: str, seed: int | None, template: str | None) -> None:
     """Raise UsageError for a bad value, before any file is resolved."""
-    check_choice("spec", spec, Spec)
+    check_option("spec", spec)
     if seed is not None:
-        check_int("seed", seed, 0, MAX_SEED)
+        check_option("seed", seed)
     if template is not None:
         builtin_templates.load_source(template)
 
@@ -379,49 +326,5 @@ def build_load_request(
 
     Raises UsageError for a bad value, TypeError for an unknown name.
     """
-    options = select_given(given, MachineOptions)
-    checked = launch.LoadOptions(
-        ctx=_int_option(options, "ctx", 1),
-        kv=check_choice("kv", options["kv"], KvType) if "kv" in options else None,
-        gpu_layers=_int_option(options, "gpu_layers", 0),
-        draft_gpu_layers=_int_option(options, "draft_gpu_layers", 0),
-        main_gpu=_int_option(options, "main_gpu", 0) or 0,
-        split=_check_split(options.get("split", "layer")),
-        cpu_moe=bool(_bool_option(options, "cpu_moe")),
-        threads=_int_option(options, "threads", 1),
-        draft_threads=_int_option(options, "draft_threads", 1),
-        flash_attn=check_choice("flash_attn", options.get("flash_attn", "auto"), FlashAttention),
-        workers=_to_workers(options.get("workers", ())),
-        exact=options.get("exact") != "auto" and bool(_bool_option(options, "exact")),
-        overlap=_bool_option(options, "overlap"),
-    )
-    return checked.to_request(pair, spec)
-
-
-def _to_workers(given: str | Sequence[str]) -> tuple[str, ...]:
-    text = given if isinstance(given, str) else ",".join(given)
-    return tuple(map(str, parse_addresses(text or None)))
-
-
-def _bool_option(options: Mapping[str, Any], name: str) -> bool | None:
-    """Raise UsageError for a text: "off" would be true."""
-    value = options.get(name)
-    if isinstance(value, str):
-        raise UsageError(f"{name} cannot be {value!r}.", "Possible: True, False.")
-    return None if value is None else bool(value)
-
-
-def _int_option(options: dict[str, Any], name: str, low: int) -> int | None:
-    return check_int(name, options[name], low) if name in options else None
-
-
-def _check_split(given: str | Sequence[float]) -> SplitMode | tuple[float, ...]:
-    if isinstance(given, str):
-        mode: SplitMode = check_choice("split", given, SplitMode)
-        return mode
-    try:
-        return tuple(float(share) for share in given)
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"split cannot be {given!r}.", "Possible: shares such as [3, 1]."
-        ) from None
+    options = launch.LoadOptions(**check_options(given, MachineOptions))
+    return options.to_request(pair, spec)

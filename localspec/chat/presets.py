@@ -91,11 +91,11 @@ def save(name: str, system: str, settings: ChatSettings) -> Preset:
             "Use letters, digits, - and _.",
         )
     values: dict[str, Any] = {_SYSTEM: system} if system else {}
-    for field in CHAT_SETTING_FIELDS.values():
-        text = settings.format_value(field.name)
-        if text != ChatSettings().format_value(field.name):
-            value = getattr(settings.sampling if field.is_sampling else settings, field.attribute)
-            values[field.name] = value if isinstance(value, bool | int | float) else text
+    for option in CHAT_SETTING_FIELDS.values():
+        value = settings.get(option)
+        if value != ChatSettings().get(option):
+            is_plain = isinstance(value, bool | int | float)
+            values[option.name] = value if is_plain else option.value_type.format(value)
     if settings.ctx is not None:
         values[_CONTEXT] = settings.ctx
     toml_file.set_value(f"presets.{name}", values)

@@ -1,33 +1,31 @@
-"""Chat settings: values, names, parsing, and the request they produce."""
+"""Chat settings: values, and the request they produce."""
 
 from __future__ import annotations
 
 import difflib
-import json
-import math
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, fields, replace
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from localspec import speculation_methods
 from localspec.chat.conversation import Conversation
+from localspec.config import options
+from localspec.config.option_types import Option
+from localspec.config.options import OPTIONS
 from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog
 from localspec.protocol.events import EngineReady
-from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, SamplingParams, VerifyMode
-from localspec.speculation_methods import SPECS
+from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
 
 COMPLETION_MAX_TOKENS = 256
 """Default max tokens of a completion model, which may never end by itself."""
 
 _MAX_CONTEXT = 100_000_000
 
-OverflowPolicy = Literal["ask", "stop", "drop", "summarise"]
-"""What to do when a chat exceeds its context: ask the user, stop, drop the oldest turns, or replace
-them by a summary."""
+OverflowPolicy = options.OverflowPolicy
+CHAT_SETTING_FIELDS: Mapping[str, Option] = {each.name: each for each in options.select("chat")}
+"""By name, in screen order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +66,43 @@ class ChatSettings:
 
         Raises UsageError, with the possible values as its hint.
         """
-        setting = find_field(name)
+        option = find_field(name)
         try:
-            value = setting.parse(text.strip() if setting.is_text else text.strip().lower())
-        except (ValueError, OverflowError, RecursionError):
+            value = option.value_type.parse(text)
+        except ValueError:
             raise UsageError(
-                f"{setting.label} cannot be {shorten(text)!r}.", f"Possible: {setting.hint}."
+                f"{option.label} cannot be {shorten(text)!r}.", f"Possible: {option.hint}."
             ) from None
-        if setting.is_sampling:
-            return replace(self, sampling=replace(self.sampling, **{setting.attribute: value}))
-        return replace(self, **{setting.attribute: value})
+        return self.with_values({option.name: value})
+
+    def with_values(self, values: Mapping[str, Any]) -> ChatSettings:
+        """Return a copy with values of options, by name."""
+        sampling = {name: value for name, value in values.items() if name in _SAMPLING_NAMES}
+        changes = {
+            OPTIONS[name].attribute: value
+            for name, value in values.items()
+            if name not in _SAMPLING_NAMES
+        }
+        return replace(self, sampling=replace(self.sampling, **sampling), **changes)
+
+    def get(self, option: Option) -> Any:
+        """The value of an option."""
+        owner = self.sampling if option.name in _SAMPLING_NAMES else self
+        return getattr(owner, option.attribute)
 
     def requested_spec(self, loaded: LoadedModel) -> str:
         """With `auto`, the catalogue's setting for the pair."""
         return loaded.spec if self.spec == "auto" else self.spec
 
     def format_value(self, name: str) -> str:
-        setting = find_field(name)
-        value = getattr(self.sampling if setting.is_sampling else self, setting.attribute)
-        if setting.name == "stop":
-            return _format_stop(value)
-        if value is None or value == "":
-            return setting.none_label
-        if isinstance(value, bool):
-            return "on" if value else "off"
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        option = find_field(name)
+        return option.value_type.format(self.get(option))
+
+
+_SAMPLING_NAMES = {item.name for item in fields(SamplingParams)} - {"seed"}
+_FIELD_NAMES = _SAMPLING_NAMES | {item.name for item in fields(ChatSettings)}
+ANSWER_OPTIONS = {name: each for name, each in OPTIONS.items() if each.attribute in _FIELD_NAMES}
+"""The options that have a value in `ChatSettings`, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,176 +193,13 @@ def build_request(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ChatSettingField:
-    """One setting that can be typed or chosen from a menu."""
-
-    name: str
-    """The name after `/set`; on the command line with dashes."""
-    label: str
-    hint: str
-    """The possible values, as text."""
-    parse: Callable[[str], Any]
-    """Raises ValueError."""
-    none_label: str = ""
-    """The text for None."""
-    choices: tuple[str, ...] = ()
-    """Possible words, for completion and menus."""
-    is_text: bool = False
-    """Whether upper and lower case differ."""
-
-    @property
-    def is_sampling(self) -> bool:
-        """Whether the value belongs to `SamplingParams`."""
-        return self.name in _SAMPLING_NAMES
-
-    @property
-    def attribute(self) -> str:
-        """The attribute of `SamplingParams`, or of `ChatSettings`."""
-        return "draft_length" if self.name == "draft_max" else self.name
-
-
-_SAMPLING_NAMES = {item.name for item in fields(SamplingParams)} - {"seed"}
-
-
-def _float_parser(
-    low: float, high: float = math.inf, *, exclusive: bool = False
-) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        value = float(text.replace(",", "."))
-        if not (low < value if exclusive else low <= value) or value > high or math.isinf(value):
-            raise ValueError
-        return value
-
-    return read
-
-
-def _int_parser(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise ValueError
-        return value
-
-    return read
-
-
-def _int_or_auto(
-    name: str, label: str, hint: str, low: int, high: int = 2**31 - 1
-) -> ChatSettingField:
-    parse_int = _int_parser(low, high)
-
-    def read(text: str) -> int | None:
-        return None if text == "auto" else parse_int(text)
-
-    return ChatSettingField(name, label, f"{hint}, or auto", read, "auto", ("auto",))
-
-
-def _choice(
-    name: str,
-    label: str,
-    values: Mapping[str, Any],
-    none: str = "",
-    older: Mapping[str, Any] | None = None,
-) -> ChatSettingField:
-    """`older`: values that earlier versions wrote."""
-    accepted = {**(older or {}), **values}
-
-    def read(text: str) -> Any:
-        if text not in accepted:
-            raise ValueError
-        return accepted[text]
-
-    return ChatSettingField(name, label, ", ".join(values), read, none, tuple(values))
-
-
-def _parse_stop(text: str) -> tuple[str, ...]:
-    if text.lower() in ("", "none"):
-        return ()
-    body = json.loads(text) if text.startswith("[") else [text.replace("\\n", "\n")]
-    if not all(isinstance(item, str) and item for item in body):
-        raise ValueError
-    return tuple(body)
-
-
-def _format_stop(texts: tuple[str, ...]) -> str:
-    if not texts:
-        return "none"
-    text = texts[0].replace("\n", "\\n").strip()
-    is_plain = not text.startswith("[") and _parse_stop(text) == texts
-    return text if is_plain else json.dumps(texts)
-
-
-def _parse_json_schema(text: str) -> str:
-    if text.lower() in ("", "off"):
-        return ""
-    path = Path(os.path.expanduser(text))
-    try:
-        is_file = not text.startswith("{") and os.path.isfile(path)
-        schema = check_json_schema(path.read_text(encoding="utf-8") if is_file else text)
-    except (OSError, UsageError) as error:
-        raise ValueError from error
-    return json.dumps(json.loads(schema), ensure_ascii=False)  # one line
-
-
-_SWITCH = {"on": True, "off": False}
-_SWITCH_OR_AUTO = {**_SWITCH, "auto": None}
-_SPEC = {"on": "auto"} | {word: word for word in SPECS}
-_OVERFLOW = {word: word for word in get_args(OverflowPolicy)}
-_VERIFY = {word: word for word in get_args(VerifyMode)}
-_TOKENS = "a whole number of tokens"
-_FIELDS = (
-    ChatSettingField(
-        "temperature", "temperature", "0 (greedy) or more; 0.8 is common", _float_parser(0)
-    ),
-    ChatSettingField("top_k", "top-k", "a whole number; 0 is off", _int_parser(0)),
-    ChatSettingField(
-        "top_p", "top-p", "above 0, up to 1; 1 is off", _float_parser(0, 1, exclusive=True)
-    ),
-    ChatSettingField("min_p", "min-p", "0 to 1; 0 is off", _float_parser(0, 1)),
-    ChatSettingField(
-        "repeat_penalty", "repeat penalty", "above 0; 1 is off", _float_parser(0, exclusive=True)
-    ),
-    ChatSettingField("repeat_last_n", "repeat window", f"{_TOKENS}; 0 is off", _int_parser(0)),
-    _int_or_auto("max_tokens", "max tokens", f"{_TOKENS} from 1", 1),
-    ChatSettingField(
-        "stop",
-        "stop strings",
-        'a text (\\n is a new line), or several: ["a", "b"]; none',
-        _parse_stop,
-        choices=("none",),
-        is_text=True,
-    ),
-    _int_or_auto("seed", "seed", "a whole number", 0, 2**63 - 1),
-    ChatSettingField(
-        "json_schema",
-        "JSON schema",
-        "a JSON Schema, or the path of its file: answers follow it; off",
-        _parse_json_schema,
-        "off",
-        ("off",),
-        is_text=True,
-    ),
-    _choice("spec", "speculation", _SPEC),
-    _int_or_auto("draft_max", "max draft tokens", f"0 to {DRAFT_MAX}", 0, DRAFT_MAX),
-    _choice("verify", "verification method", _VERIFY),
-    _choice("exact", "exact mode", _SWITCH, older={"auto": False}),
-    _choice("think", "thinking", _SWITCH_OR_AUTO, none="auto"),
-    _int_or_auto("think_budget", "thinking budget", _TOKENS, 0),
-    _choice("show_thinking", "show thinking", _SWITCH),
-    _choice("overflow", "when the context is full", _OVERFLOW),
-)
-CHAT_SETTING_FIELDS: Mapping[str, ChatSettingField] = {item.name: item for item in _FIELDS}
-"""By name, in screen order."""
-
-
 def value_choices(name: str) -> tuple[str, ...]:
     """The words a setting accepts; empty for a number or an unknown setting."""
     setting = CHAT_SETTING_FIELDS.get(_normalize_name(name))
-    return setting.choices if setting else ()
+    return tuple(setting.value_type.words) if setting else ()
 
 
-def find_field(name: str) -> ChatSettingField:
+def find_field(name: str) -> Option:
     """Raises UsageError, with the most similar name as its hint."""
     normalized = _normalize_name(name)
     if normalized in CHAT_SETTING_FIELDS:
@@ -360,17 +207,6 @@ def find_field(name: str) -> ChatSettingField:
     near = difflib.get_close_matches(normalized, CHAT_SETTING_FIELDS, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else f"Settings: {', '.join(CHAT_SETTING_FIELDS)}."
     raise UsageError(f"There is no setting called {shorten(name)!r}.", hint)
-
-
-def check_json_schema(text: str) -> str:
-    """Raise UsageError unless the text is a JSON object; the engine checks the schema itself."""
-    try:
-        is_object = isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"The JSON Schema is not valid JSON: {error}.") from error
-    if not is_object:
-        raise UsageError("A JSON Schema is an object.", 'For example: {"type": "object"}')
-    return text
 
 
 def parse_context_size(text: str) -> int | None:

@@ -118,17 +118,13 @@ def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
     if not {"-q", "--quiet"} & {*argv}:
         for warning in settings.warnings:
             click.echo(f"localspec: {warning}", err=True)
-    names = ("temperature", "spec", "exact", "overlap")
-    answers = {name: settings.get(f"answers.{name}") for name in names}
-    workers = {"workers": settings.get("run.workers")}
-    return {
-        "run": answers | workers,
-        "serve": answers | workers,
-        "bench": workers,
-        "verify": workers,
-        "fit": workers,
-        "pull": {"limit": settings.get("downloads.limit")},
-    }
+    names = ("temperature", "spec", "exact", "overlap", "workers")
+    given = {name: settings.get(config.OPTIONS[name].key) for name in names}
+    answers = {name: value for name, value in given.items() if value not in (None, ())}
+    workers = {"workers": given["workers"]} if given["workers"] else {}
+    measuring = dict.fromkeys(("bench", "verify", "fit"), workers)
+    limit = {"limit": settings.get("downloads.limit")}
+    return {"run": answers, "serve": answers, "pull": limit, **measuring}
 
 
 def _run_tui(context: click.Context) -> int:

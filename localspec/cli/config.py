@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,30 +14,30 @@ from localspec.cli import global_options
 from localspec.cli.table import format_columns
 from localspec.config import toml_file
 from localspec.config.effective import EffectiveConfig
-from localspec.config.schema import SETTINGS, SettingDefinition, find_nearest_key
+from localspec.config.options import SETTINGS, find_nearest_key
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from localspec.tui.key_bindings import KeyBinding
 
 
 def _complete_key(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
     """Settings; key bindings only after the prefix `k`, as they load Textual."""
-    items = [CompletionItem(setting.key, help=setting.help) for setting in SETTINGS.values()]
+    helps = {key: option.help for key, option in SETTINGS.items()}
     if prefix.startswith("k"):
-        actions = _key_actions()
-        items += [CompletionItem(f"keys.{id_}", help=text) for id_, text in actions.items()]
-    return [item for item in items if item.value.startswith(prefix)]
+        helps |= {f"keys.{id_}": binding.description for id_, binding in _bindings().items()}
+    return [CompletionItem(key, help=text) for key, text in helps.items() if key.startswith(prefix)]
 
 
 def _complete_value(
     context: click.Context, _: click.Parameter, prefix: str
 ) -> list[CompletionItem]:
-    setting = SETTINGS.get(str(context.params.get("key")))
-    if setting is None:
-        return []
-    if setting.key == "models.folder":
+    key = str(context.params.get("key"))
+    if key == "models.folder":
         return [CompletionItem(prefix, type="dir")]
-    choices = setting.value_type.choices
-    return [CompletionItem(choice) for choice in choices if choice.startswith(prefix)]
+    words = SETTINGS[key].value_type.words if key in SETTINGS else ()
+    return [CompletionItem(word) for word in words if word.startswith(prefix)]
 
 
 KEY_ARGUMENT = click.argument("key", shell_complete=_complete_key)
@@ -73,14 +74,28 @@ def list_(context: click.Context, all_keys: bool, as_json: bool) -> int:
     Exit code 2 if config.toml has errors.
     """
     view = _load_view(context)
+    keys = [f"keys.{id_}" for id_ in (_bindings() if all_keys else view.key_bindings)]
     if as_json:
-        click.echo(json.dumps(_config_to_json(view, all_keys)))
-    else:
-        rows = [_list_row(view, key) for key in (*view.settings, *_list_keys(view, all_keys))]
-        for line in format_columns([("KEY", "VALUE", "SOURCE", "DESCRIPTION"), *rows]):
-            click.echo(line)
-        _print_problems(view)
-        click.echo(sanitize(str(view.file.path), multiline=False), err=True)
+        document = {
+            "schema": 1,
+            "path": str(view.file.path),
+            "values": [_value_to_json(view, key) for key in view.settings],
+            "keys": [_value_to_json(view, key) for key in keys],
+            "faults": list(view.errors),
+            "warnings": list(view.warnings),
+        }
+        click.echo(json.dumps(document))
+        return 2 if view.errors else 0
+    rows = [
+        (key, option.display(view.get(key)), view.settings[key].origin_text, option.label)
+        for key, option in SETTINGS.items()
+    ]
+    for body in (_value_to_json(view, key) for key in keys):
+        rows.append((body["key"], body["value"], body["from"], body["about"]))
+    for line in format_columns([("KEY", "VALUE", "SOURCE", "DESCRIPTION"), *rows]):
+        click.echo(line)
+    _print_problems(view)
+    click.echo(sanitize(str(view.file.path), multiline=False), err=True)
     return 2 if view.errors else 0
 
 
@@ -92,11 +107,11 @@ def get(context: click.Context, key: str, as_json: bool) -> int:
     """Print the value of KEY; an empty line if it is not set."""
     view = _load_view(context)
     _print_problems(view)
-    definition, body = _check_key(key), _value_to_json(view, key)
-    value = definition.value_type.format(body["value"]) if definition else body["value"]
-    click.echo(
-        json.dumps({"schema": 1} | body) if as_json else sanitize(str(value), multiline=False)
-    )
+    _check_key(key)
+    body = _value_to_json(view, key)
+    value = "" if body["value"] is None else body["value"]
+    text = value if isinstance(value, str) else json.dumps(value)
+    click.echo(json.dumps({"schema": 1} | body) if as_json else sanitize(text, multiline=False))
     return 2 if view.errors else 0
 
 
@@ -112,10 +127,11 @@ def set_(context: click.Context, key: str, value: str | None, use_default: bool)
     """
     if (value is None) != use_default:
         raise UsageError("Give VALUE or --default.", "See: localspec config set --help")
-    definition = _check_key(key)
+    _check_key(key)
     parsed: object = value
     if value is not None:
-        parsed = toml_file.parse_value(definition, value) if definition else _parse_key(key, value)
+        option = SETTINGS.get(key)
+        parsed = toml_file.parse_value(option, value) if option else _parse_key(key, value)
     toml_file.set_value(key, parsed)
     setting = _load_view(context).settings.get(key)
     if setting is not None and setting.is_overridden:
@@ -139,18 +155,18 @@ def _load_view(context: click.Context) -> EffectiveConfig:
     return config.resolve(flags=global_options.get_flags(context), key_ids=KNOWN_IDS)
 
 
-def _key_actions() -> dict[str, str]:
-    """Descriptions of the app's key bindings, by id."""
-    from localspec.tui.key_bindings import KEY_BINDINGS  # noqa: PLC0415  late: it imports Textual
+def _bindings() -> Mapping[str, KeyBinding]:
+    """The app's key bindings, by id."""
+    from localspec.tui.key_bindings import BINDINGS_BY_ID  # noqa: PLC0415  it imports Textual
 
-    return {key.id: key.description for key in KEY_BINDINGS}
+    return BINDINGS_BY_ID
 
 
-def _check_key(key: str) -> SettingDefinition | None:
-    """The setting, or None for a key binding.  Raises UsageError for an unknown key."""
-    actions = frozenset(_key_actions()) if key not in SETTINGS else frozenset()
+def _check_key(key: str) -> None:
+    """Raise UsageError for an unknown key."""
+    actions = frozenset(_bindings()) if key not in SETTINGS else frozenset()
     if key in SETTINGS or (key.startswith("keys.") and key.removeprefix("keys.") in actions):
-        return SETTINGS.get(key)
+        return
     nearest = find_nearest_key(key, actions)
     hint = f"Did you mean {nearest}?" if nearest else "See: localspec config list"
     raise UsageError(f"There is no setting {sanitize(key, multiline=False)[:60]!r}.", hint)
@@ -167,50 +183,26 @@ def _parse_key(key: str, text: str) -> str:
     return keys
 
 
-def _list_keys(view: EffectiveConfig, all_keys: bool) -> list[str]:
-    return [f"keys.{id_}" for id_ in (_key_actions() if all_keys else view.key_bindings)]
-
-
-def _list_row(view: EffectiveConfig, key: str) -> tuple[str, ...]:
-    body, definition = _value_to_json(view, key), SETTINGS.get(key)
-    if definition is None:
-        return key, body["value"], body["from"], body["about"]
-    return key, definition.display(body["value"]), body["from"], definition.label
-
-
 def _print_problems(view: EffectiveConfig) -> None:
     for line in (*view.errors, *view.warnings):
         click.echo(f"localspec: {line}", err=True)
 
 
-def _config_to_json(view: EffectiveConfig, all_keys: bool) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "path": str(view.file.path),
-        "values": [_value_to_json(view, key) for key in view.settings],
-        "keys": [_value_to_json(view, key) for key in _list_keys(view, all_keys)],
-        "faults": list(view.errors),
-        "warnings": list(view.warnings),
-    }
-
-
 def _value_to_json(view: EffectiveConfig, key: str) -> dict[str, Any]:
     """Of a setting or a key binding."""
     if (setting := view.settings.get(key)) is not None:
+        option = setting.definition
         return {
             "key": key,
-            "value": setting.current,
-            "default": setting.definition.default,
+            "value": option.value_type.to_toml(setting.current),
+            "default": option.value_type.to_toml(option.default),
             "origin": setting.origin,
             "from": setting.origin_text,
-            "about": setting.definition.help,
+            "about": option.help,
         }
-    from localspec.tui.key_bindings import BINDINGS_BY_ID  # noqa: PLC0415  late, as above
-
     id_ = key.removeprefix("keys.")
-    binding = BINDINGS_BY_ID.get(id_)
+    binding, configured = _bindings().get(id_), view.key_bindings.get(id_)
     default = binding.keys if binding else ""
-    configured = view.key_bindings.get(id_)
     return {
         "key": key,
         "value": configured or default,

@@ -4,53 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from localspec import launch
-from localspec.chat.settings import CHAT_SETTING_FIELDS, ChatSettings, check_json_schema
+from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
 from localspec.cli import completion, global_options
+from localspec.config.option_types import SWITCH, check_json_schema
+from localspec.config.option_types import Option as TableOption
+from localspec.config.options import OPTIONS, OptionGroup, select
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.models.chat_template import builtin_templates
 from localspec.models.resolver import NotDownloadedError, resolve
 from localspec.protocol.events import Event, Notice
-from localspec.protocol.wire import DRAFT_MAX, SamplingParams, SplitMode, VerifyMode
 from localspec.sanitize import sanitize
-from localspec.speculation_methods import SPECS
-from localspec.worker_address import parse_addresses
 
 T = TypeVar("T")
-
-
-def _parse_layers(_: click.Context, option: click.Parameter, value: str) -> int | None:
-    if value == "auto":
-        return None
-    if not value.isdecimal():
-        raise click.BadParameter("give a number of layers, or auto", param=option)
-    return min(int(value), 10_000)
-
-
-def _parse_workers(_: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    try:
-        return tuple(map(str, parse_addresses(value)))
-    except UsageError as error:
-        raise click.BadParameter(f"{error.message} {error.hint}", param=option) from None
-
-
-def _parse_split(_: click.Context, option: click.Parameter, value: str) -> str | tuple[float, ...]:
-    if value in get_args(SplitMode):
-        return value
-    try:
-        return tuple(float(share) for share in value.split(","))
-    except ValueError:
-        raise click.BadParameter(
-            "give none, layer, row, or shares such as 3,1", param=option
-        ) from None
 
 
 def single_drafts(advice: str) -> Callable[[click.Context, click.Parameter, T], T]:
@@ -110,54 +85,62 @@ def _option_group(*options: Option) -> Option:
     return add
 
 
-class _ChatSettingParam(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A value that `/set` accepts for the chat setting of this name."""
+class _OptionParam(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A value of an option of the table."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name = "value"
+
+    def __init__(self, option: TableOption) -> None:
+        self._option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        setting = CHAT_SETTING_FIELDS[self.name]
+        if not isinstance(value, str):
+            return value
         try:
-            return setting.parse(str(value).strip().lower())
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is not possible. Possible: {setting.hint}.", param, ctx)
+            return self._option.value_type.parse(value)
+        except UsageError as error:
+            self.fail(f"{error.message} {error.hint}", param, ctx)
+        except ValueError:
+            self.fail(f"{value!r} is not possible. Possible: {self._option.hint}.", param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        words = self._option.value_type.words
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
-def _number(name: str, metavar: str, about: str) -> Option:
-    """A numeric chat setting; its default is that of `SamplingParams`, unless `about` has one."""
-    default = None if "[default:" in about else getattr(SamplingParams(), name, None)
-    return click.option(
-        f"--{name.replace('_', '-')}",
-        type=_ChatSettingParam(name),
-        default=default,
-        show_default=default is not None,
-        metavar=metavar,
-        help=about,
-    )
+_SPECIAL: dict[str, dict[str, Any]] = {
+    "stop": {"type": str, "multiple": True, "callback": _reject_empty_stop},
+    "json_schema": {"type": str, "callback": _read_json_schema},
+    "grammar": {"type": str, "callback": _read_grammar},
+    "exact": {"is_flag": False, "flag_value": "on"},
+}
 
 
-def _layers(option: str, model: str) -> Option:
-    return click.option(
-        option,
-        default="auto",
-        show_default=True,
-        metavar="N|auto",
-        callback=_parse_layers,
-        help=f"Layers of the {model} on the GPU.",
-    )
+def _render(option: TableOption) -> Option:
+    value_type, default = option.value_type, option.default
+    if value_type is SWITCH:
+        return click.option(option.flag, is_flag=True, help=option.about)
+    given: dict[str, Any] = {
+        "type": _OptionParam(option),
+        "default": None if "[default:" in option.about or default == "" else default,
+        "show_default": "[default:" not in option.about and default not in (None, "", ()),
+        "metavar": option.metavar or value_type.metavar or f"[{'|'.join(value_type.words)}]",
+        "help": option.about,
+    }
+    return click.option(option.flag, **given | _SPECIAL.get(option.name, {}))
+
+
+def _render_group(group: OptionGroup) -> tuple[Option, ...]:
+    return tuple(_render(option) for option in select("command", group))
 
 
 def _flag(option: str, about: str) -> Option:
     return click.option(option, is_flag=True, help=about)
 
 
-WORKERS = click.option(
-    "--workers",
-    metavar="HOST[:PORT],…|none",
-    callback=_parse_workers,
-    help="Other computers that run localspec worker; at most two share the model.",
-)
+WORKERS, EXACT, OVERLAP = (_render(OPTIONS[name]) for name in ("workers", "exact", "overlap"))
 
 _TEMPLATES = tuple(builtin_templates.STOP_STRINGS)
 
@@ -189,50 +172,9 @@ PROMPT = _option_group(
         metavar="NAME",
         help=f"Use this chat template instead of the model's own: {', '.join(_TEMPLATES)}.",
     ),
-    _number("max_tokens", "N", "Max tokens of an answer.  [default: 512; in a chat, no limit]"),
-    click.option(
-        "--stop",
-        multiple=True,
-        metavar="TEXT",
-        callback=_reject_empty_stop,
-        help="Stop before this text; repeatable.",
-    ),
-    click.option(
-        "--think",
-        type=click.Choice(["on", "off"]),
-        help="Turn thinking on or off, if the model's template supports it.",
-    ),
-    _number("think_budget", "N", "End the thinking after N tokens."),
-    click.option(
-        "--json-schema",
-        metavar="FILE|JSON",
-        callback=_read_json_schema,
-        help="Answer with JSON that satisfies this JSON Schema.",
-    ),
-    click.option(
-        "--grammar",
-        metavar="FILE",
-        callback=_read_grammar,
-        help="Answer with a text of this GBNF grammar.",
-    ),
+    *_render_group("answer"),
 )
-SAMPLING = _option_group(
-    _number(
-        "temperature",
-        "X",
-        "Sampling temperature; 0 is greedy.  [default: the pair's own, else 0.8]",
-    ),
-    _number("top_k", "N", "Sample from the N most probable tokens; 0 turns it off."),
-    _number("top_p", "X", "Sample from the most probable tokens that sum up to X; 1 turns it off."),
-    _number("min_p", "X", "Skip tokens below X times the highest probability; 0 turns it off."),
-    _number("repeat_penalty", "X", "Penalty for repeated tokens; 1 turns it off."),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, 2**63 - 1),
-        metavar="N",
-        help="Seed of the sampling.  [default: random; --stats shows it]",
-    ),
-)
+SAMPLING = _option_group(*_render_group("sampling"))
 _DRAFT = click.option(
     "--draft",
     default="auto",
@@ -241,95 +183,9 @@ _DRAFT = click.option(
     shell_complete=completion.complete_model,
     help="Draft model.  [default: auto, the one of the pair]",
 )
-EXACT = click.option(
-    "--exact",
-    type=_ChatSettingParam("exact"),
-    is_flag=False,
-    flag_value="on",
-    default="off",
-    show_default=True,
-    metavar="[on|off]",
-    help="Exact mode: on a CPU, attention that computes passes of every width alike.",
-)
-OVERLAP = click.option(
-    "--overlap",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    callback=lambda _context, _option, value: {"on": True, "off": False}.get(value),
-    help="Draft while the target verifies; auto: across devices, where it is worth it.",
-)
-SPECULATION = _option_group(
-    _DRAFT,
-    click.option(
-        "--spec",
-        type=click.Choice(SPECS),
-        default="auto",
-        metavar="NAME",
-        help=f"Draft source: {', '.join(SPECS[:-1])} or {SPECS[-1]}.",
-    ),
-    _number("draft_max", "N", f"Max draft tokens per round, 0 to {DRAFT_MAX}.  [default: 5]"),
-    click.option(
-        "--verify",
-        type=click.Choice(get_args(VerifyMode)),
-        default="coupled",
-        show_default=True,
-        help="Verification method; each keeps the model's own distribution.",
-    ),
-    EXACT,
-    OVERLAP,
-)
+SPECULATION = _option_group(_DRAFT, *_render_group("speculation"))
 MACHINE = _option_group(
-    click.option(
-        "--ctx",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Context size in tokens.  [default: what fits]",
-    ),
-    click.option(
-        "--kv",
-        type=click.Choice(["f16", "q8_0/f16", "q8_0", "q4_0"]),
-        help="Type of the KV cache (keys/values).  [default: what fits]",
-    ),
-    _layers("--gpu-layers", "target"),
-    _layers("--draft-gpu-layers", "draft model"),
-    click.option(
-        "--main-gpu",
-        type=click.IntRange(0),
-        default=0,
-        show_default=True,
-        metavar="N",
-        help="GPU used with --split none or row, counted from 0.",
-    ),
-    click.option(
-        "--split",
-        default="layer",
-        show_default=True,
-        metavar="none|layer|row|SHARES",
-        callback=_parse_split,
-        help="How several GPUs share the model; SHARES: 3,1.",
-    ),
-    _flag("--cpu-moe", "Keep the experts of a MoE model in RAM."),
-    click.option(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="CPU threads.  [default: measured; at first one per performance core]",
-    ),
-    click.option(
-        "--draft-threads",
-        type=int,
-        metavar="N",
-        help="CPU threads of the draft model.  [default: as --threads]",
-    ),
-    click.option(
-        "--flash-attn",
-        type=click.Choice(["auto", "on", "off"]),
-        default="auto",
-        show_default=True,
-        help="Flash attention.",
-    ),
-    WORKERS,
-    _flag("--anyway", "Load even if the memory estimate says no."),
+    *_render_group("load"), _flag("--anyway", "Load even if the memory estimate says no.")
 )
 MEASURING = _option_group(
     click.argument(
@@ -406,23 +262,10 @@ def _is_from_config(name: str) -> bool:
 
 
 def build_settings(choice: launch.ResolvedPair, given: dict[str, Any]) -> ChatSettings:
-    """Of the options of SAMPLING and SPECULATION; the catalogue's where they are open."""
-    suggested = ChatSettings.from_catalog(choice.suggested_settings)
-    temperature, draft_max = given["temperature"], given["draft_max"]
-    return replace(
-        suggested,
-        sampling=SamplingParams(
-            temperature=suggested.sampling.temperature if temperature is None else temperature,
-            top_k=given["top_k"],
-            top_p=given["top_p"],
-            min_p=given["min_p"],
-            repeat_penalty=given["repeat_penalty"],
-        ),
-        spec=given["spec"],
-        draft_length=suggested.draft_length if draft_max is None else draft_max,
-        verify=given["verify"],
-        exact=given["exact"],
-    )
+    """Of the options that the command has; the catalogue's where they are open."""
+    values = {name: given[name] for name in ANSWER_OPTIONS if given.get(name) is not None}
+    values.pop("seed", None)  # that of the conversation
+    return ChatSettings.from_catalog(choice.suggested_settings).with_values(values)
 
 
 def resolve_or_pull(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -13,11 +12,10 @@ from localspec import config, launch
 from localspec.chat.conversation import Turn, format_question
 from localspec.chat.history import ChatHistory, SavedChat
 from localspec.chat.session import ChatSession
-from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
 from localspec.chat.thinking import strip_thinking
 from localspec.errors import LocalspecError, NotFoundError, UsageError
 from localspec.launch import recent_pairs
-from localspec.protocol.wire import SamplingParams
 from localspec.sanitize import sanitize
 from localspec.units import count
 
@@ -25,8 +23,6 @@ _RECAP_TURNS = 2
 """Turns shown when a chat is continued."""
 _RECAP_LINES = 6
 """Lines shown of each question and each answer."""
-_OPTION_NAMES = {"draft_length": "draft_max"}
-"""Settings whose command-line option has another name."""
 
 
 def resume_chat(is_chat: bool, chat: str | None) -> SavedChat | None:
@@ -109,25 +105,14 @@ def _load_chat(text: str) -> SavedChat:
 
 def merge_settings(saved_settings: ChatSettings, given_settings: ChatSettings) -> ChatSettings:
     """The settings of the saved chat, overridden by options given on the command line."""
-    context = click.get_current_context()
-
-    def given_on_command_line(names: Iterator[str]) -> Iterator[str]:
-        for name in names:
-            option = _OPTION_NAMES.get(name, name)
-            if context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
-                yield name
-
-    sampling = _pick_fields(
-        given_settings.sampling,
-        given_on_command_line(field.name for field in fields(SamplingParams)),
+    source_of = click.get_current_context().get_parameter_source
+    return saved_settings.with_values(
+        {
+            name: given_settings.get(option)
+            for name, option in ANSWER_OPTIONS.items()
+            if source_of(name) is ParameterSource.COMMANDLINE
+        }
     )
-    names = (field.name for field in fields(ChatSettings) if field.name != "sampling")
-    changes = _pick_fields(given_settings, given_on_command_line(names))
-    return replace(saved_settings, sampling=replace(saved_settings.sampling, **sampling), **changes)
-
-
-def _pick_fields(settings: object, names: Iterator[str]) -> Mapping[str, Any]:
-    return {name: getattr(settings, name) for name in names}
 
 
 def format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:

@@ -260,16 +260,7 @@ def _print_pipe_notice() -> None:
 
 
 def _build_settings(given: dict[str, Any], choice: launch.ResolvedPair) -> ChatSettings:
-    settings = replace(
-        options.build_settings(choice, given),
-        max_tokens=given["max_tokens"],
-        stop=given["stop"],
-        think=None if given["think"] is None else given["think"] == "on",
-        think_budget=given["think_budget"],
-        ctx=given["ctx"],
-        grammar=given["grammar"],
-        json_schema=given["json_schema"],
-    )
+    settings = options.build_settings(choice, given)
     if given["preset"]:
         settings = resume.merge_settings(presets.find(given["preset"]).apply(settings), settings)
     return settings

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from localspec import paths
 from localspec.config.effective import OPTION_PREFIX, EffectiveConfig, EffectiveSetting, resolve
-from localspec.config.schema import SETTINGS, SettingDefinition
+from localspec.config.options import OPTIONS, SETTINGS
 from localspec.errors import UsageError
 
 __all__ = [
+    "OPTIONS",
     "OPTION_PREFIX",
     "SETTINGS",
     "EffectiveConfig",
     "EffectiveSetting",
-    "SettingDefinition",
     "load",
     "resolve",
 ]

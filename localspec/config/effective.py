@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from localspec import paths
 from localspec.config import toml_file
-from localspec.config.schema import SETTINGS, TABLES, SettingDefinition, find_nearest_key
+from localspec.config.option_types import Option
+from localspec.config.options import SETTINGS, TABLES, find_nearest_key
 from localspec.config.toml_file import ConfigDiagnostic, ConfigFile
+from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
@@ -23,7 +25,7 @@ _MAX_SHOWN_LENGTH = 40
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSetting:
-    definition: SettingDefinition
+    definition: Option
     current: Any
     origin: Origin = "default"
     origin_text: str = "default"
@@ -85,48 +87,45 @@ class _SettingResolver:
         error = config_file.error
         self.errors = [error.format(config_file.path)] if error else []
 
-    def resolve(self, setting: SettingDefinition) -> EffectiveSetting:
-        text = self._environ.get(setting.env_var, "")
+    def resolve(self, option: Option) -> EffectiveSetting:
+        variable, safe_value = option.env_var, option.setting.safe_value
+        text = self._environ.get(variable, "")
         if text.strip():
-            given = self._environ.get(f"{OPTION_PREFIX}{setting.env_var}", setting.env_var)
-            source = self._flags.get(setting.env_var, given)
-            origin: Origin = "environment" if source == setting.env_var else "command line"
+            given = self._environ.get(f"{OPTION_PREFIX}{variable}", variable)
+            source = self._flags.get(variable, given)
+            origin: Origin = "environment" if source == variable else "command line"
             try:
-                return EffectiveSetting(setting, setting.value_type.parse(text), origin, source)
-            except ValueError:
-                self.errors.append(
-                    f"{source} must be {setting.value_type.expects}, not {_format_short(text)}."
-                )
-            if setting.safe_value is not None:
-                return EffectiveSetting(setting, setting.safe_value, origin, source)
-        return self._resolve_from_file(setting)
+                value = option.value_type.parse(text)
+                return EffectiveSetting(option, value, origin, source)
+            except (ValueError, UsageError):
+                expects = option.value_type.expects
+                self.errors.append(f"{source} must be {expects}, not {_format_short(text)}.")
+            if safe_value is not None:
+                return EffectiveSetting(option, safe_value, origin, source)
+        return self._resolve_from_file(option)
 
-    def _resolve_from_file(self, setting: SettingDefinition) -> EffectiveSetting:
-        name = self._file.path.name
-        if self._file.error is not None:
-            return self._resolve_unreadable(setting, name)
-        table = self._file.document.get(setting.table, {})
-        if not isinstance(table, Mapping) or setting.name not in table:
-            return EffectiveSetting(setting, setting.default)
-        value = table[setting.name]
+    def _resolve_from_file(self, option: Option) -> EffectiveSetting:
+        file, safe_value = self._file, option.setting.safe_value
+        table_name, _, name = option.key.partition(".")
+        default, origin = EffectiveSetting(option, option.default), file.path.name
+        if file.error is not None:
+            if safe_value is None or (file.text and name not in file.text):
+                return default
+            # The unreadable file may have set the value.
+            return EffectiveSetting(option, safe_value, "config.toml", f"{origin} is damaged")
+        table = file.document.get(table_name, {})
+        if not isinstance(table, Mapping) or name not in table:
+            return default
         try:
-            valid = setting.value_type.validate(value)
-            return EffectiveSetting(setting, valid, "config.toml", name)
-        except ValueError:
-            expects = setting.value_type.expects
-            message = f"{setting.key} must be {expects}, not {_format_short(value)}."
-            self._add_error(message, setting.key)
-            if setting.safe_value is None:
-                return EffectiveSetting(setting, setting.default)
-            reason = f"{name} has an error"
-            return EffectiveSetting(setting, setting.safe_value, "config.toml", reason)
-
-    def _resolve_unreadable(self, setting: SettingDefinition, name: str) -> EffectiveSetting:
-        """Use the default, or the safe value if the unreadable file may have set one."""
-        text = self._file.text
-        if setting.safe_value is None or (text and setting.name not in text):
-            return EffectiveSetting(setting, setting.default)
-        return EffectiveSetting(setting, setting.safe_value, "config.toml", f"{name} is damaged")
+            value = option.value_type.from_toml(table[name])
+            return EffectiveSetting(option, value, "config.toml", origin)
+        except (ValueError, TypeError, UsageError):
+            shown = _format_short(table[name])
+            message = f"{option.key} must be {option.value_type.expects}, not {shown}."
+            self._add_error(message, option.key)
+        if safe_value is None:
+            return default
+        return EffectiveSetting(option, safe_value, "config.toml", f"{origin} has an error")
 
     def _add_error(self, message: str, key: str) -> None:
         self.errors.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from localspec import paths
-from localspec.config.schema import FOLDER, SETTINGS, SettingDefinition
+from localspec.config.option_types import FOLDER, Option
+from localspec.config.options import SETTINGS
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
@@ -125,19 +127,18 @@ def _normalize_key(key: str) -> str:
 # --- changing one value -------------------------------------------------------------------
 
 
-def parse_value(definition: SettingDefinition, text: str) -> object:
+def parse_value(option: Option, text: str) -> object:
     """Parse typed text. Raises UsageError, with the possible values as its hint."""
     try:
-        value = definition.value_type.parse(text)
-    except ValueError:
-        shown = sanitize(text, multiline=False)[:60]
-        message = f"{definition.key} cannot be {shown!r}."
-        raise UsageError(message, f"It must be {definition.value_type.expects}.") from None
-    if definition.value_type is FOLDER and not os.path.isdir(str(value)):
+        value = option.value_type.parse(text)
+    except (ValueError, UsageError):
+        message = f"{option.key} cannot be {sanitize(text, multiline=False)[:60]!r}."
+        raise UsageError(message, f"It must be {option.value_type.expects}.") from None
+    if option.value_type is FOLDER and not os.path.isdir(str(value)):
         raise UsageError(
             f"There is no folder {sanitize(str(value), multiline=False)}.", "Create it first."
         )
-    return value
+    return text.strip() if isinstance(value, tuple) else option.value_type.to_toml(value)
 
 
 def set_value(key: str, value: object) -> None:
@@ -287,14 +288,12 @@ def run_editor(path: Path) -> None:
 def render_template() -> str:
     """Return a new file's text: all settings with their defaults, as comments."""
     lines = ["# localspec settings. Remove a # to change a value."]
-    table = ""
-    for setting in SETTINGS.values():
-        if setting.table != table:
-            table = setting.table
-            lines += ["", f"[{table}]"]
-        default = "" if setting.default is None else setting.value_type.format(setting.default)
-        quoted = f'"{default}"' if isinstance(setting.default, str) else default
-        lines += [f"# {setting.help}", f"# {setting.name} = {quoted or '…'}"]
+    for option in SETTINGS.values():
+        table, _, name = option.key.partition(".")
+        lines += [] if f"[{table}]" in lines else ["", f"[{table}]"]
+        default = option.value_type.to_toml(option.default)
+        shown = "…" if option.setting.unset_label else json.dumps(default)
+        lines += [f"# {option.help}", f"# {name} = {shown}"]
     return "\n".join([*lines, "", "[keys]", '# "chat.send" = "alt+s"', ""])
 
 

@@ -7,24 +7,27 @@ import secrets
 import sys
 from dataclasses import replace
 from functools import cache
-from typing import Any, cast, get_args
+from typing import Any
 
 from localspec.chat.settings import ChatSettings
+from localspec.config.option_types import (
+    MAX_INT,
+    SWITCH,
+    SWITCH_OR_AUTO,
+    Option,
+    RequestRange,
+)
+from localspec.config.options import RETIRED, select
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolFormat
-from localspec.protocol.wire import DRAFT_MAX, SamplingParams, VerifyMode
 from localspec.serve.api_error import invalid, unsupported
 from localspec.serve.json_fields import JsonFields, to_unicode
 from localspec.serve.tool_requests import OfferedTools, parse_tools
-from localspec.speculation_methods import SPECS
 
 MAX_CHOICES = 16
 MAX_LOGPROBS = 20
-_MAX_TOKENS = 2**31 - 1
 _MAX_STOPS, _MAX_STOP_CHARS = 64, 4096
 _MAX_BIASES = 5000
-_MIN_TOP_P = 1e-9
-"""OpenAI allows 0, which keeps only the likeliest token."""
 _REFUSED = {
     "audio": "audio is not supported",
     "web_search_options": "the web is not searched",
@@ -164,51 +167,41 @@ def _schema_of_format(response_format: JsonFields) -> Any:
 
 
 def _parse_settings(fields: JsonFields, own: JsonFields, defaults: ChatSettings) -> ChatSettings:
-    max_tokens = fields.integer("max_completion_tokens", -1, _MAX_TOKENS)
-    if max_tokens is None:
-        max_tokens = fields.integer("max_tokens", -1, _MAX_TOKENS)
-    if max_tokens == 0:
+    given = [(option, fields) for option in select("request", "sampling", "answer")]
+    given += [(option, own) for option in select("request", "speculation")]
+    values = {option.name: _parse_option(source, option) for option, source in given}
+    for (front_end, name), instead in RETIRED.items():
+        if front_end == "request" and own.get(name) is not None:
+            _report_ignored(name, instead)
+    limit = fields.integer("max_completion_tokens", -1, MAX_INT)
+    if limit is not None:
+        values["max_tokens"] = MAX_INT if limit == -1 else limit
+    if values["max_tokens"] == 0:
         raise invalid("max_tokens", "it is not between 1 and the context's length")
-    if own.get("exact") is not None:
-        _report_ignored_exact()
-    given: dict[str, Any] = {
-        "spec": own.choice("spec", SPECS),
-        "verify": cast(VerifyMode | None, own.choice("verify", get_args(VerifyMode))),
-        "draft_length": own.integer("draft_max", 0, DRAFT_MAX),
-        "max_tokens": max_tokens if max_tokens != -1 else _MAX_TOKENS,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
-    stop = _parse_stops(fields)
-    return replace(
-        defaults,
-        sampling=_parse_sampling(fields, defaults.sampling),
-        stop=stop if fields.get("stop") is not None else defaults.stop,
-        **changes,
-    )
+    stop = _parse_stops(fields) if fields.get("stop") is not None else None
+    values |= {"stop": stop, "logit_bias": _parse_logit_bias(fields.get("logit_bias"))}
+    return defaults.with_values({name: each for name, each in values.items() if each is not None})
 
 
 @cache
-def _report_ignored_exact() -> None:
-    message = "localspec: `exact` in requests is ignored; exact mode: localspec serve --exact on"
+def _report_ignored(name: str, instead: str) -> None:
+    message = f"localspec: `{name}` in requests is ignored; {instead}"
     print(message, file=sys.stderr, flush=True)
 
 
-def _parse_sampling(fields: JsonFields, defaults: SamplingParams) -> SamplingParams:
-    top_k = fields.integer("top_k", -1, 2**31 - 1)
-    window = fields.integer("repeat_last_n", -1, 2**31 - 1)
-    top_p = fields.number("top_p", 0, 1)
-    given: dict[str, Any] = {
-        "temperature": fields.number("temperature", 0, 100),
-        "top_k": None if top_k is None else max(top_k, 0),
-        "top_p": None if top_p is None else max(top_p, _MIN_TOP_P),
-        "min_p": fields.number("min_p", 0, 1),
-        "repeat_penalty": fields.number("repeat_penalty", 0.01, 100),
-        "repeat_last_n": _MAX_TOKENS if window == -1 else window,
-        "presence_penalty": fields.number("presence_penalty", -2, 2),
-        "frequency_penalty": fields.number("frequency_penalty", -2, 2),
-        "logit_bias": _parse_logit_bias(fields.get("logit_bias")),
-    }
-    return replace(defaults, **{name: value for name, value in given.items() if value is not None})
+def _parse_option(fields: JsonFields, option: Option) -> Any:
+    """None if the request leaves it open; also for texts, which are read one by one."""
+    name, value_type = option.name, option.value_type
+    allowed = option.request or RequestRange(value_type.low, value_type.high)
+    if value_type.is_whole:
+        value: Any = fields.integer(name, int(allowed.low), int(allowed.high))
+    elif value_type.metavar is not None:
+        value = fields.number(name, allowed.low, allowed.high)
+    elif value_type in (SWITCH, SWITCH_OR_AUTO):
+        return None if fields.get(name) is None else fields.flag(name)
+    else:
+        return None if value_type.is_text else fields.choice(name, tuple(value_type.words))
+    return allowed.replaced.get(value, value)
 
 
 def _parse_stops(fields: JsonFields) -> tuple[str, ...]:

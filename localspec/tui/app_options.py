@@ -14,7 +14,6 @@ from localspec.tui import glyphs, key_bindings, themes
 from localspec.tui.glyphs import UNICODE, Glyphs
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.wizard.what_if import WhatIf
-from localspec.worker_address import parse_addresses
 
 
 @dataclass(slots=True)
@@ -103,9 +102,9 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     options.show_thinking = view.get("chats.show_thinking")
     options.temperature = view.get("answers.temperature")
     options.spec = view.get("answers.spec")
-    options.workers = tuple(map(str, parse_addresses(view.get("run.workers"))))
-    options.exact = view.get("answers.exact") == "on"
-    options.overlap = {"on": True, "off": False}.get(view.get("answers.overlap"))
+    options.workers = view.get("run.workers")
+    options.exact = view.get("answers.exact")
+    options.overlap = view.get("answers.overlap")
     if options.chats is not None:
         options.chats.set_saving(view.get("chats.keep"))
     options.settings_errors = (*_find_settings_errors(view), *key_errors)

@@ -16,8 +16,8 @@ from textual.widgets import Input, Label, Static
 
 from localspec import config
 from localspec.config import SETTINGS, EffectiveConfig, EffectiveSetting, toml_file
-from localspec.config.schema import TABLES
-from localspec.errors import LocalspecError
+from localspec.config.options import TABLES
+from localspec.errors import LocalspecError, UsageError
 from localspec.sanitize import sanitize
 from localspec.tui import key_bindings
 from localspec.tui.app_options import AppOptions
@@ -66,7 +66,7 @@ class PreferenceCycle(Static, can_focus=True):
         if self._setting.is_overridden:
             return
         value_type = self._setting.definition.value_type
-        choices = value_type.choices
+        choices = tuple(value_type.words)
         index = choices.index(value_type.format(self._setting.current))
         self.post_message(
             PreferenceChanged(self._setting.definition.key, choices[(index + by) % len(choices)])
@@ -122,7 +122,7 @@ class PreferenceRow(Horizontal):
     def __init__(self, setting: EffectiveSetting) -> None:
         super().__init__(classes="preference")
         self.setting = setting
-        is_text = not setting.definition.value_type.choices and not setting.is_overridden
+        is_text = not setting.definition.value_type.words and not setting.is_overridden
         self.field = PreferenceInput(setting) if is_text else PreferenceCycle(setting)
 
     def compose(self) -> ComposeResult:
@@ -172,7 +172,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
                 if heading:
                     yield Static(heading, classes="heading", markup=False)
                 for setting in self._view.settings.values():
-                    if setting.definition.table == table:
+                    if setting.definition.key.startswith(f"{table}."):
                         yield PreferenceRow(setting)
             with Horizontal(classes="preference"):
                 yield Label("keyboard shortcuts", markup=False)
@@ -253,7 +253,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         try:
             if text.strip():
                 definition.value_type.parse(text)
-        except ValueError:
+        except (ValueError, UsageError):
             self._value_errors[definition.key] = (
                 f"{definition.key} must be {definition.value_type.expects}."
             )
@@ -334,8 +334,8 @@ def _help_text(setting: EffectiveSetting) -> str:
             f"overrides the file while the {source}."
         )
     effect = (
-        f" Changes take effect {setting.definition.takes_effect}."
-        if setting.definition.takes_effect
+        f" Changes take effect {setting.definition.setting.takes_effect}."
+        if setting.definition.setting.takes_effect
         else ""
     )
     return f"{setting.definition.help}{effect}"

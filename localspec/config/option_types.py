@@ -1,0 +1,364 @@
+"""What an option is, and the types of its values: how people, files and programs write them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
+
+from localspec.errors import UsageError
+from localspec.lazy_dataclass import dataclass
+from localspec.worker_address import parse_addresses
+
+MAX_INT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """`read`, `check` and `parse` raise ValueError, or UsageError to say more."""
+
+    hint: str
+    """The possible values, for people."""
+    read: Callable[[str], Any]
+    """Convert typed text to a value that `check` accepts."""
+    check: Callable[[Any], Any]
+    """Check a value of Python, JSON or TOML, and return it as the program uses it."""
+    words: Mapping[str, Any] = field(default_factory=dict)
+    """Words that can be typed, and their values."""
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    """Other words that can be typed, and the words of earlier versions, with what they mean."""
+    is_text: bool = False
+    """Whether upper and lower case differ."""
+    metavar: str | None = None
+    low: float = 0
+    high: float = math.inf
+    """Of a number, like `low`."""
+    is_whole: bool = False
+
+    def parse(self, text: str) -> Any:
+        """Parse what a person typed; an empty text is the first word."""
+        text = text.strip()
+        word = text.lower() if text or not self.is_text else next(iter(self.words), "")
+        if (named := self.synonyms.get(word, word)) in self.words:
+            return self.words[named]
+        try:
+            return self.check(self.read(text if self.is_text else word))
+        except (OverflowError, RecursionError, OSError) as error:
+            raise ValueError from error
+
+    def format(self, value: Any) -> str:
+        """The text that `parse` reads; empty if there is none for None."""
+        words = (word for word, meant in self.words.items() if meant == value)
+        if (word := next(words, None)) is not None:
+            return word
+        if isinstance(value, tuple):
+            return _format_texts(value) if self is TEXTS else ",".join(value)
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+    # --- config.toml: true and false, numbers, and otherwise the text that `parse` reads -----
+
+    @property
+    def expects(self) -> str:
+        """The possible values, as text after `must be`."""
+        if self is SWITCH:
+            return "true or false"
+        if not self.words:
+            return self.hint.partition(";")[0]
+        *most, last = (f'"{word}"' for word in self.words)
+        return f"{', '.join(most)} or {last}"
+
+    def from_toml(self, value: Any) -> Any:
+        has_words = bool(self.words) and self is not SWITCH
+        return self.parse(value) if has_words and isinstance(value, str) else self.check(value)
+
+    def to_toml(self, value: Any) -> Any:
+        if value in (None, ()) and not self.words:
+            return None
+        if self is SWITCH:
+            return value
+        if isinstance(value, float):
+            return int(value) if value.is_integer() else value
+        return self.format(value)
+
+
+def number(
+    hint: str,
+    low: float = 0,
+    high: float = math.inf,
+    *,
+    above: bool = False,
+    whole: bool = False,
+    none: str = "",
+) -> ValueType:
+    """A finite number from `low`, or `above` it, to `high`; `none` is the word for None."""
+
+    kind: Any = Integral if whole else Real
+
+    def check(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise ValueError
+        if not (low < value if above else low <= value) or value > high or value == math.inf:
+            raise ValueError
+        return int(value) if whole else float(value)
+
+    def read(text: str) -> float:
+        return int(text) if whole else float(text.replace(",", "."))
+
+    hint, words = (f"{hint}, or {none}", {none: None}) if none else (hint, {})
+    metavar = "N" if whole else "X"
+    return ValueType(hint, read, check, words, metavar=metavar, low=low, high=high, is_whole=whole)
+
+
+def whole(hint: str, low: int = 0, high: int = MAX_INT, none: str = "") -> ValueType:
+    return number(hint, low, high, whole=True, none=none)
+
+
+def choice(words: Iterable[str] | Mapping[str, Any], synonyms: Mapping[str, str] = {}) -> ValueType:
+    """Words, or words with their values."""
+    values = words if isinstance(words, Mapping) else {word: word for word in words}
+
+    def check(value: Any) -> Any:
+        for meant in values.values():
+            if value is meant or (isinstance(meant, str) and value == meant):
+                return meant
+        raise ValueError
+
+    def read(_: str) -> Any:
+        raise ValueError
+
+    return ValueType(", ".join(values), read, check, values, synonyms)
+
+
+def _check_text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError
+    return value.strip()
+
+
+def _check_grammar(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError
+    return value
+
+
+def text(hint: str) -> ValueType:
+    return ValueType(hint, str, _check_text, is_text=True)
+
+
+def _check_folder(value: Any) -> str:
+    """The folder need not exist: its disk may be disconnected."""
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError
+    if not os.path.isabs(path := os.path.expanduser(value)):
+        raise ValueError
+    return path
+
+
+def _read_folder(typed: str) -> str:
+    return os.path.abspath(os.path.expanduser(typed)) if typed else ""
+
+
+def _check_texts(value: Any) -> tuple[str, ...]:
+    """One text or several."""
+    is_list = isinstance(value, Iterable) and not isinstance(value, str)
+    texts = tuple(value) if is_list else (value,)
+    if not all(isinstance(each, str) and each for each in texts):
+        raise ValueError
+    return texts
+
+
+def _read_texts(typed: str) -> Any:
+    return json.loads(typed) if typed.startswith("[") else typed.replace("\\n", "\n")
+
+
+def _format_texts(texts: tuple[str, ...]) -> str:
+    plain = texts[0].replace("\n", "\\n").strip()
+    is_plain = not plain.startswith("[") and TEXTS.parse(plain) == texts
+    return plain if is_plain else json.dumps(texts)
+
+
+def check_json_schema(schema: str) -> str:
+    """Raise UsageError unless the text is a JSON object; the engine checks the schema itself."""
+    try:
+        is_object = isinstance(json.loads(schema), dict)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The JSON Schema is not valid JSON: {error}.") from error
+    if not is_object:
+        raise UsageError("A JSON Schema is an object.", 'For example: {"type": "object"}')
+    return schema
+
+
+def _check_schema(value: Any) -> str:
+    """JSON, a dict, or a class of Pydantic."""
+    if hasattr(value, "model_json_schema"):
+        value = value.model_json_schema()
+    if isinstance(value, Mapping):
+        value = json.dumps(value)
+    if not isinstance(value, str):
+        raise ValueError
+    return check_json_schema(value)
+
+
+def _read_schema(typed: str) -> str:
+    """JSON, or the path of its file, as one line."""
+    path = os.path.expanduser(typed)
+    if not typed.startswith("{") and os.path.isfile(path):
+        with open(path, encoding="utf-8") as file:
+            typed = file.read()
+    return json.dumps(json.loads(check_json_schema(typed)), ensure_ascii=False)
+
+
+def _check_workers(value: Any) -> tuple[str, ...]:
+    """Addresses of computers, which need not be reachable."""
+    joined = value if isinstance(value, str) else ",".join(value)
+    return tuple(map(str, parse_addresses(joined))) if joined else ()
+
+
+_SPLIT_MODES = ("none", "layer", "row")
+
+
+def _check_split(value: Any) -> str | tuple[float, ...]:
+    """A mode, or one share for each device."""
+    if isinstance(value, str):
+        if value not in _SPLIT_MODES:
+            raise ValueError
+        return value
+    try:
+        return tuple(float(share) for share in value)
+    except TypeError as error:
+        raise ValueError from error
+
+
+_ON_OFF = {"on": True, "off": False}
+_YES_NO = dict.fromkeys(("true", "yes", "1"), "on") | dict.fromkeys(("false", "no", "0"), "off")
+SWITCH = choice(_ON_OFF, _YES_NO)
+SWITCH_OR_AUTO = choice(_ON_OFF | {"auto": None})
+TEXT = text("a text")
+TEXTS = ValueType(
+    'a text (\\n is a new line), or several: ["a", "b"]; none',
+    _read_texts,
+    _check_texts,
+    {"none": ()},
+    is_text=True,
+)
+GRAMMAR = ValueType("the text of a GBNF grammar", str, _check_grammar, is_text=True)
+JSON_SCHEMA = ValueType(
+    "a JSON Schema, or the path of its file: answers follow it; off",
+    _read_schema,
+    _check_schema,
+    {"off": ""},
+    is_text=True,
+)
+FOLDER = ValueType(
+    'the absolute path of a folder, in quotes: "~/models"',
+    _read_folder,
+    _check_folder,
+    is_text=True,
+)
+WORKERS = ValueType(
+    'one or two computers, in quotes: "gpu-box, 192.168.1.20:50053"',
+    str,
+    _check_workers,
+    is_text=True,
+)
+SPLIT = ValueType(
+    "none, layer, row, or shares such as 3,1",
+    lambda typed: typed if typed in _SPLIT_MODES else typed.split(","),
+    _check_split,
+)
+
+
+# --- options ------------------------------------------------------------------------------
+
+FrontEnd = Literal["command", "python", "chat", "request"]
+EVERYWHERE: tuple[FrontEnd, ...] = get_args(FrontEnd)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option's key in config.toml, and its row in the preferences."""
+
+    key: str
+    """`table.name`, as in `config set`."""
+    takes_effect: str = ""
+    """When a change takes effect; empty means at once."""
+    help: str = ""
+    """One line; empty if that of the flag says it."""
+    unset_label: str = ""
+    """Shown if there is no value."""
+    flags: str = ""
+    """What overrides it on the command line, if that is not the option's flag."""
+    variable: str = ""
+    """The environment variable that overrides it, if it does not follow from `key`."""
+    safe_value: object = None
+    """Used if the value is set but invalid, so that a typo does not reduce privacy."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRange:
+    """The numbers of a request, where they are not those of the type."""
+
+    low: float
+    high: float
+    replaced: Mapping[float, float] = field(default_factory=dict)
+    """Numbers that stand for another, such as llama.cpp's -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    name: str
+    """Python's argument, the request's field, `/set NAME`, a preset's key; with dashes the flag."""
+    value_type: ValueType
+    about: str = ""
+    """The help of the flag."""
+    default: Any = None
+    title: str = ""
+    """The label, if it is not the name."""
+    offered: tuple[FrontEnd, ...] = EVERYWHERE
+    metavar: str | None = None
+    setting: Setting = field(default=Setting(""))
+    request: RequestRange | None = None
+
+    @property
+    def label(self) -> str:
+        """On screens."""
+        return self.title or self.name.replace("_", " ")
+
+    @property
+    def hint(self) -> str:
+        """The possible values."""
+        return self.value_type.hint
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def attribute(self) -> str:
+        """The field of `SamplingParams`, or of `ChatSettings`."""
+        return "draft_length" if self.name == "draft_max" else self.name
+
+    # --- of the setting in config.toml ------------------------------------------------------
+
+    @property
+    def key(self) -> str:
+        return self.setting.key
+
+    @property
+    def help(self) -> str:
+        return self.setting.help or self.about
+
+    @property
+    def env_var(self) -> str:
+        """The environment variable that overrides the file."""
+        return self.setting.variable or f"LOCALSPEC_{self.key.replace('.', '_').upper()}"
+
+    def display(self, value: object) -> str:
+        """Format a setting's value for the screen: `on`, `20`, `no limit`."""
+        return self.value_type.format(value) or self.setting.unset_label

@@ -1,0 +1,409 @@
+"""The table of options: each is declared here once, and every front end is rendered from it."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Literal, get_args
+
+from localspec.config.option_types import (
+    FOLDER,
+    GRAMMAR,
+    JSON_SCHEMA,
+    MAX_INT,
+    SPLIT,
+    SWITCH,
+    SWITCH_OR_AUTO,
+    TEXTS,
+    WORKERS,
+    FrontEnd,
+    Option,
+    RequestRange,
+    Setting,
+    ValueType,
+    choice,
+    number,
+    text,
+    whole,
+)
+from localspec.protocol.wire import DRAFT_MAX, FlashAttention, KvType, SamplingParams, VerifyMode
+from localspec.speculation_methods import SPECS
+
+OptionGroup = Literal["sampling", "answer", "speculation", "load", "app"]
+OverflowPolicy = Literal["ask", "stop", "drop", "summarise"]
+"""What to do when a chat exceeds its context: ask the user, stop, drop the oldest turns, or replace
+them by a summary."""
+THEMES = ("localspec-dark", "localspec-light", "high-contrast", "monochrome", "ansi")
+
+_NOT_REQUEST: tuple[FrontEnd, ...] = ("command", "python", "chat")
+_PROGRAMS: tuple[FrontEnd, ...] = ("command", "python")
+_NEW_CHATS, _NEXT_LOAD = "for new chats", "when a model is loaded"
+_load = partial(Option, offered=_PROGRAMS)
+_app = partial(Option, offered=())
+
+
+def _sampling(name: str, value_type: ValueType, about: str = "", **more: Any) -> Option:
+    return Option(name, value_type, about, getattr(SamplingParams(), name), **more)
+
+
+_SAMPLING = (
+    Option(
+        "temperature",
+        number("0 (greedy) or more; 0.8 is common"),
+        "Sampling temperature; 0 is greedy.  [default: the pair's own, else 0.8]",
+        setting=Setting(
+            "answers.temperature",
+            _NEW_CHATS,
+            "0 is greedy. Overrides the pair's own default.",
+            unset_label="the pair's default",
+        ),
+        request=RequestRange(0, 100),
+    ),
+    _sampling(
+        "top_k",
+        whole("a whole number; 0 is off"),
+        "Sample from the N most probable tokens; 0 turns it off.",
+        title="top-k",
+        request=RequestRange(-1, MAX_INT, {-1: 0}),
+    ),
+    _sampling(
+        "top_p",
+        number("above 0, up to 1; 1 is off", 0, 1, above=True),
+        "Sample from the most probable tokens that sum up to X; 1 turns it off.",
+        title="top-p",
+        request=RequestRange(0, 1, {0: 1e-9}),  # OpenAI's 0 keeps the likeliest token
+    ),
+    _sampling(
+        "min_p",
+        number("0 to 1; 0 is off", 0, 1),
+        "Skip tokens below X times the highest probability; 0 turns it off.",
+        title="min-p",
+    ),
+    _sampling(
+        "repeat_penalty",
+        number("above 0; 1 is off", above=True),
+        "Penalty for repeated tokens; 1 turns it off.",
+        request=RequestRange(0.01, 100),
+    ),
+    _sampling(
+        "repeat_last_n",
+        whole("a whole number of tokens; 0 is off"),
+        title="repeat window",
+        offered=("python", "chat", "request"),
+        request=RequestRange(-1, MAX_INT, {-1: MAX_INT}),
+    ),
+    _sampling("presence_penalty", number("-2 to 2; 0 is off", -2, 2), offered=("request",)),
+    _sampling("frequency_penalty", number("-2 to 2; 0 is off", -2, 2), offered=("request",)),
+    Option(
+        "seed",
+        whole("a whole number", high=2**63 - 1, none="auto"),
+        "Seed of the sampling.  [default: random; --stats shows it]",
+        offered=_NOT_REQUEST,
+    ),
+)
+_ANSWER = (
+    Option(
+        "max_tokens",
+        whole("a whole number of tokens from 1", 1, none="auto"),
+        "Max tokens of an answer.  [default: 512; in a chat, no limit]",
+        request=RequestRange(-1, MAX_INT, {-1: MAX_INT}),
+    ),
+    Option(
+        "stop",
+        TEXTS,
+        "Stop before this text; repeatable.",
+        default=(),
+        title="stop strings",
+        metavar="TEXT",
+    ),
+    Option(
+        "think",
+        SWITCH_OR_AUTO,
+        "Turn thinking on or off, if the model's template supports it.",
+        title="thinking",
+        offered=_NOT_REQUEST,
+    ),
+    Option(
+        "think_budget",
+        whole("a whole number of tokens", none="auto"),
+        "End the thinking after N tokens.",
+        title="thinking budget",
+        offered=("command", "chat"),
+    ),
+    Option(
+        "json_schema",
+        JSON_SCHEMA,
+        "Answer with JSON that satisfies this JSON Schema.",
+        default="",
+        title="JSON schema",
+        offered=_NOT_REQUEST,
+        metavar="FILE|JSON",
+    ),
+    Option(
+        "grammar",
+        GRAMMAR,
+        "Answer with a text of this GBNF grammar.",
+        default="",
+        offered=_PROGRAMS,
+        metavar="FILE",
+    ),
+)
+_SPECULATION = (
+    Option(
+        "spec",
+        choice(SPECS, {"on": "auto"}),
+        f"Draft source: {', '.join(SPECS[:-1])} or {SPECS[-1]}.",
+        default="auto",
+        title="speculation",
+        metavar="NAME",
+        setting=Setting(
+            "answers.spec",
+            _NEW_CHATS,
+            "auto: the fastest drafter; off: no speculation; or one drafter, if the pair has it.",
+        ),
+    ),
+    Option(
+        "draft_max",
+        whole(f"0 to {DRAFT_MAX}", 0, DRAFT_MAX, none="auto"),
+        f"Max draft tokens per round, 0 to {DRAFT_MAX}.  [default: 5]",
+        title="max draft tokens",
+    ),
+    Option(
+        "verify",
+        choice(get_args(VerifyMode)),
+        "Verification method; each keeps the model's own distribution.",
+        default="coupled",
+        title="verification method",
+    ),
+    Option(
+        "exact",
+        choice({"on": True, "off": False}, {"auto": "off"}),
+        "Exact mode: on a CPU, attention that computes passes of every width alike.",
+        default=False,
+        title="exact mode",
+        offered=_NOT_REQUEST,
+        metavar="[on|off]",
+        setting=Setting(
+            "answers.exact",
+            _NEW_CHATS,
+            "On a CPU, attention that computes passes of every width alike.",
+        ),
+    ),
+    Option(
+        "overlap",
+        SWITCH_OR_AUTO,
+        "Draft while the target verifies; auto: across devices, where it is worth it.",
+        title="overlapped drafting",
+        offered=_PROGRAMS,
+        setting=Setting("answers.overlap", _NEXT_LOAD),
+    ),
+)
+_THREADS = number("a whole number", -math.inf, whole=True)  # clamped when a model is loaded
+_LOAD = (
+    _load(
+        "ctx",
+        whole("a whole number of tokens from 1", 1, 2**63),
+        "Context size in tokens.  [default: what fits]",
+    ),
+    _load(
+        "kv", choice(get_args(KvType)), "Type of the KV cache (keys/values).  [default: what fits]"
+    ),
+    _load(
+        "gpu_layers",
+        whole("a number of layers", none="auto"),
+        "Layers of the target on the GPU.  [default: auto]",
+        metavar="N|auto",
+    ),
+    _load(
+        "draft_gpu_layers",
+        whole("a number of layers", none="auto"),
+        "Layers of the draft model on the GPU.  [default: auto]",
+        metavar="N|auto",
+    ),
+    _load(
+        "main_gpu",
+        whole("a whole number"),
+        "GPU used with --split none or row, counted from 0.",
+        default=0,
+    ),
+    _load(
+        "split",
+        SPLIT,
+        "How several GPUs share the model; SHARES: 3,1.",
+        default="layer",
+        metavar="none|layer|row|SHARES",
+    ),
+    _load("cpu_moe", SWITCH, "Keep the experts of a MoE model in RAM.", default=False),
+    _load(
+        "threads", _THREADS, "CPU threads.  [default: measured; at first one per performance core]"
+    ),
+    _load("draft_threads", _THREADS, "CPU threads of the draft model.  [default: as --threads]"),
+    _load("flash_attn", choice(get_args(FlashAttention)), "Flash attention.", default="auto"),
+    _load(
+        "workers",
+        WORKERS,
+        "Other computers that run localspec worker; at most two share the model.",
+        default=(),
+        title="other computers",
+        metavar="HOST[:PORT],…|none",
+        setting=Setting(
+            "run.workers",
+            _NEXT_LOAD,
+            "They run localspec worker, and share models that are too large or too slow here.",
+            unset_label="none",
+        ),
+    ),
+)
+_APP = (
+    _app(
+        "theme",
+        choice(THEMES),
+        default=THEMES[0],
+        setting=Setting(
+            "screen.theme",
+            help="Colours of the app; ansi: the terminal's own. "
+            "Monochrome uses underlines and symbols.",
+        ),
+    ),
+    _app(
+        "ascii",
+        SWITCH,
+        default=False,
+        title="plain ASCII",
+        setting=Setting(
+            "screen.ascii", help="For terminals and fonts without line, arrow and block characters."
+        ),
+    ),
+    _app(
+        "pair",
+        text("a pair, a model or a file, in quotes, as after `localspec run`"),
+        title="default model",
+        setting=Setting(
+            "run.pair",
+            "at the next start",
+            "The pair or model that `localspec run` opens without arguments.",
+            unset_label="the last one used",
+            flags="MODEL",
+        ),
+    ),
+    _app(
+        "keep",
+        SWITCH,
+        default=True,
+        title="save chats",
+        setting=Setting(
+            "chats.keep",
+            _NEW_CHATS,
+            "On this computer only. Off: new chats are not saved.",
+            flags="--private",
+            safe_value=False,
+        ),
+    ),
+    _app(
+        "overflow",
+        choice(get_args(OverflowPolicy)),
+        default="ask",
+        title="when the context is full",
+        offered=("chat",),
+        setting=Setting(
+            "chats.overflow",
+            _NEW_CHATS,
+            "Ask; stop; drop the oldest turns; or replace them by a summary.",
+        ),
+    ),
+    _app(
+        "show_thinking",
+        SWITCH,
+        default=False,
+        offered=("chat",),
+        setting=Setting(
+            "chats.show_thinking", _NEW_CHATS, "Expand the model's thinking by default."
+        ),
+    ),
+    _app(
+        "folder",
+        FOLDER,
+        title="model folder",
+        setting=Setting(
+            "models.folder",
+            help="Its .gguf files are listed together with those of the Hugging Face cache.",
+            unset_label="none",
+            flags="--models-dir",
+            variable="LOCALSPEC_MODELS_DIR",
+        ),
+    ),
+    _app(
+        "offline",
+        SWITCH,
+        default=False,
+        title="offline mode",
+        setting=Setting(
+            "network.offline",
+            help="Never use the network, not even for requested downloads.",
+            flags="--offline",
+            variable="HF_HUB_OFFLINE",
+            safe_value=True,
+        ),
+    ),
+    _app(
+        "limit",
+        number("a number of MB/s above 0", above=True),
+        title="download limit (MB/s)",
+        setting=Setting(
+            "downloads.limit",
+            help="Maximum speed of all downloads together.",
+            unset_label="no limit",
+            flags="pull --limit",
+        ),
+    ),
+)
+_TABLE: Mapping[OptionGroup, tuple[Option, ...]] = {
+    "sampling": _SAMPLING,
+    "answer": _ANSWER,
+    "speculation": _SPECULATION,
+    "load": _LOAD,
+    "app": _APP,
+}
+OPTIONS: Mapping[str, Option] = {o.name: o for group in _TABLE.values() for o in group}
+RETIRED: Mapping[tuple[FrontEnd, str], str] = {
+    ("request", "exact"): "exact mode: localspec serve --exact on",
+    ("python", "exact"): "exact mode is an option of LLM",
+}
+"""What was an option of an answer, and what replaces it: it is read and ignored, with a notice.
+Words that have gone are synonyms of a type's."""
+TABLES: Mapping[str, str] = {
+    "screen": "Screen",
+    "run": "Running",
+    "chats": "Chats",
+    "answers": "Answers",
+    "presets": "",
+    "models": "Models and the network",
+    "network": "",
+    "downloads": "",
+    "keys": "Keys",
+}
+"""The tables in order, with screen headings. An empty heading continues the previous section."""
+SETTINGS: Mapping[str, Option] = {
+    option.key: option
+    for table in TABLES
+    for option in (*_APP, *OPTIONS.values())
+    if option.key.startswith(f"{table}.")
+}
+"""The options of config.toml by key, in screen order."""
+
+
+def select(front_end: FrontEnd, *groups: OptionGroup) -> Iterator[Option]:
+    """The options that a front end offers, of these groups or of all."""
+    for group in groups or _TABLE:
+        yield from (option for option in _TABLE[group] if front_end in option.offered)
+
+
+def find_nearest_key(key: str, ids: frozenset[str] = frozenset()) -> str:
+    """Find the most similar key, or "". `ids` are the action ids of [keys]."""
+    keys = {key: key for key in (*SETTINGS, *(f"keys.{id_}" for id_ in ids))}
+    by_name = {key.rpartition(".")[2]: key for key in SETTINGS}
+    matches = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+    matches = matches or difflib.get_close_matches(key.rpartition(".")[2], by_name, n=1, cutoff=0.7)
+    return (keys | by_name)[matches[0]] if matches else ""
