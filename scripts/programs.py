@@ -200,7 +200,8 @@ class LlamaServer:
 
     def prefill(self, prompt: str) -> float:
         """Tokens per second."""
-        timings = self.post("/completion", self._request(Case("", prompt), 1))["timings"]
+        body = self._request(Case("", prompt), 1) | {"max_tokens": 1}
+        timings = self.post("/v1/completions", body)["timings"]
         return float(timings["prompt_n"] / timings["prompt_ms"] * 1e3)
 
     def cut(self, text: str, tokens: int) -> str:

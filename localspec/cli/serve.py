@@ -24,8 +24,8 @@ from localspec.serve import import_http_server
 
 if TYPE_CHECKING:
     from localspec.serve.access_rules import AccessRules
-    from localspec.serve.activity import RequestActivity
     from localspec.serve.http_server import ServerThread
+    from localspec.serve.request_metrics import RequestActivity
 
 _KEY_VARIABLE = "LOCALSPEC_API_KEY"
 _MAX_KEY_FILE = 64 * 1024

@@ -178,8 +178,6 @@ def _convert_text(session: Session, command: wire.EngineCommand) -> Iterator[wir
         yield session.count(command)
     elif isinstance(command, wire.TokenizeCommand):
         yield session.tokenize(command)
-    elif isinstance(command, wire.DetokenizeCommand):
-        yield session.detokenize(command)
 
 
 def main() -> None:

@@ -35,8 +35,6 @@ from localspec.protocol.wire import (
     DRAFT_MAX,
     CountCommand,
     CountResult,
-    DetokenizeCommand,
-    DetokenizeResult,
     DraftScore,
     GenerateCommand,
     InspectCommand,
@@ -198,11 +196,6 @@ class Session:
         )
         pieces = map(self._token_bytes, tokens if command.pieces else ())
         return TokenizeResult(tuple(tokens), tuple(piece.decode("latin-1") for piece in pieces))
-
-    def detokenize(self, command: DetokenizeCommand) -> DetokenizeResult:
-        """Control tokens become their names. Raises EngineError for an unknown token."""
-        data = b"".join(map(self._token_bytes, command.tokens))
-        return DetokenizeResult(data.decode("utf-8", "replace"))
 
     def _token_bytes(self, token: int) -> bytes:
         vocabulary = self._target.vocabulary

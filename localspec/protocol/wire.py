@@ -267,13 +267,6 @@ class TokenizeCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class DetokenizeCommand:
-    """Convert tokens to text; answered with `DetokenizeResult`."""
-
-    tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class InspectCommand:
     """Score each token of a finished answer, which stays in memory; `InspectResult` lines."""
 
@@ -313,7 +306,6 @@ EngineCommand = (
     | RenderCommand
     | CountCommand
     | TokenizeCommand
-    | DetokenizeCommand
     | InspectCommand
     | ScoreDraftCommand
     | StopCommand
@@ -391,11 +383,6 @@ class TokenizeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class DetokenizeResult:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class InspectResult:
     """Scores of the next tokens of an answer."""
 
@@ -420,7 +407,6 @@ CommandReply = (
     | RenderResult
     | CountResult
     | TokenizeResult
-    | DetokenizeResult
     | InspectResult
     | DraftScore
 )
@@ -434,7 +420,6 @@ _COMMAND_TYPES: dict[str, type[EngineCommand]] = {
     "render": RenderCommand,
     "count": CountCommand,
     "tokenize": TokenizeCommand,
-    "detokenize": DetokenizeCommand,
     "inspect": InspectCommand,
     "score_draft": ScoreDraftCommand,
     "stop": StopCommand,
@@ -451,7 +436,6 @@ _REPLY_TYPES: dict[str, type[CommandReply]] = {
     "rendered": RenderResult,
     "counted": CountResult,
     "tokenized": TokenizeResult,
-    "detokenized": DetokenizeResult,
     "inspected": InspectResult,
     "draft_score": DraftScore,
 }

@@ -6,26 +6,25 @@ import json
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolCallDelta, ToolDelta
 from localspec.protocol.events import Event, GenerationFinished, Prefill, Round, Token
-from localspec.serve import answer_numbers
-from localspec.serve.activity import RequestActivity, RequestState, ServerActivity
+from localspec.serve import usage_and_timings
 from localspec.serve.api_error import ApiError, shutting_down
+from localspec.serve.chat_requests import OfferedTools
 from localspec.serve.engine_queue import Admission, AnswerEvents, EngineQueue
+from localspec.serve.request_metrics import RequestActivity, RequestState, ServerActivity
 from localspec.serve.request_options import CompletionOptions
 from localspec.serve.served_model import PromptInput, ServedModel
-from localspec.serve.tool_requests import OfferedTools
 
 PING_SECONDS = 10.0
 _FIRST_EVENT_SECONDS = 0.5
 """How long headers wait for the engine to accept a prompt, where no request is before it."""
 _WAIT_SECONDS = 3600.0
-DONE = b"data: [DONE]\n\n"
 PING = b":\n\n"
 
 
@@ -44,26 +43,6 @@ class AnswerText:
                 self.content += delta
             else:
                 self.calls.append(delta)
-
-
-class CompletionFormat(Protocol):
-    """How an API shapes its answers; each method returns an item of `choices`."""
-
-    id_prefix: str
-    whole_object: str
-    chunk_object: str
-
-    def start(self, index: int) -> dict[str, Any] | None: ...
-
-    def delta(self, index: int, text: AnswerText, logprobs: Any) -> dict[str, Any]: ...
-
-    def end(self, index: int, reason: str | None) -> dict[str, Any]: ...
-
-    def whole(
-        self, index: int, text: AnswerText, logprobs: Any, reason: str | None
-    ) -> dict[str, Any]: ...
-
-    def logprobs(self, tokens: Sequence[Token], n_top: int, offset: int) -> Any: ...
 
 
 class Choice:
@@ -120,28 +99,46 @@ class Choice:
         finished = self.answer.finished
         if finished and self.text.calls and finished.reason in ("eog", "stop"):
             return "tool_calls"
-        return answer_numbers.FINISH_REASONS.get(finished.reason) if finished else None
+        return usage_and_timings.FINISH_REASONS.get(finished.reason) if finished else None
 
 
 class Completion:
-    """Answers one request, in one or several choices."""
+    """Answers one request, in one or several choices. Each API is a subclass, for its JSON."""
+
+    id_prefix: ClassVar[str] = ""
 
     def __init__(
         self,
         model: ServedModel,
         queue: EngineQueue,
         activity: ServerActivity,
-        shape: CompletionFormat,
         options: CompletionOptions,
     ) -> None:
         self._model, self._queue, self._activity = model, queue, activity
-        self._shape, self._options = shape, options
-        self._id = f"{shape.id_prefix}{uuid4().hex}"
+        self._options = options
+        self._id = f"{self.id_prefix}{uuid4().hex}"
         self._created = int(time.time())
         self._choices: list[Choice] = []
         self._admission: Admission | None = None
         self._request: RequestActivity | None = None
         self._prompt_param = "prompt"
+
+    # --- the JSON of an answer --------------------------------------------------------------
+
+    def _whole(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _lines(self) -> AsyncGenerator[bytes, None]:
+        """The stream but for its last line."""
+        raise NotImplementedError
+
+    def _last_line(self) -> bytes:
+        raise NotImplementedError
+
+    def _error_line(self, error: ApiError) -> bytes:
+        return to_event(error.to_json())
+
+    # --- the request ------------------------------------------------------------------------
 
     def submit(self, prompts: Sequence[PromptInput], route: str) -> None:
         """Queue all choices. Raises ApiError if the queue is full or a prompt does not fit."""
@@ -152,8 +149,8 @@ class Completion:
         self._request = self._activity.begin(route)
         markers = self._model.loaded(raw=not prompts[0].messages).thinking_markers
         for prompt in prompts:
-            for i in range(self._options.n):
-                self._submit_choice(prompt, i, markers)
+            for seed_offset in range(self._options.n):
+                self._submit_choice(prompt, seed_offset, markers)
 
     def _submit_choice(
         self, prompt: PromptInput, seed_offset: int, markers: tuple[str, str] | None
@@ -231,8 +228,9 @@ class Completion:
             choice.add(event)
             self._request.add(event)
             self._activity.add(event)
-            if isinstance(event, GenerationFinished):
-                self._release_if_last(choice)
+            is_end = isinstance(event, GenerationFinished) and choice is self._choices[-1]
+            if is_end and self._admission is not None:
+                self._admission.release()
         self._request.answer = choice.answer
         return batch
 
@@ -244,10 +242,6 @@ class Completion:
         elif failure.name == "context_length_exceeded":
             failure.param = self._prompt_param
         return failure
-
-    def _release_if_last(self, choice: Choice) -> None:
-        if choice is self._choices[-1] and self._admission is not None:
-            self._admission.release()
 
     def _check_end(self, choice: Choice) -> None:
         """Raises ApiError if the engine failed, or the server ends."""
@@ -278,102 +272,45 @@ class Completion:
         if self._request is not None:
             self._activity.end(self._request, state, status)
 
-    # --- the JSON of an answer, in the form of OpenAI's completions -------------------------
-
-    def _whole(self) -> dict[str, Any]:
-        choices = []
-        for index, choice in enumerate(self._choices):
-            logprobs = self._logprobs(choice.text.tokens, 0)
-            reason = choice.finish_reason
-            choices.append(self._shape.whole(index, choice.text, logprobs, reason))
-        body = self._envelope(self._shape.whole_object)
-        body |= {"choices": choices, "usage": self._usage(), **self._numbers()}
-        if self._options.show_tokens:
-            tokens = [token for choice in self._choices for token in choice.answer.tokens]
-            body["localspec"] = {"tokens": answer_numbers.token_details(tokens)}
-        return body
-
-    async def _lines(self) -> AsyncGenerator[bytes, None]:
-        """The stream but for its last line."""
-        for index, choice in enumerate(self._choices):
-            async for line in self._choice_lines(index, choice):
-                yield line
-        if self._options.include_usage:
-            yield self._chunk([], usage=self._usage(), **self._numbers())
-
-    def _last_line(self) -> bytes:
-        return DONE
-
-    def _error_line(self, error: ApiError) -> bytes:
-        return to_event(error.to_json())
-
-    async def _choice_lines(self, index: int, choice: Choice) -> AsyncGenerator[bytes, None]:
-        if (start := self._shape.start(index)) is not None:
-            yield self._chunk([start])
-        offset = 0
-        async for batch, text in self._deltas(choice):
-            for event in batch if self._options.return_progress else ():
-                if isinstance(event, Prefill):
-                    empty = self._shape.delta(index, AnswerText(), None)
-                    yield self._chunk([empty], **self._progress(event))
-            if text is not None:
-                logprobs = self._logprobs(text.tokens, offset)
-                offset += len(text.content)
-                delta = self._shape.delta(index, text, logprobs)
-                yield self._chunk([delta], **self._chunk_extras(choice, text))
-            elif not batch:
-                yield PING
-        is_last = choice is self._choices[-1]
-        extras = self._numbers() if is_last and not self._options.include_usage else {}
-        yield self._chunk([self._shape.end(index, choice.finish_reason)], **extras)
-
-    def _envelope(self, kind: str) -> dict[str, Any]:
-        return {
-            "id": self._id,
-            "object": kind,
-            "created": self._created,
-            "model": self._model.name,
-            "system_fingerprint": self._model.fingerprint,
-        }
-
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        return to_event(self._envelope(self._shape.chunk_object) | {"choices": choices} | more)
+    # --- parts of the JSON ------------------------------------------------------------------
 
     def _chunk_extras(self, choice: Choice, text: AnswerText) -> dict[str, Any]:
         extras: dict[str, Any] = {}
         if self._options.timings_per_token:
-            extras["timings"] = answer_numbers.timings(choice.answer)
+            extras["timings"] = usage_and_timings.timings(choice.answer)
         if self._options.show_tokens:
-            extras["localspec"] = {"tokens": answer_numbers.token_details(text.tokens)}
+            extras["localspec"] = {"tokens": usage_and_timings.token_details(text.tokens)}
         return extras
 
-    def _progress(self, event: Prefill) -> dict[str, Any]:
+    def _progress(self, batch: Sequence[Event]) -> list[dict[str, Any]]:
+        """llama.cpp's `prompt_progress`, if the request asks for it."""
         assert self._request is not None
-        progress = {
-            "total": event.total,
-            "cache": event.reused,
-            "processed": event.done,
-            "time_ms": round(self._request.seconds * 1e3),
-        }
-        return {"prompt_progress": progress}
+        return [
+            {
+                "prompt_progress": {
+                    "total": event.total,
+                    "cache": event.reused,
+                    "processed": event.done,
+                    "time_ms": round(self._request.seconds * 1e3),
+                }
+            }
+            for event in batch
+            if isinstance(event, Prefill) and self._options.return_progress
+        ]
 
-    def _logprobs(self, tokens: list[Token], offset: int) -> Any:
-        n = self._options.n_logprobs
-        if n is None:
-            return None
-        scored = [token for token in tokens if token.p_target is not None and token.text]
-        return self._shape.logprobs(scored, n, offset)
+    def _scored(self, tokens: Sequence[Token]) -> list[Token]:
+        return [token for token in tokens if token.p_target is not None and token.text]
 
     def _usage(self) -> dict[str, Any]:
         answers = [choice.answer for choice in self._choices]
-        return answer_numbers.usage(answers, has_prediction=bool(self._options.prediction))
+        return usage_and_timings.usage(answers, has_prediction=bool(self._options.prediction))
 
     def _numbers(self) -> dict[str, Any]:
         """Of the last choice."""
         answer = self._choices[-1].answer
         return {
-            "timings": answer_numbers.timings(answer),
-            "metrics": answer_numbers.metrics(answer, self._options.settings.draft_length),
+            "timings": usage_and_timings.timings(answer),
+            "metrics": usage_and_timings.metrics(answer, self._options.settings.draft_length),
         }
 
 

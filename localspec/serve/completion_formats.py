@@ -1,53 +1,134 @@
-"""The shapes of answers: OpenAI's chat completions, and its older text completions."""
+"""The JSON of OpenAI's chat completions, and of its older text completions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from localspec.models.chat_template.tool_calls import ToolCallDelta
 from localspec.protocol.events import Token
-from localspec.serve import answer_numbers
-from localspec.serve.completion import AnswerText
+from localspec.serve import usage_and_timings
+from localspec.serve.completion import PING, AnswerText, Choice, Completion, to_event
+
+DONE = b"data: [DONE]\n\n"
 
 
-class ChatFormat:
-    """`chat.completion` and its chunks; thinking is in `reasoning_content`."""
+class OpenAICompletion(Completion):
+    """One object, or chunks of it; both have `choices`."""
+
+    whole_object: ClassVar[str]
+    chunk_object: ClassVar[str]
+
+    def _first_part(self, index: int) -> dict[str, Any] | None:
+        """Of a choice that begins; None for nothing."""
+        raise NotImplementedError
+
+    def _part(self, text: AnswerText) -> dict[str, Any]:
+        """What a choice of a chunk has of new text."""
+        raise NotImplementedError
+
+    def _whole_part(self, index: int, text: AnswerText) -> dict[str, Any]:
+        """What a choice of the whole answer has of its text."""
+        raise NotImplementedError
+
+    def _score(self, tokens: Sequence[Token], n_top: int, offset: int) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _whole(self) -> dict[str, Any]:
+        choices = [
+            self._choice(
+                index,
+                self._whole_part(index, choice.text),
+                self._logprobs(choice.text.tokens, 0),
+                choice.finish_reason,
+            )
+            for index, choice in enumerate(self._choices)
+        ]
+        body = self._envelope(self.whole_object)
+        body |= {"choices": choices, "usage": self._usage(), **self._numbers()}
+        if self._options.show_tokens:
+            tokens = [token for choice in self._choices for token in choice.answer.tokens]
+            body["localspec"] = {"tokens": usage_and_timings.token_details(tokens)}
+        return body
+
+    async def _lines(self) -> AsyncGenerator[bytes, None]:
+        for index, choice in enumerate(self._choices):
+            async for line in self._choice_lines(index, choice):
+                yield line
+        if self._options.include_usage:
+            yield self._chunk([], usage=self._usage(), **self._numbers())
+
+    def _last_line(self) -> bytes:
+        return DONE
+
+    async def _choice_lines(self, index: int, choice: Choice) -> AsyncGenerator[bytes, None]:
+        if (first := self._first_part(index)) is not None:
+            yield self._chunk([self._choice(index, first)])
+        offset = 0
+        async for batch, text in self._deltas(choice):
+            for progress in self._progress(batch):
+                yield self._chunk([self._choice(index, self._part(AnswerText()))], **progress)
+            if text is not None:
+                logprobs = self._logprobs(text.tokens, offset)
+                offset += len(text.content)
+                part = self._choice(index, self._part(text), logprobs)
+                yield self._chunk([part], **self._chunk_extras(choice, text))
+            elif not batch:
+                yield PING
+        is_last = choice is self._choices[-1]
+        extras = self._numbers() if is_last and not self._options.include_usage else {}
+        last = self._choice(index, self._part(AnswerText()), reason=choice.finish_reason)
+        yield self._chunk([last], **extras)
+
+    def _choice(
+        self, index: int, part: dict[str, Any], logprobs: Any = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        return {"index": index, **part, "logprobs": logprobs, "finish_reason": reason}
+
+    def _logprobs(self, tokens: Sequence[Token], offset: int) -> Any:
+        n_top = self._options.n_logprobs
+        return None if n_top is None else self._score(self._scored(tokens), n_top, offset)
+
+    def _envelope(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model.name,
+            "system_fingerprint": self._model.fingerprint,
+        }
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return to_event(self._envelope(self.chunk_object) | {"choices": choices} | more)
+
+
+class ChatCompletion(OpenAICompletion):
+    """Thinking is in `reasoning_content`."""
 
     id_prefix = "chatcmpl-"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def start(self, index: int) -> dict[str, Any]:
-        return _chunk_choice(index, {"role": "assistant", "content": None})
+    def _first_part(self, index: int) -> dict[str, Any]:
+        return {"delta": {"role": "assistant", "content": None}}
 
-    def delta(self, index: int, text: AnswerText, logprobs: Any) -> dict[str, Any]:
-        delta: dict[str, Any] = {}
-        if text.reasoning:
-            delta["reasoning_content"] = text.reasoning
-        if text.content:
-            delta["content"] = text.content
-        if text.calls:
-            delta["tool_calls"] = list(map(_call_delta, text.calls))
-        return _chunk_choice(index, delta, logprobs)
+    def _part(self, text: AnswerText) -> dict[str, Any]:
+        calls = list(map(_call_delta, text.calls))
+        fields = {"reasoning_content": text.reasoning, "content": text.content, "tool_calls": calls}
+        return {"delta": {name: value for name, value in fields.items() if value}}
 
-    def end(self, index: int, reason: str | None) -> dict[str, Any]:
-        return _chunk_choice(index, {}, reason=reason)
-
-    def whole(
-        self, index: int, text: AnswerText, logprobs: Any, reason: str | None
-    ) -> dict[str, Any]:
+    def _whole_part(self, index: int, text: AnswerText) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text.content, "refusal": None}
         if text.reasoning:
             message["reasoning_content"] = text.reasoning
         if text.calls:
             message["content"] = text.content or None
             message["tool_calls"] = _whole_calls(text.calls)
-        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+        return {"message": message}
 
-    def logprobs(self, tokens: Sequence[Token], n_top: int, offset: int) -> Any:
-        return answer_numbers.chat_logprobs(tokens, n_top)
+    def _score(self, tokens: Sequence[Token], n_top: int, offset: int) -> dict[str, Any]:
+        return usage_and_timings.chat_logprobs(tokens, n_top)
 
 
 def _call_delta(delta: ToolCallDelta) -> dict[str, Any]:
@@ -66,8 +147,9 @@ def _whole_calls(deltas: Sequence[ToolCallDelta]) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
     for delta in deltas:
         if delta.name:
-            function = {"name": delta.name, "arguments": delta.arguments}
-            calls.append({"id": new_call_id(), "type": "function", "function": function})
+            call = _call_delta(delta)
+            del call["index"]
+            calls.append(call)
         else:
             calls[delta.index]["function"]["arguments"] += delta.arguments
     return calls
@@ -77,46 +159,75 @@ def new_call_id() -> str:
     return f"call_{uuid4().hex[:24]}"
 
 
-def _chunk_choice(
-    index: int, delta: dict[str, Any], logprobs: Any = None, reason: str | None = None
-) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-
-
-class TextFormat:
-    """`text_completion`; its chunks have the same object."""
-
+class TextCompletion(OpenAICompletion):
     id_prefix = "cmpl-"
-    whole_object = "text_completion"
-    chunk_object = "text_completion"
+    whole_object = chunk_object = "text_completion"
+    echoes: Sequence[str] = ()
+    """By choice, the prompt to repeat before the answer."""
 
-    def __init__(self, echoes: Sequence[str] = ()) -> None:
-        """`echoes`: by choice, the prompt to repeat before the answer."""
-        self._echoes = echoes
+    def _first_part(self, index: int) -> dict[str, Any] | None:
+        return {"text": self.echoes[index]} if self.echoes else None
 
-    def start(self, index: int) -> dict[str, Any] | None:
-        echo = self._echo(index)
-        return _text_choice(index, echo) if echo else None
+    def _part(self, text: AnswerText) -> dict[str, Any]:
+        return {"text": text.content}
 
-    def delta(self, index: int, text: AnswerText, logprobs: Any) -> dict[str, Any]:
-        return _text_choice(index, text.content, logprobs)
+    def _whole_part(self, index: int, text: AnswerText) -> dict[str, Any]:
+        return {"text": (self.echoes[index] if self.echoes else "") + text.content}
 
-    def end(self, index: int, reason: str | None) -> dict[str, Any]:
-        return _text_choice(index, "", reason=reason)
-
-    def whole(
-        self, index: int, text: AnswerText, logprobs: Any, reason: str | None
-    ) -> dict[str, Any]:
-        return _text_choice(index, self._echo(index) + text.content, logprobs, reason)
-
-    def logprobs(self, tokens: Sequence[Token], n_top: int, offset: int) -> Any:
-        return answer_numbers.text_logprobs(tokens, n_top, offset)
-
-    def _echo(self, index: int) -> str:
-        return self._echoes[index] if self._echoes else ""
+    def _score(self, tokens: Sequence[Token], n_top: int, offset: int) -> dict[str, Any]:
+        return usage_and_timings.text_logprobs(tokens, n_top, offset)
 
 
-def _text_choice(
-    index: int, text: str, logprobs: Any = None, reason: str | None = None
-) -> dict[str, Any]:
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+_STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit"}
+
+
+class InfillCompletion(Completion):
+    """One answer in the form of llama-server: no choices, no `[DONE]`."""
+
+    def _whole(self) -> dict[str, Any]:
+        (choice,) = self._choices
+        body = self._piece(choice.text) | self._end_fields(choice)
+        wanted = self._options.response_fields
+        return {name: _find_field(body, name) for name in wanted} if wanted else body
+
+    async def _lines(self) -> AsyncGenerator[bytes, None]:
+        async for batch, text in self._deltas(self._choices[0]):
+            if text is not None:
+                yield to_event(self._piece(text) | {"stop": False})
+            elif not batch:
+                yield PING
+
+    def _last_line(self) -> bytes:
+        return to_event(self._piece(AnswerText()) | self._end_fields(self._choices[0]))
+
+    def _piece(self, text: AnswerText) -> dict[str, Any]:
+        tokens = [token.id for token in text.tokens] if self._options.return_tokens else []
+        return {"index": 0, "content": text.content, "tokens": tokens}
+
+    def _end_fields(self, choice: Choice) -> dict[str, Any]:
+        finished, stops = choice.answer.finished, self._options.settings.stop
+        assert finished is not None
+        return {
+            "stop": True,
+            "stop_type": _STOP_TYPES.get(finished.reason, "none"),
+            "stopping_word": stops[0] if finished.reason == "stop" and len(stops) == 1 else "",
+            "model": self._model.name,
+            "tokens_predicted": choice.answer.totals.tokens,
+            "tokens_evaluated": finished.totals.get("prompt_tokens", 0),
+            "tokens_cached": finished.totals.get("reused_tokens", 0),
+            "truncated": False,
+            "has_new_line": "\n" in choice.text.content,
+            "generation_settings": {
+                "seed": self._options.seed,
+                "n_predict": 0 if self._options.reads_only else self._options.settings.max_tokens,
+            },
+            **self._numbers(),
+        }
+
+
+def _find_field(body: dict[str, Any], path: str) -> Any:
+    """The value at a path such as `timings/prompt_n`; None without it."""
+    value: Any = body
+    for name in path.split("/"):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value

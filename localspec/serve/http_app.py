@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from localspec.protocol.wire import DetokenizeCommand, RenderCommand, TokenizeCommand
-from localspec.serve import api_error, chat_messages, llama_completions, request_options, responses
+from localspec.protocol.wire import TokenizeCommand
+from localspec.serve import api_error, chat_requests, infill, request_options, responses
 from localspec.serve.access_rules import (
     AccessMiddleware,
     AccessRules,
@@ -24,13 +24,12 @@ from localspec.serve.access_rules import (
     Send,
     error_response,
 )
-from localspec.serve.activity import ServerActivity
 from localspec.serve.api_error import ApiError, invalid, unsupported
 from localspec.serve.completion import Completion
-from localspec.serve.completion_formats import ChatFormat, TextFormat
+from localspec.serve.completion_formats import ChatCompletion, InfillCompletion, TextCompletion
 from localspec.serve.engine_queue import EngineQueue
 from localspec.serve.json_fields import JsonFields, check_token_ids, parse_body, to_unicode
-from localspec.serve.llama_completions import LlamaCompletion
+from localspec.serve.request_metrics import ServerActivity
 from localspec.serve.responses import ResponseCompletion
 from localspec.serve.served_model import PromptInput, ServedModel
 
@@ -44,7 +43,6 @@ _PART_TIMEOUT = 10.0
 """Seconds without a byte."""
 _BODY_TIMEOUT = 120.0
 _MAX_PROMPTS = 16
-_MAX_PROMPT_TOKENS = 4 * 1024 * 1024
 _CLIENT_LEFT = 499
 """Status in the log; the client does not see it."""
 _STREAM_HEADERS = {
@@ -76,14 +74,9 @@ class ApiServer:
         ):
             routes += [Route(p, endpoint, methods=[method]) for p in (path, f"/v1{path}")]
         routes += [
-            Route("/props", self._show_properties),
             Route("/metrics", self._show_metrics),
-            Route("/slots", self._show_slots),
-            Route("/completion", self._complete_llama, methods=["POST"]),
             Route("/infill", self._infill, methods=["POST"]),
             Route("/tokenize", self._tokenize, methods=["POST"]),
-            Route("/detokenize", self._detokenize, methods=["POST"]),
-            Route("/apply-template", self._apply_template, methods=["POST"]),
         ]
         handlers: dict[Any, Any] = {
             ApiError: _on_api_error,
@@ -120,34 +113,21 @@ class ApiServer:
         self._loaded()
         return JSONResponse({"status": "ok"})
 
-    async def _show_properties(self, _: Request) -> Response:
-        return JSONResponse(self._loaded().properties())
-
     async def _show_metrics(self, _: Request) -> Response:
         response = PlainTextResponse(self._activity.metrics())
         began = str(round(self._activity.began)).encode()
         response.raw_headers.append((b"Process-Start-Time-Unix", began))  # in this very case
         return response
 
-    async def _show_slots(self, _: Request) -> Response:
-        """One, for clients that ask llama-server whether it works."""
-        slot = {
-            "id": 0,
-            "n_ctx": self._loaded().n_ctx,
-            "speculative": self._loaded().ready.draft is not None,
-            "is_processing": self._activity.n_processing > 0,
-        }
-        return JSONResponse([slot])
-
     # --- completions ------------------------------------------------------------------------
 
     async def _complete_chat(self, request: Request) -> Response:
         model, fields = self._loaded(), await self._read_fields(request)
-        messages = chat_messages.parse_messages(fields)
+        messages = chat_requests.parse_messages(fields)
         options = request_options.parse_chat_options(
             fields, model.settings, model.seed, model.tool_format
         )
-        completion = Completion(model, self._queue, self._activity, ChatFormat(), options)
+        completion = ChatCompletion(model, self._queue, self._activity, options)
         completion.submit([PromptInput(messages, param="messages")], "/v1/chat/completions")
         return await _respond(request, completion, stream=options.stream)
 
@@ -155,9 +135,9 @@ class ApiServer:
         model, fields = self._loaded(), await self._read_fields(request)
         options = request_options.parse_text_options(fields, model.settings, model.seed)
         prompts = _parse_prompts(fields)
-        echoes = [p.text for p in prompts for _ in range(options.n)] if fields.flag("echo") else []
-        shape = TextFormat(echoes)
-        completion = Completion(model, self._queue, self._activity, shape, options)
+        completion = TextCompletion(model, self._queue, self._activity, options)
+        if fields.flag("echo"):
+            completion.echoes = [p.text for p in prompts for _ in range(options.n)]
         completion.submit(prompts, "/v1/completions")
         return await _respond(request, completion, stream=options.stream)
 
@@ -171,24 +151,15 @@ class ApiServer:
         completion.submit([PromptInput(messages, param="input")], "/v1/responses")
         return await _respond(request, completion, stream=options.stream)
 
-    async def _complete_llama(self, request: Request) -> Response:
-        fields = await self._read_fields(request)
-        return await self._answer_llama(request, fields, llama_completions.parse_prompt(fields))
-
     async def _infill(self, request: Request) -> Response:
-        fields = await self._read_fields(request)
-        return await self._answer_llama(request, fields, llama_completions.parse_infill(fields))
-
-    async def _answer_llama(
-        self, request: Request, fields: JsonFields, prompt: PromptInput
-    ) -> Response:
-        model = self._loaded()
-        options = llama_completions.parse_llama_options(fields, model.settings, model.seed)
-        completion = LlamaCompletion(model, self._queue, self._activity, TextFormat(), options)
-        completion.submit([prompt], request.url.path)
+        model, fields = self._loaded(), await self._read_fields(request)
+        prompt = PromptInput(infill=infill.parse_infill(fields))
+        options = infill.parse_infill_options(fields, model.settings, model.seed)
+        completion = InfillCompletion(model, self._queue, self._activity, options)
+        completion.submit([prompt], "/infill")
         return await _respond(request, completion, stream=options.stream)
 
-    # --- tokens and templates ---------------------------------------------------------------
+    # --- tokens ---------------------------------------------------------------
 
     async def _tokenize(self, request: Request) -> Response:
         self._loaded()
@@ -207,28 +178,6 @@ class ApiServer:
             {"id": id_, "piece": piece} for id_, piece in zip(result.tokens, pieces, strict=True)
         ]
         return JSONResponse({"tokens": tokens})
-
-    async def _detokenize(self, request: Request) -> Response:
-        model, fields = self._loaded(), await self._read_fields(request)
-        tokens = fields.token_ids("tokens", _MAX_PROMPT_TOKENS)
-        if max(tokens, default=0) >= model.n_vocab:
-            raise invalid("tokens", "it contains tokens that this model does not have")
-        command = DetokenizeCommand(tokens)
-        text = await self._run(request, lambda engine: engine.detokenize(command))
-        return JSONResponse({"content": text})
-
-    async def _apply_template(self, request: Request) -> Response:
-        model, fields = self._loaded(), await self._read_fields(request)
-        prompt = PromptInput(chat_messages.parse_messages(fields), param="messages")
-        model.check_prompt(prompt)
-        options = request_options.parse_chat_options(
-            fields, model.settings, tool_format=model.tool_format
-        )
-        tools = options.tools.tools if options.tools is not None else ""
-        think = options.settings.think
-        command = RenderCommand(prompt.messages, model.template, think, tools)
-        rendered = await self._run(request, lambda engine: engine.render(command))
-        return JSONResponse({"prompt": rendered.text})
 
     async def _run(self, request: Request, work: Callable[[Any], T]) -> T:
         return await _until_disconnect(request, self._queue.run(work))

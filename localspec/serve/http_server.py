@@ -24,9 +24,9 @@ from localspec.launch.engine_host import EngineHost
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady
 from localspec.serve.access_rules import AccessRules
-from localspec.serve.activity import RequestActivity, ServerActivity
 from localspec.serve.engine_queue import MAX_WAITING, EngineQueue
 from localspec.serve.http_app import ApiServer
+from localspec.serve.request_metrics import RequestActivity, ServerActivity
 from localspec.serve.served_model import ServedModel
 
 DEFAULT_PORT = 8080

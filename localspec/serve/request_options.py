@@ -21,8 +21,8 @@ from localspec.config.options import RETIRED, select
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolFormat
 from localspec.serve.api_error import invalid, unsupported
+from localspec.serve.chat_requests import OfferedTools, parse_tools
 from localspec.serve.json_fields import JsonFields, to_unicode
-from localspec.serve.tool_requests import OfferedTools, parse_tools
 
 MAX_CHOICES = 16
 MAX_LOGPROBS = 20

@@ -8,15 +8,15 @@ from typing import Any
 from uuid import uuid4
 
 from localspec.models.chat_template.tool_calls import ToolCallDelta
-from localspec.protocol.events import Prefill
 from localspec.protocol.wire import ChatMessage, ToolCall
-from localspec.serve.activity import ServerActivity
+from localspec.serve import usage_and_timings
 from localspec.serve.api_error import ApiError, invalid, unsupported
-from localspec.serve.chat_messages import check_chat, parse_message
+from localspec.serve.chat_requests import check_chat, parse_message
 from localspec.serve.completion import PING, AnswerText, Completion, to_event
-from localspec.serve.completion_formats import ChatFormat, new_call_id
+from localspec.serve.completion_formats import new_call_id
 from localspec.serve.engine_queue import EngineQueue
 from localspec.serve.json_fields import JsonFields, to_fields, to_unicode
+from localspec.serve.request_metrics import ServerActivity
 from localspec.serve.request_options import CompletionOptions
 from localspec.serve.served_model import ServedModel
 
@@ -202,6 +202,8 @@ class OutputItems:
 class ResponseCompletion(Completion):
     """One answer as output items; a stream ends with the whole response, without `[DONE]`."""
 
+    id_prefix = "resp_"
+
     def __init__(
         self,
         model: ServedModel,
@@ -212,8 +214,7 @@ class ResponseCompletion(Completion):
     ) -> None:
         if options.constraint_param == "response_format":
             options = replace(options, constraint_param="text.format")
-        super().__init__(model, queue, activity, ChatFormat(), options)
-        self._id = f"resp_{uuid4().hex}"
+        super().__init__(model, queue, activity, options)
         self._fields = fields
         self._output = OutputItems()
         self._n_events = 0
@@ -231,9 +232,8 @@ class ResponseCompletion(Completion):
             yield self._lifecycle_line(kind, "in_progress")
         choice = self._choices[0]
         async for batch, text in self._deltas(choice):
-            for event in batch if self._options.return_progress else ():
-                if isinstance(event, Prefill):
-                    yield self._lifecycle_line("in_progress", "in_progress", self._progress(event))
+            for progress in self._progress(batch):
+                yield self._lifecycle_line("in_progress", "in_progress", progress)
             if text is not None:
                 extras = self._chunk_extras(choice, text)
                 for change in self._output.add(text, self._token_logprobs(text)):
@@ -259,8 +259,11 @@ class ResponseCompletion(Completion):
         return "incomplete" if is_cut else "completed"
 
     def _token_logprobs(self, text: AnswerText) -> list[Any]:
-        logprobs = self._logprobs(text.tokens, 0)
-        items: list[Any] = logprobs["content"] if logprobs is not None else []
+        if (n_top := self._options.n_logprobs) is None:
+            return []
+        items: list[Any] = usage_and_timings.chat_logprobs(self._scored(text.tokens), n_top)[
+            "content"
+        ]
         return items
 
     def _lifecycle_line(self, kind: str, status: str, more: dict[str, Any] | None = None) -> bytes:

@@ -194,19 +194,13 @@ class ServedModel:
             begun = engine.tokenize(TokenizeCommand(text, parse_special=False)).tokens
         return messages[:-1], begun
 
-    @property
-    def n_vocab(self) -> int:
-        return reader.read(self.pair.target).tokenizer.n_tokens
-
-    # --- descriptions -----------------------------------------------------------------------
-
     def describe(self) -> dict[str, Any]:
         """The object of /v1/models."""
         file = reader.read(self.pair.target)
         meta = {
             "n_ctx": self.n_ctx,
             "n_ctx_train": file.n_ctx_train,
-            "n_vocab": self.n_vocab,
+            "n_vocab": file.tokenizer.n_tokens,
             "n_embd": file.n_embd,
             "n_params": file.parameters,
             "size": file.weight_bytes,
@@ -217,32 +211,4 @@ class ServedModel:
             "created": self.created,
             "owned_by": "localspec",
             "meta": meta,
-        }
-
-    def properties(self) -> dict[str, Any]:
-        """The object of /props, with the fields that clients of llama-server read."""
-        sampling = self.settings.sampling
-        params = {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "repeat_penalty": sampling.repeat_penalty,
-            "repeat_last_n": sampling.repeat_last_n,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
-        }
-        return {
-            "default_generation_settings": {"n_ctx": self.n_ctx, "params": params},
-            "total_slots": 1,
-            "model_alias": self.name,
-            "model_path": self.ready.model,
-            "draft": self.ready.draft,
-            "chat_template": reader.read(self.pair.target).chat_template,
-            "chat_template_caps": {
-                "supports_tools": self.tool_format is not None,
-                "supports_tool_calls": self.tool_format is not None,
-            },
-            "modalities": {"vision": False, "audio": False},
-            "build_info": f"localspec {__version__}",
         }

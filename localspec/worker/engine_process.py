@@ -21,12 +21,7 @@ from localspec.worker import exit_causes
 from localspec.worker.engine_log import EngineLog, read_batches
 
 _SingleReply = (
-    wire.ReplayResult
-    | wire.RenderResult
-    | wire.CountResult
-    | wire.DraftScore
-    | wire.TokenizeResult
-    | wire.DetokenizeResult
+    wire.ReplayResult | wire.RenderResult | wire.CountResult | wire.DraftScore | wire.TokenizeResult
 )
 ReplyT = TypeVar("ReplyT", bound=_SingleReply)
 
@@ -146,10 +141,6 @@ class EngineProcess:
     def tokenize(self, tokenize: wire.TokenizeCommand) -> wire.TokenizeResult:
         """The tokens of a text. Raises as `probe` does."""
         return self._request(tokenize, wire.TokenizeResult, self._timeouts.answer)
-
-    def detokenize(self, detokenize: wire.DetokenizeCommand) -> str:
-        """The text of tokens. Raises as `probe` does."""
-        return self._request(detokenize, wire.DetokenizeResult, self._timeouts.answer).text
 
     def score_draft(self, command: wire.ScoreDraftCommand) -> wire.DraftScore:
         """Compare the draft with a recorded answer. Raises as `probe` does."""

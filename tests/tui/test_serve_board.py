@@ -15,7 +15,7 @@ from localspec.protocol.events import (
     RoundTimes,
     Token,
 )
-from localspec.serve.activity import RequestActivity, RequestState, ServerActivity
+from localspec.serve.request_metrics import RequestActivity, RequestState, ServerActivity
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from localspec.protocol.events import EngineReady
 from localspec.sanitize import sanitize
-from localspec.serve.activity import RequestActivity, ServerActivity
+from localspec.serve.request_metrics import RequestActivity, ServerActivity
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
 from localspec.tui.widgets.screen_frame import KeyLine, TitleLine

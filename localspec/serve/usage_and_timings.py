@@ -107,7 +107,7 @@ def chat_logprobs(tokens: Sequence[Token], n_top: int) -> dict[str, Any]:
     content = []
     for token in tokens:
         item = _logprob(token.text, token.p_target)
-        item["top_logprobs"] = [_logprob(text, p) for _, text, p in _likeliest(token, n_top)]
+        item["top_logprobs"] = [_logprob(text, p) for text, p in _likeliest(token, n_top)]
         content.append(item)
     return {"content": content, "refusal": None}
 
@@ -122,22 +122,18 @@ def text_logprobs(tokens: Sequence[Token], n_top: int, offset: int) -> dict[str,
         "tokens": [token.text for token in tokens],
         "token_logprobs": [_log(token.p_target) for token in tokens],
         "top_logprobs": [
-            {text: _log(p) for _, text, p in _likeliest(token, n_top)} for token in tokens
+            {text: _log(p) for text, p in _likeliest(token, n_top)} for token in tokens
         ],
         "text_offset": offsets,
     }
 
 
-def likeliest_ids(token: Token, n: int) -> list[int]:
-    return [id_ for id_, _, _ in _likeliest(token, n)]
-
-
-def _likeliest(token: Token, n: int) -> list[tuple[int, str, float]]:
-    """Ids, texts and probabilities."""
+def _likeliest(token: Token, n: int) -> list[tuple[str, float]]:
+    """Texts and probabilities."""
     ranked = [(other.rank, other.id, other.text, other.p) for other in token.instead]
     if token.rank is not None and token.p_target is not None:
         ranked.append((token.rank, token.id, token.text, token.p_target))
-    return [(id_, text, p) for _, id_, text, p in sorted(ranked)[:n]]
+    return [(text, p) for _, _, text, p in sorted(ranked)[:n]]
 
 
 def _logprob(text: str, p: float | None) -> dict[str, Any]:
