@@ -28,13 +28,14 @@ import numpy as np
 
 from localspec.engine import drafters, speculative_loop
 from localspec.engine.drafters import draft_sampler
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.library import C
 from localspec.engine.output_processor import OutputProcessor
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.speculative_loop import GenerationJob, speculative_decode
 from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import GumbelCoupledVerifier, make_verifier
+from localspec.machine.llama_params import ModelRole
 from localspec.protocol.events import Round
 from localspec.protocol.wire import (
     ContextSettings,
@@ -217,7 +218,7 @@ def main() -> None:
     print("host ms per round: median (90 %)")
     settings = replace(ContextSettings(), n_ctx=4096, n_threads=1, flash_attn="on")
     if args.target:
-        target = LlamaContext(args.target, settings, outputs=1, rollback=0)
+        target = LlamaContext(args.target, ModelRole(settings, 1, 0))
         print_times([target], args, target.n_vocab)
         target.close()
         return
@@ -225,8 +226,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "tiny.gguf"
             write_model(path, n_vocab)
-            target = LlamaContext(path, settings, outputs=DRAFT_LENGTH + 1, rollback=DRAFT_LENGTH)
-            draft = LlamaContext(path, settings, outputs=1, rollback=DRAFT_LENGTH)
+            target = LlamaContext(path, ModelRole(settings, DRAFT_LENGTH + 1, DRAFT_LENGTH))
+            draft = LlamaContext(path, ModelRole(settings, 1, DRAFT_LENGTH))
             print_times([target, draft], args, n_vocab)
             target.close()
             draft.close()

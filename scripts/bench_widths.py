@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
+from localspec.machine.llama_params import ModelRole
 from localspec.protocol.wire import ContextSettings
 
 N_COMPARED = 16
@@ -83,7 +84,7 @@ def main() -> None:
                 kv_type=kv,
                 flash_attn=args.flash_attn,
             )
-            model = LlamaContext(args.model, settings, outputs=max(WIDTHS), rollback=max(WIDTHS))
+            model = LlamaContext(args.model, ModelRole(settings, max(WIDTHS), max(WIDTHS)))
             rng = np.random.default_rng(0)
             for cells in args.cells:
                 text = [int(t) for t in rng.integers(0, model.n_vocab, cells + N_COMPARED)]

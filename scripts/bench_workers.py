@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from localspec import child_process, paths  # noqa: E402
+from localspec.machine.llama_params import ModelRole  # noqa: E402
 from localspec.models.gguf import reader  # noqa: E402
 from localspec.protocol.events import Round  # noqa: E402
 from localspec.protocol.wire import (  # noqa: E402
@@ -95,9 +96,9 @@ def running_worker(threads: int) -> Iterator[tuple[str, int]]:
 
 def measure_passes(model: Path, settings: ContextSettings, n_passes: int) -> dict[str, float]:
     """Median milliseconds by KINDS; in a process of its own, which ends the connection."""
-    from localspec.engine.llama import LlamaContext  # noqa: PLC0415
+    from localspec.engine.llama.context import LlamaContext  # noqa: PLC0415
 
-    context = LlamaContext(model, settings, outputs=WIDE, rollback=64)
+    context = LlamaContext(model, ModelRole(settings, WIDE, 64))
     tokens = list(range(100, 140))
     context.decode(tokens, 1)
 

@@ -11,13 +11,10 @@ from numpy.typing import NDArray
 
 from localspec.engine.drafters.autoregressive_head import HeadRunner
 from localspec.engine.drafters.block_head import BlockHeadRunner
-from localspec.engine.llama import (
-    BlockHeadContext,
-    FinalHiddenStates,
-    HeadContext,
-    LayerHiddenStates,
-    LlamaContext,
-)
+from localspec.engine.llama.context import LlamaContext
+from localspec.engine.llama.head_context import BlockHeadContext, HeadContext
+from localspec.engine.llama.hidden_states import FinalHiddenStates, LayerHiddenStates
+from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
 from tests.sessions import SETTINGS
@@ -56,7 +53,7 @@ def opened(target_path: Path, path: Path, n_ubatch: int = 32) -> Beside:
     """The same path twice means the target's own MTP layer."""
     settings = replace(SETTINGS, n_ubatch=n_ubatch)
     inside = path == target_path
-    target = LlamaContext(target_path, settings, outputs=17, rollback=16, with_mtp=inside)
+    target = LlamaContext(target_path, ModelRole(settings, 17, 16, load_mtp=inside))
     source: LayerHiddenStates | FinalHiddenStates
     predicting = draft_heads.file_draft_kind(reader.read(path)) == "mtp"
     if inside or predicting:
@@ -76,7 +73,7 @@ def opened(target_path: Path, path: Path, n_ubatch: int = 32) -> Beside:
 
 
 def ids(path: Path, text: str) -> list[int]:
-    model = LlamaContext(path, SETTINGS, outputs=1, rollback=0)
+    model = LlamaContext(path, ModelRole(SETTINGS, 1, 0))
     try:
         return model.vocabulary.tokenize(text)
     finally:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.session import Session
+from localspec.machine.llama_params import ModelRole
 from localspec.protocol.events import Event, GenerationFinished, Round, SpeculationPlan
 from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
 
@@ -73,7 +74,7 @@ def folded(events: Iterable[Event]) -> Said:
 def require_same_logits_at_every_width(path: Path) -> None:
     """Skips the test if this CPU's kernels round differently by width: then texts may differ."""
     tokens = [int(i) for i in np.random.default_rng(0).integers(3, 259, 2 * WIDEST)]
-    model = LlamaContext(path, SETTINGS, outputs=WIDEST, rollback=0)
+    model = LlamaContext(path, ModelRole(SETTINGS, WIDEST, 0))
     try:
         alone = np.concatenate([model.decode([token], 1).copy() for token in tokens])
         for width in (2, 3, 4, 6, 9, WIDEST):

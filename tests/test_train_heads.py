@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from localspec import LLM
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.hidden_states import LayerHiddenStates
+from localspec.machine.llama_params import ModelRole
 from localspec.protocol.wire import ContextSettings
 from tests import heads
 
@@ -74,7 +75,7 @@ def conversations(folder: Path) -> Iterator[tuple[dict[str, NDArray[Any]], slice
 def alone(path: Path, tokens: list[int]) -> tuple[NDArray[Any], NDArray[Any]]:
     """The hidden states and logits of a text in a context with one sequence."""
     settings = ContextSettings(n_ctx=256, n_gpu_layers=0)
-    context = LlamaContext(path, settings, outputs=256, rollback=0)
+    context = LlamaContext(path, ModelRole(settings, 256, 0))
     states = LayerHiddenStates(context.handle, context.model, LAYERS)
     logits = context.decode(tokens, len(tokens)).copy()
     found = states.states(len(tokens))

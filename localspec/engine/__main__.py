@@ -101,20 +101,8 @@ class CommandServer:
             yield self._session.ready
         elif self._session is None:
             raise errors.UsageError("No model is loaded.", "Load a model first.")
-        elif isinstance(command, wire.GenerateCommand):
-            yield from self._session.generate(command)
-            yield from self._session.measured_costs()
-        elif isinstance(command, wire.ProbeCommand):
-            yield from self._session.probe(command)
-        elif isinstance(command, wire.ReplayCommand):
-            yield self._session.replay(command)
-        elif isinstance(command, wire.ScoreDraftCommand):
-            yield self._session.score_draft(command)
-            yield from self._session.measured_costs()
-        elif isinstance(command, wire.InspectCommand):
-            yield from self._session.inspect(command)
         else:
-            yield from _convert_text(self._session, command)
+            yield from self._session.run(command)
 
     def _apply_stop(self) -> None:
         """Stop the current command if a stop arrived for it, perhaps before it began."""
@@ -169,15 +157,6 @@ class CommandServer:
                     data = data[os.write(self._outputs, data) :]
             except OSError:  # the parent has closed the pipe
                 os._exit(0)
-
-
-def _convert_text(session: Session, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
-    if isinstance(command, wire.RenderCommand):
-        yield session.render(command)
-    elif isinstance(command, wire.CountCommand):
-        yield session.count(command)
-    elif isinstance(command, wire.TokenizeCommand):
-        yield session.tokenize(command)
 
 
 def main() -> None:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 
 from localspec.engine import pass_timing
-from localspec.engine.llama import HeadContext, LlamaContext
+from localspec.engine.llama.context import LlamaContext
+from localspec.engine.llama.head_context import HeadContext
 from localspec.engine.protocols import DecodeInterrupted
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, OtherCpuLoad
 from localspec.machine.cpu_cores import read_cpu_cores

@@ -1,34 +1,228 @@
-"""Loads a target with its drafts, and checks that they are compatible."""
+"""Loads a target, and a draft model or head that is compatible with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.engine import llama
+from localspec.engine import draft_scoring
 from localspec.engine.chat_prompt import Prompt, PromptBuilder, reuse_answer_tokens
-from localspec.engine.loaded_draft import LoadedDraft, is_own_mtp_layer, open_context
-from localspec.errors import PromptTooLongError, UsageError
+from localspec.engine.drafters.autoregressive_head import HeadRunner
+from localspec.engine.drafters.block_head import BlockHeadRunner
+from localspec.engine.llama import library
+from localspec.engine.llama.context import LlamaContext
+from localspec.engine.llama.head_context import BlockHeadContext, HeadContext
+from localspec.engine.llama.hidden_states import (
+    FinalHiddenStates,
+    HeadsUnsupportedError,
+    LayerHiddenStates,
+)
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
+from localspec.errors import LocalspecError, PromptTooLongError, UsageError
 from localspec.machine import llama_params
+from localspec.models import draft_heads, pair_compatibility
 from localspec.models.chat_template import render_process
+from localspec.models.gguf import reader, token_bytes
+from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineReady, Notice
-from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.protocol.wire import GenerateCommand, LoadCommand
+
+AnyContext = LlamaContext | HeadContext
+
+
+class LoadedDraft:
+    """The draft of a loaded target: its context, and what drafting with it needs."""
+
+    def __init__(self, path: Path, load: LoadCommand, target: LlamaContext) -> None:
+        self.context: AnyContext | None = None
+        """None if it cannot draft here; a notice says why."""
+        self.head_runner: HeadRunner | BlockHeadRunner | None = None
+        """Feeds the target's hidden states to the head, if the draft is one."""
+        self.kind = "model"
+        """`model`, `crossvocab` (a model with another vocabulary), or the kind of head."""
+        self.vocabularies: VocabularyMap | None = None
+        """If the draft model has another vocabulary than the target."""
+        self.notices: list[Notice] = []
+        self.path = path
+        self._load, self._target = load, target
+        self._scored: tuple[LlamaContext, PrefixCache] | None = None
+        self._prompts: PromptBuilder | None = None
+        """Renders chats for a draft model with another vocabulary."""
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def can_overlap(self) -> bool:
+        """Whether it may draft while the target verifies."""
+        draft = self.context if self.kind == "model" else None
+        return isinstance(draft, LlamaContext) and not draft.needs_checkpoints
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether most of it is on another device than the CPU."""
+        return self.context is not None and _main_device(self.context) != "CPU"
+
+    @property
+    def description(self) -> str:
+        name = draft_heads.KIND_TITLES.get(self.kind)
+        return f"the {name} head" if name else "the draft model"
+
+    def _open(self) -> None:
+        gguf = reader.read(self.path)
+        is_own_layer = is_own_mtp_layer(self._load.target, str(self.path))
+        if not is_own_layer and not draft_heads.is_head(gguf):
+            self._open_model(gguf)
+            return
+        try:
+            if is_own_layer:
+                self._open_mtp_layer(None)
+            else:
+                self._open_head(gguf)
+        except HeadsUnsupportedError as missing:
+            what = f"This build of llama.cpp cannot run {draft_heads.KIND_TITLES[self.kind]} heads"
+            message = f"{what}: it lacks {missing.missing_function}. {self.path.name} is not used."
+            self.notices.append(Notice("warning", "no-heads", message, missing.hint))
+            self.kind = "model"
+
+    def _check(self, verdict: pair_compatibility.CompatibilityResult) -> None:
+        if not verdict.is_compatible:
+            target = Path(self._load.target).name
+            raise pair_compatibility.incompatible_pair_error(verdict, target, self.path.name)
+
+    def _open_head(self, gguf: Header) -> None:
+        target, model = self._target, self._target.model
+        head_target = pair_compatibility.HeadTarget(
+            model.architecture, model.n_layer, model.n_embd, target.vocabulary
+        )
+        self._check(pair_compatibility.check_head(head_target, gguf, self.path))
+        self.kind = draft_heads.file_draft_kind(gguf)
+        if self.kind == "mtp":
+            self._open_mtp_layer(self.path)
+            return
+        source = LayerHiddenStates(target.handle, model, draft_heads.target_layers(gguf))
+        settings, width = self._load.draft_settings, source.width
+        if self.kind == "eagle3":
+            self.context = head = HeadContext(self.path, settings, target, target_width=width)
+            self.head_runner = HeadRunner(head, self.kind, target.n_batch)
+        else:
+            form = draft_heads.read_block_format(gguf)
+            self.context = block = BlockHeadContext(
+                self.path, settings, target, target_width=width, form=form
+            )
+            self.head_runner = BlockHeadRunner(block, self.kind, target.n_batch)
+        target.set_listener(source, self.head_runner)
+
+    def _open_mtp_layer(self, path: Path | None) -> None:
+        """Load an MTP layer from a file of its own, or from the target's file if `path` is None."""
+        self.kind, target = "mtp", self._target
+        source = FinalHiddenStates(target.handle, target.model)
+        self.context = head = HeadContext(
+            path, self._load.draft_settings, target, target_width=source.width, is_mtp=True
+        )
+        self.head_runner = HeadRunner(head, "mtp", target.n_batch, first_position=0)
+        target.set_listener(source, self.head_runner)
+
+    def _open_model(self, gguf: Header) -> None:
+        path, target = self.path, Path(self._load.target)
+        verdict = pair_compatibility.check_compatibility(reader.read(target), gguf, path)
+        self._check(verdict)
+        is_cross = verdict.verdict == "cross-vocabulary"
+        role = llama_params.draft_role(self._load, self._target.n_ctx, 2 if is_cross else 1)
+        self.context = draft = LlamaContext(path, role)
+        if is_cross:
+            self.kind = "crossvocab"
+            self.vocabularies = VocabularyMap(
+                _spelled_vocabulary(target, self._target), _spelled_vocabulary(path, draft)
+            )
+            self._prompts = PromptBuilder(draft.vocabulary, draft.model.chat_template())
+            message = f"{path.name} has {verdict.summary}."
+            self.notices.append(Notice("info", "cross-vocabulary", message))
+        is_target = path.resolve() == target.resolve()
+        if is_target or draft.model.n_bytes() > self._target.model.n_bytes():
+            what = "the target itself" if is_target else "larger than its target"
+            message = f"The draft model is {what}, so speculation gains nothing."
+            hint = "Use a smaller draft model, or --draft none."
+            self.notices.append(
+                Notice("info" if is_target else "warning", "large-draft", message, hint)
+            )
+        if draft.is_recurrent:  # it would decode the whole text again after each rejection
+            draft.close()
+            self.context = None
+            message = (
+                f"{path.name} cannot roll back rejected tokens (recurrent state), "
+                "so it is not used as a draft model."
+            )
+            self.notices.append(Notice("warning", "draft-no-rollback", message))
+
+    def open_scored(self) -> PrefixCache:
+        """The draft model once more, with a row of logits for every token that it reads."""
+        if self._scored is None:
+            n_rows = draft_scoring.READ_WIDTH
+            role = llama_params.draft_role(self._load, self._target.n_ctx, n_rows)
+            context = LlamaContext(self.path, role)
+            self._scored = context, PrefixCache(context)
+        return self._scored[1]
+
+    def prompt(self, request: GenerateCommand) -> list[int] | None:
+        """The draft's own prompt of a chat; None if it reads the target's text."""
+        if self._prompts is None or self.context is None or not request.messages:
+            return None
+        try:
+            prompt = self._prompts.build_prompt(replace(request, template=None))
+        except LocalspecError:  # no template, or one that refuses this chat
+            return None
+        return self.context.vocabulary.tokenize(prompt.text)
+
+    def close(self) -> None:
+        if self._prompts is not None:
+            self._prompts.close()
+        if self._scored is not None:
+            self._scored[0].close()
+        if self.context is not None:
+            self.context.close()
+
+
+def is_own_mtp_layer(target: str, draft: str) -> bool:
+    """Whether the draft is the target's own file and contains an MTP layer."""
+    same = Path(target).resolve() == Path(draft).resolve()
+    return same and draft_heads.has_own_mtp_layer(reader.read(Path(target)))
+
+
+def _spelled_vocabulary(path: Path, context: LlamaContext) -> SpelledVocabulary:
+    tokenizer, vocabulary = reader.read(path).tokenizer, context.vocabulary
+    return SpelledVocabulary(
+        token_bytes.read_token_bytes(tokenizer),
+        vocabulary.tokenize_plain,
+        (vocabulary.bos,) if vocabulary.add_bos else (),
+        tuple(sorted(tokenizer.eog_ids)),
+    )
+
+
+def _main_device(context: AnyContext) -> str:
+    """The device with most of the memory."""
+    used = context.memory_by_device()
+    return max(used, key=lambda name: used[name], default="")
 
 
 class LoadedPair:
-    """The loaded target and its drafts, with the notices about them and the prompt builder."""
+    """The loaded target and its draft, with the notices about them and the prompt builder."""
 
     def __init__(self, load: LoadCommand, interrupted: Callable[[], bool]) -> None:
         self.loaded_draft: LoadedDraft | None = None
         """None if none is given, or if it cannot draft here."""
         self.notices: list[Notice] = []
         self.has_workers = bool(load.target_settings.workers)
-        role = llama_params.target_role(load)
         render_process.start_early(Path(load.target))  # it starts while llama.cpp loads
         with_mtp = load.draft is not None and is_own_mtp_layer(load.target, load.draft)
-        self.target = open_context(Path(load.target), role, with_mtp=with_mtp)
+        self.target = LlamaContext(
+            Path(load.target), llama_params.target_role(load, load_mtp=with_mtp)
+        )
         self.prompt_builder = PromptBuilder(
             self.target.vocabulary, self.target.model.chat_template()
         )
@@ -42,79 +236,71 @@ class LoadedPair:
             self.close()
             raise
         for model in self.models:
-            if isinstance(model, llama.LlamaContext):
+            if isinstance(model, LlamaContext):
                 model.is_interrupted = interrupted
         self.max_draft = min(load.draft_max, self.target.rollback)
         """Maximum number of draft tokens per round, limited by what the target can roll back."""
         self._add_warnings()
 
     @property
-    def draft(self) -> llama.LlamaContext | llama.HeadContext | None:
+    def draft(self) -> AnyContext | None:
         """The draft's context."""
         return self.loaded_draft.context if self.loaded_draft else None
 
     @property
-    def models(self) -> list[llama.LlamaContext | llama.HeadContext]:
+    def models(self) -> list[AnyContext]:
         return [self.target] if self.draft is None else [self.target, self.draft]
 
     @property
     def uses_two_devices(self) -> bool:
         """Whether most of the target and most of the draft are on different devices."""
-        used = [model.memory_by_device() for model in self.models]
-        main = [max(memory, key=lambda name: memory[name], default="") for memory in used]
-        return len({*main}) == 2
+        return len({_main_device(model) for model in self.models}) == 2
 
     def _add_warnings(self) -> None:
         target = self.target
         if target.rollback < 1:
-            self.notices.append(
-                Notice(
-                    "warning",
-                    "no-rollback",
-                    "This model cannot roll back rejected tokens (recurrent state without "
-                    "snapshots), so speculation is off.",
-                )
+            message = (
+                "This model cannot roll back rejected tokens (recurrent state without "
+                "snapshots), so speculation is off."
             )
+            self.notices.append(Notice("warning", "no-rollback", message))
         if target.n_ctx_train and target.n_ctx_requested > target.n_ctx_train:
-            self.notices.append(
-                Notice(
-                    "warning",
-                    "beyond-trained",
-                    f"The context of {target.n_ctx:,} is longer than the {target.n_ctx_train:,} "
-                    "tokens the model was trained with: answers may get worse.",
-                )
+            message = (
+                f"The context of {target.n_ctx:,} is longer than the {target.n_ctx_train:,} "
+                "tokens the model was trained with: answers may get worse."
             )
+            self.notices.append(Notice("warning", "beyond-trained", message))
 
     def ready_event(self, load: LoadCommand, load_ms: float) -> EngineReady:
+        def effective(settings: Any, model: AnyContext) -> dict[str, Any]:
+            sizes = {"n_ctx": model.n_ctx, "n_ubatch": model.n_batch}
+            return asdict(settings) | sizes | {"n_threads": model.n_threads}
+
         draft = self.draft
         # An MTP layer of the target's own file shares the target's model.
         weights = sum(model.n_bytes() for model in {context.model for context in self.models})
+        memory: dict[str, int | None] = {"predicted": None, "used": None, "weights": weights}
+        for model in self.models:  # nothing if this llama.cpp build does not report it
+            for name, size in model.memory_by_device().items():
+                memory[name] = (memory.get(name) or 0) + size
+                memory["used"] = (memory["used"] or 0) + size
         return EngineReady(
-            engine=llama.versions(),
+            engine=library.versions(),
             model=Path(load.target).name,
             draft=self.loaded_draft.path.name if self.loaded_draft else None,
-            devices=llama.devices(),
+            devices=library.devices(),
             settings={
-                "target": _effective_settings(load.target_settings, self.target),
-                "draft": _effective_settings(load.draft_settings, draft) if draft else None,
+                "target": effective(load.target_settings, self.target),
+                "draft": effective(load.draft_settings, draft) if draft else None,
                 "draft_kind": self.loaded_draft.kind if self.loaded_draft else None,
                 "draft_max": self.max_draft,
                 "chat": self.prompt_builder.ready_settings(),
                 "fim": self.target.vocabulary.infill_tokens(),
             },
-            memory={"predicted": None, "used": None, "weights": weights} | self._used_memory(),
+            memory=memory,
             load_ms=load_ms,
             notices=tuple(self.notices),
         )
-
-    def _used_memory(self) -> dict[str, int | None]:
-        """Bytes by device and in total; empty if this llama.cpp build does not report them."""
-        used: dict[str, int | None] = {}
-        for model in self.models:
-            for name, size in model.memory_by_device().items():
-                used[name] = (used.get(name) or 0) + size
-        total = sum(size or 0 for size in used.values())
-        return {"used": total, **used} if used else {}
 
     def tokenize_prompt(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt; earlier answers keep the tokens they were generated with.
@@ -139,13 +325,13 @@ class LoadedPair:
         if len(tokens) >= self.target.n_ctx:
             larger = -(-(len(tokens) + 512) // 256) * 256
             trained = self.target.n_ctx_train
-            possible = not trained or larger <= trained
-            raise PromptTooLongError(
-                f"The prompt has {len(tokens):,} tokens; the context holds {self.target.n_ctx:,}.",
-                f"Use --ctx {larger}, or shorten it."
-                if possible
-                else f"Shorten it: the model was trained with {trained:,} tokens.",
+            hint = f"Shorten it: the model was trained with {trained:,} tokens."
+            if not trained or larger <= trained:
+                hint = f"Use --ctx {larger}, or shorten it."
+            message = (
+                f"The prompt has {len(tokens):,} tokens; the context holds {self.target.n_ctx:,}."
             )
+            raise PromptTooLongError(message, hint)
         return tokens
 
     def close(self) -> None:
@@ -154,13 +340,3 @@ class LoadedPair:
             self.loaded_draft.close()
             self.loaded_draft = None
         self.target.close()
-
-
-def _effective_settings(
-    settings: ContextSettings, model: llama.LlamaContext | llama.HeadContext
-) -> dict[str, Any]:
-    return asdict(settings) | {
-        "n_ctx": model.n_ctx,
-        "n_ubatch": model.n_batch,
-        "n_threads": model.n_threads,
-    }

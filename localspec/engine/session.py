@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from localspec.engine import draft_scoring, drafters
 from localspec.engine.chat_prompt import Prompt
@@ -15,27 +16,24 @@ from localspec.engine.constraints.grammars import Grammars
 from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.conversation_snapshots import ConversationSnapshots
 from localspec.engine.draft_scoring import ScoredAnswer
-from localspec.engine.draft_sources import AnswerDrafter, DraftSources
-from localspec.engine.drafters.constrained import ConstrainedDrafter
+from localspec.engine.drafter_factory import DrafterFactory
 from localspec.engine.idle_profiler import PairProfiler
 from localspec.engine.loaded_pair import LoadedPair
 from localspec.engine.output_processor import OutputProcessor, to_alternatives
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.protocols import Verifier
 from localspec.engine.rescore import replay_passes, rescore
-from localspec.engine.speculative_loop import GenerationJob, TokenScorer, speculative_decode
-from localspec.engine.thinking_budget import ThinkingBudget
+from localspec.engine.speculative_loop import GenerationJob, speculative_decode
 from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import make_verifier
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import UsageError
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.protocol.events import Event, SpeculationPlan, TokenScore
 from localspec.protocol.wire import (
-    DEFAULT_DRAFT_LENGTH,
-    DRAFT_MAX,
     CountCommand,
     CountResult,
     DraftScore,
+    EngineCommand,
+    EngineOutput,
     GenerateCommand,
     InspectCommand,
     InspectResult,
@@ -65,12 +63,12 @@ class Session:
         self._long_difference = load.measured.long_difference if load.measured else None
         self._pair = LoadedPair(load, self._is_cancelled)
         self._target, self._draft = self._pair.target, self._pair.draft
-        self._sources = DraftSources(self._pair, load)
+        self._drafters = DrafterFactory(self._pair, load, self._is_cancelled)
         self._prompt_builder = self._pair.prompt_builder
         self._grammars = Grammars(self._target.vocabulary)
         save_checkpoint = self._target.save_checkpoint if self._target.needs_checkpoints else None
         self._target_cache = PrefixCache(self._target, save_checkpoint)
-        caches = [self._target_cache, *self._sources.caches]
+        caches = [self._target_cache, *self._drafters.caches]
         self._snapshots = ConversationSnapshots(caches, load.snapshot_bytes)
         self._max_draft = self._pair.max_draft
         self._max_width = load.draft_max + 1
@@ -81,63 +79,53 @@ class Session:
         """Stop the answer after the llama_decode in progress. Signal-safe."""
         self._stop_requested = True
 
-    def generate(self, request: GenerateCommand) -> Iterator[Event]:
-        """Yield the events of an answer; the generator may be closed at any yield.
+    def run(self, command: EngineCommand) -> Iterator[EngineOutput]:
+        """The replies of any command but `load`, `stop` and `bye`."""
+        result = _HANDLERS[type(command)](self, command)
+        yield from result if isinstance(result, Iterator) else (result,)
+        if isinstance(command, GenerateCommand | ScoreDraftCommand):
+            yield from self.measured_costs()
 
-        Raises PromptTooLongError, UsageError, or EngineError if llama.cpp fails.
-        """
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        """Yield the events of an answer; may be closed at any yield. Raises LocalspecError."""
         self._stop_requested = False
         prompt = self._prompt_builder.build_prompt(request)
         prompt_tokens = self._pair.checked_prompt_tokens(prompt)
         self._snapshots.switch_to(prompt_tokens)
         request = replace(request, stop=(*request.stop, *prompt.stop))
         _check_request(request, self._target.n_vocab)
-        name, plan = self._sources.choose(request, self._sources.length(request))
-        vocabulary = self._target.vocabulary
+        name, plan = self._drafters.choose(request)
         thinking = self._prompt_builder.make_thinking_budget(prompt, request.think_budget)
         thinking.restore_tokens(request.begun)
         verifier = make_verifier(request.verify, request.sampling.seed)
         constraint = self._make_constraint(request, prompt, prompt_tokens)
-        inputs = self._drafter_inputs(request, verifier, len(prompt_tokens), constraint)
-        drafting = self._sources.make(name, request, inputs, prompt_tokens)
-        drafter, controller = drafting.drafter, drafting.controller
-        if constraint is not None and name != "none":
-            drafter = ConstrainedDrafter(drafter, constraint)
-        job = self._make_job(request, prompt_tokens, drafting, thinking, constraint)
-        yield plan
-        yield from self._prompt_builder.new_notices(list(prompt.notices))
-        job = drafting.overlapped.join_job(job) if drafting.overlapped else job
-        loop = speculative_decode(self._target_cache, drafter, verifier, job)
-        plan_change = controller.plan_change if controller else lambda: None
-        output = OutputProcessor(request, vocabulary, plan.why, plan_change, thinking)
-        self._profiler.adapt_threads(between_answers=True)
-        for event in prompt.mark_thinking(output.process(loop)):
-            yield event
-            self._profiler.adapt_threads()
-        self._profiler.record_answer(self._sources.costs.plain_ms)
-
-    def _make_job(
-        self,
-        request: GenerateCommand,
-        prompt_tokens: list[int],
-        drafting: AnswerDrafter,
-        thinking: ThinkingBudget,
-        constraint: OutputConstraint | None,
-    ) -> GenerationJob:
+        drafting = self._drafters.make(name, request, verifier, prompt_tokens, constraint)
         controller = drafting.controller
-        return GenerationJob(
+        scorer = partial(score_tokens, n_alternatives=request.n_alternatives)
+        job = GenerationJob(
             prompt_tokens,
             request.sampling,
             request.max_tokens,
-            self._sources.length(request, DRAFT_MAX if controller else DEFAULT_DRAFT_LENGTH),
+            drafting.max_length,
             self._target.vocabulary.is_eog,
             self._is_cancelled,
-            controller.record_round if controller else lambda _: None,
-            score_tokens=_make_scorer(request),
+            on_round=controller.record_round if controller else lambda _: None,
+            score_tokens=scorer if request.probabilities else None,
             resumed_tokens=request.begun,
             thinking=thinking,
             constraint=constraint,
         )
+        job = drafting.overlapped.join_job(job) if drafting.overlapped else job
+        yield plan
+        yield from self._prompt_builder.new_notices(list(prompt.notices))
+        loop = speculative_decode(self._target_cache, drafting.drafter, verifier, job)
+        plan_change = controller.plan_change if controller else lambda: None
+        output = OutputProcessor(request, self._target.vocabulary, plan.why, plan_change, thinking)
+        self._profiler.adapt_threads(between_answers=True)
+        for event in prompt.mark_thinking(output.process(loop)):
+            yield event
+            self._profiler.adapt_threads()
+        self._profiler.record_answer(self._drafters.costs.plain_ms)
 
     def _make_constraint(
         self, request: GenerateCommand, prompt: Prompt, prompt_tokens: list[int]
@@ -152,32 +140,6 @@ class Session:
         )
         constraint.commit([*prompt_tokens, *request.begun])
         return constraint
-
-    def _drafter_inputs(
-        self,
-        request: GenerateCommand,
-        verifier: Verifier,
-        prompt_length: int,
-        constraint: OutputConstraint | None,
-    ) -> drafters.DrafterInputs:
-        return drafters.DrafterInputs(
-            draft_cache=None,
-            verifier=verifier,
-            sampling=request.sampling,
-            prompt_length=prompt_length,
-            n_vocab=self._target.n_vocab,
-            is_eog=self._target.vocabulary.is_eog,
-            cancelled=self._is_cancelled,
-            constraint=constraint,
-            prediction=self._tokenize_prediction(request.prediction),
-            keep_logits=request.probabilities,
-        )
-
-    def _tokenize_prediction(self, text: str) -> tuple[int, ...]:
-        if not text:
-            return ()
-        vocabulary = self._target.vocabulary
-        return tuple(vocabulary.tokenize(text, add_special=False, parse_special=False))
 
     def render(self, command: RenderCommand) -> RenderResult:
         """A chat as the prompt text that `generate` would use."""
@@ -217,7 +179,7 @@ class Session:
             self._logit_difference = self._profiler.measure_logit_difference()
             self._long_difference = self._profiler.measure_long_difference()
         self._profiler.empty_memories()
-        self._sources.set_costs(self._profiler.costs)
+        self._drafters.set_costs(self._profiler.costs)
         yield from self.measured_costs()
 
     def measure_when_idle(self) -> Generator[None]:
@@ -225,12 +187,12 @@ class Session:
         self._stop_requested = False
         for costs in self._profiler.measure_when_idle():
             if costs is not None:
-                self._sources.set_costs(costs)
+                self._drafters.set_costs(costs)
             yield
 
     def measured_costs(self) -> Iterator[MeasuredCosts]:
         """The pair's costs so far; nothing if none were measured."""
-        costs = self._sources.costs
+        costs = self._drafters.costs
         if not costs.is_measured:
             return
         measured = MeasuredCosts(
@@ -241,7 +203,7 @@ class Session:
             difference=self._logit_difference,
             long_difference=self._long_difference,
         )
-        yield self._sources.add_measured(measured)
+        yield self._drafters.add_measured(measured)
 
     def replay(self, command: ReplayCommand) -> ReplayResult:
         """Decode an answer with the target alone, in passes of the given widths."""
@@ -267,25 +229,22 @@ class Session:
         )
         if command.drafter == "lookup":
             return draft_scoring.score_lookup(answer)
-        score = self._score_draft(request, verifier, answer)
-        self._sources.stats(request).record_score(score.accepted)
-        return score
-
-    def _score_draft(
-        self, request: GenerateCommand, verifier: Verifier, answer: ScoredAnswer
-    ) -> DraftScore:
         draft = self._pair.loaded_draft
         if draft is None:
             raise UsageError("There is no draft to be judged.")
-        inputs = self._drafter_inputs(request, verifier, len(answer.prompt), None)
-        inputs = self._sources.add_draft(inputs, request)
+        inputs = self._drafters.inputs(request, verifier, len(answer.prompt))
+        inputs = self._drafters.add_draft(inputs, request)
         if inputs.head_runner is not None:
             drafter = drafters.make(draft.kind, inputs)
-            return draft_scoring.score_head(self._target, inputs.head_runner, drafter, answer)
-        scored = draft.open_scored()
-        if inputs.vocabularies is None:
-            return draft_scoring.score_model(scored, answer)
-        return draft_scoring.score_across(scored, inputs.vocabularies, answer, inputs.draft_prompt)
+            score = draft_scoring.score_head(self._target, inputs.head_runner, drafter, answer)
+        elif inputs.vocabularies is None:
+            score = draft_scoring.score_model(draft.open_scored(), answer)
+        else:
+            score = draft_scoring.score_across(
+                draft.open_scored(), inputs.vocabularies, answer, inputs.draft_prompt
+            )
+        self._drafters.stats(request).record_score(score.accepted)
+        return score
 
     def inspect(self, command: InspectCommand) -> Iterator[InspectResult]:
         """Score an answer's tokens; the memory ends as after generating the answer."""
@@ -306,20 +265,27 @@ class Session:
         return self._stop_requested
 
     def close(self) -> None:
-        self._sources.close()
+        self._drafters.close()
         self._pair.close()
         self._draft = None
 
 
-def _make_scorer(request: GenerateCommand) -> TokenScorer | None:
-    if not request.probabilities:
-        return None
-    return partial(score_tokens, n_alternatives=request.n_alternatives)
+_HANDLERS: Mapping[type[EngineCommand], Callable[[Session, Any], Any]] = {
+    GenerateCommand: Session.generate,
+    ProbeCommand: Session.probe,
+    ReplayCommand: Session.replay,
+    RenderCommand: Session.render,
+    CountCommand: Session.count,
+    TokenizeCommand: Session.tokenize,
+    InspectCommand: Session.inspect,
+    ScoreDraftCommand: Session.score_draft,
+}
+"""Each returns a reply, or an iterator of replies."""
 
 
 def _check_request(request: GenerateCommand, n_vocab: int) -> None:
     sampling = request.sampling
-    error: LocalspecError | None = None
+    error: UsageError | None = None
     if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
         error = UsageError(f"A temperature of {sampling.temperature} is not valid.", "Use 0 to 2.")
     elif not 0 < sampling.top_p <= 1 or not 0 <= sampling.min_p <= 1 or sampling.top_k < 0:

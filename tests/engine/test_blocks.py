@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.drafters.block_head import BlockHeadRunner
-from localspec.engine.llama import BlockHeadContext
+from localspec.engine.llama.head_context import BlockHeadContext
 from localspec.engine.session import Session
 from localspec.errors import EngineError
 from localspec.protocol.wire import GenerateCommand, ProbeCommand, SamplingParams

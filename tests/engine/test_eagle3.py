@@ -163,12 +163,6 @@ def test_measuring_leaves_it_in_step(zoo: Zoo, taught: Path) -> None:
     assert said.speculation["acceptance_rate"] > 0.7
 
 
-def test_exact_decisions_say_the_same(zoo: Zoo, taught: Path) -> None:
-    with loaded(zoo["deep"], taught) as session:
-        plain = say(session, PROMPT, spec="off", max_tokens=40)
-        assert say(session, PROMPT, spec="model", exact=True, max_tokens=40).ids == plain.ids
-
-
 # --- what is told, what is refused ------------------------------------------------------------
 
 

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from localspec import launch
-from localspec.engine.llama import FinalHiddenStates, HeadContext, LlamaContext
+from localspec.engine.llama.context import LlamaContext
+from localspec.engine.llama.head_context import HeadContext
+from localspec.engine.llama.hidden_states import FinalHiddenStates
 from localspec.engine.session import Session
 from localspec.errors import EngineError
+from localspec.machine.llama_params import ModelRole
 from localspec.protocol.wire import GenerateCommand, ProbeCommand, SamplingParams
 from tests import beside, heads
 from tests.engine.freshness import check_rows
@@ -104,8 +107,8 @@ def test_it_is_found_by_itself_and_can_be_left_out(zoo: Zoo) -> None:
 
 def test_a_model_without_such_a_layer_is_not_asked(zoo: Zoo) -> None:
     """llama.cpp would give garbage for its states, and abort where the layer was not loaded."""
-    deep = LlamaContext(zoo["deep"], SETTINGS, outputs=1, rollback=0)
-    mimo = LlamaContext(zoo["mimo"], SETTINGS, outputs=1, rollback=0)
+    deep = LlamaContext(zoo["deep"], ModelRole(SETTINGS, 1, 0))
+    mimo = LlamaContext(zoo["mimo"], ModelRole(SETTINGS, 1, 0))
     try:
         with pytest.raises(EngineError, match="no MTP layers"):
             FinalHiddenStates(deep.handle, deep.model)

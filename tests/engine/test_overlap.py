@@ -412,7 +412,7 @@ def pair(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[Session]:
     files = str(zoo["target"]), str(zoo["cousin"])
     session = Session(LoadCommand(*files, SETTINGS, SETTINGS, overlap=True))
     if request.param == "at once":  # so that drafts are there in time
-        session._sources._overlap.worker = AtOnce()
+        session._drafters._overlap.worker = AtOnce()
     yield session
     session.close()
 
@@ -432,7 +432,7 @@ def test_the_text_is_the_same_with_overlap(pair: Session, spec: str) -> None:
         assert got.ids == expected.ids
         if spec == "model":
             assert got.speculation["overlap"]["rounds"] > 0
-            if isinstance(pair._sources._overlap.worker, AtOnce):
+            if isinstance(pair._drafters._overlap.worker, AtOnce):
                 assert got.speculation["overlap"]["hits"] > 0
             assert "overlap" not in expected.speculation
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Logits
 from localspec.engine.session import Session
+from localspec.machine.llama_params import ModelRole
 from localspec.protocol.events import GenerationFinished, Prefill, Round
 from localspec.protocol.wire import (
     ChatMessage,
@@ -204,7 +205,7 @@ def test_going_back_and_forth_loses_nothing(zoo: Zoo, kind: str) -> None:
     """A cut window puts tokens elsewhere: sums in another order, but over the same tokens."""
     target, _, settings = KINDS[kind]
     rng, text = np.random.default_rng(1), [1]
-    one, other = (LlamaContext(zoo[target], settings, outputs=17, rollback=16) for _ in range(2))
+    one, other = (LlamaContext(zoo[target], ModelRole(settings, 17, 16)) for _ in range(2))
     try:
         used = PrefixCache(one, one.save_checkpoint if one.needs_checkpoints else None)
         for _ in range(60):

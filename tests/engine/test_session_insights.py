@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.protocols import Draft
 from localspec.engine.session import Session
 from localspec.engine.token_probabilities import N_ALTERNATIVES, score_tokens
+from localspec.machine.llama_params import ModelRole
 from localspec.protocol.events import Round, Token
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine.laws import MODES
@@ -129,7 +130,7 @@ def test_they_are_the_targets_own(related: Session, zoo: Zoo) -> None:
     """Against rows of one token a pass, from a model that does nothing else."""
     require_same_logits_at_every_width(zoo["target"])
     said = say(related, PROMPT, spec="model", sampling=SAMPLED, probabilities=True, max_tokens=40)
-    model = LlamaContext(zoo["target"], SETTINGS, outputs=1, rollback=0)
+    model = LlamaContext(zoo["target"], ModelRole(SETTINGS, 1, 0))
     try:
         prompt = model.vocabulary.tokenize(PROMPT)
         row = model.decode(prompt, 1)[0]
@@ -143,9 +144,9 @@ def test_they_are_the_targets_own(related: Session, zoo: Zoo) -> None:
         model.close()
 
 
-def test_exact_decisions_have_them_too(zoo: Zoo) -> None:
+def test_full_precision_has_them_too(zoo: Zoo) -> None:
     with loaded(zoo["f32"], zoo["cousin"]) as session:
-        asked = {"spec": "model", "sampling": SAMPLED, "exact": True, "max_tokens": 60}
+        asked = {"spec": "model", "sampling": SAMPLED, "max_tokens": 60}
         said = say(session, PROMPT, probabilities=True, **asked)
         assert said.ids == say(session, PROMPT, **asked).ids
     require_sound(said)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from localspec import launch
-from localspec.engine.llama import BlockHeadContext
+from localspec.engine.llama.head_context import BlockHeadContext
 from localspec.errors import IncompatiblePairError, ModelFileError
 from localspec.models import pair_compatibility
 from localspec.models.gguf import reader

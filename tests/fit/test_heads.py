@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from localspec import launch
-from localspec.engine.llama import BlockHeadContext
+from localspec.engine.llama.head_context import BlockHeadContext
 from localspec.engine.llama.library import LOG
 from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsRequest

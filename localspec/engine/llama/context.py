@@ -35,31 +35,64 @@ _ABORTED = 2
 """llama_decode's return code after the abort callback returned True."""
 
 
-class LlamaContext:
-    """A loaded model with its context; a `LanguageModel`.
+class OpenContext:
+    """A llama_context with the tokens in its memory, and the time of its passes."""
 
-    `outputs`, `rollback`, `n_branches` and `within_trained` are as in `ModelRole`, `with_mtp` as in
-    `LlamaModel`.
-    """
+    handle: Any = None
+    """The llama_context; None before it is opened, and after it is closed."""
+    model: LlamaModel
 
-    def __init__(  # noqa: PLR0913  options of one model, by keyword
-        self,
-        path: Path,
-        settings: ContextSettings,
-        *,
-        outputs: int,
-        rollback: int,
-        n_branches: int = 0,
-        within_trained: bool = False,
-        with_mtp: bool = False,
-    ) -> None:
-        role = ModelRole(settings, outputs, rollback, within_trained, n_branches=n_branches)
-        self.n_branches = n_branches
+    def _open_context(self, params: Any) -> None:
+        """Raises OutOfMemoryError, UsageError."""
+        self.n_threads: int = params.n_threads
+        """For passes of one token."""
+        self.n_threads_batch: int = params.n_threads_batch
+        """For wider passes."""
+        self.handle, self._buffers = library.open_context(
+            self.model.handle, self.model.path, params
+        )
+        self._memory = C.llama_get_memory(self.handle)
+        self.n_ctx: int = C.llama_n_ctx(self.handle)
+        self.n_batch: int = C.llama_n_ubatch(self.handle)
+        self.n_past, self.decode_seconds = 0, 0.0
+
+    def _run(self, call: Any, batch: LlamaBatch, wait: Callable[[Any], Any]) -> Any:
+        """Call llama_decode or llama_encode; return what `wait`, which ends the pass, returns.
+
+        Raises EngineError, or DecodeInterrupted if aborted; n_past is then what the memory holds.
+        """
+        began = time.perf_counter()
+        result = call(self.handle, batch.struct)
+        waited = wait(self.handle)
+        self.decode_seconds += time.perf_counter() - began
+        heartbeat.record_progress()
+        if result != 0:
+            self._set_n_past(C.llama_memory_seq_pos_max(self._memory, 0) + 1)
+            raise DecodeInterrupted if result == _ABORTED else library.decode_error(result)
+        return waited
+
+    def _set_n_past(self, n_past: int) -> None:
+        self.n_past = n_past
+
+    def set_n_threads(self, n: int, n_batch: int) -> None:
+        self.n_threads, self.n_threads_batch = n, n_batch
+        C.llama_set_n_threads(self.handle, n, n_batch)
+
+    def close(self) -> None:
+        if self.handle:
+            C.llama_free(self.handle)
+        self.handle = None
+
+
+class LlamaContext(OpenContext):
+    """A loaded model with its context; a `LanguageModel`."""
+
+    def __init__(self, path: Path, role: ModelRole) -> None:
+        self.n_branches = role.n_branches
         self._branch_past: dict[int, int] = {}
-        self._context: Any = None
         self._listener: HiddenStateListener | None = None
         self._state_source: HiddenStateSource | None = None
-        self.model = LlamaModel(path, settings, with_mtp=with_mtp)
+        self.model = LlamaModel(path, role.settings, with_mtp=role.load_mtp)
         try:
             if not self.model.is_generative:
                 raise ModelFileError(
@@ -78,24 +111,14 @@ class LlamaContext:
     def _open(self, role: ModelRole) -> None:
         self.n_ctx_requested = self._choose_n_ctx(role.settings)
         params = llama_params.context_params(C, self.model.handle, role, self.n_ctx_requested)
-        self.n_threads: int = params.n_threads
-        """For passes of one token."""
-        self.n_threads_batch: int = params.n_threads_batch
-        """For wider passes."""
-        self._context, self._buffers = library.open_context(
-            self.model.handle, self.model.path, params
-        )
-        self._memory = C.llama_get_memory(self._context)
-        self._checkpoints = ContextCheckpoints(self._context)
-        self.n_ctx: int = C.llama_n_ctx(self._context)
-        self.n_batch: int = C.llama_n_ubatch(self._context)
+        self._open_context(params)
+        self._checkpoints = ContextCheckpoints(self.handle)
         self._max_outputs = role.n_outputs_max
-        self.n_past = self._last_decode_at = 0
-        self.decode_seconds = 0.0
+        self._last_decode_at = 0
         self._batch = LlamaBatch(self.n_batch)
         self._logits_views: dict[int, Logits] = {}
         self._logits_address = 0
-        self.is_interrupted: Callable[[], bool] = _never
+        self.is_interrupted: Callable[[], bool] = lambda: False
         """Polled during a long decode; True ends it with DecodeInterrupted. Only on the CPU."""
         self._abort_callback = C.ggml_abort_callback(self._should_abort)
         self.rollback = self._probe_rollback(role.n_rs_seq)
@@ -120,7 +143,7 @@ class LlamaContext:
         """How many tokens of the last decode can be rolled back; measured if recurrent."""
         if not self.is_recurrent:
             return self.n_batch
-        snapshots = min(requested, int(C.llama_n_rs_seq(self._context)))
+        snapshots = min(requested, int(C.llama_n_rs_seq(self.handle)))
         if snapshots <= 0:
             return 0
         self.decode([0, 0], 0)
@@ -135,7 +158,7 @@ class LlamaContext:
         aborted; n_past is then what the memory still holds.
         """
         n = len(tokens)
-        if self._context is None:
+        if self.handle is None:
             raise EngineError("The model is closed.")
         if not 0 < n <= self.n_batch or self.n_past + n > self.n_ctx:
             raise EngineError(f"cannot decode {n} tokens at {self.n_past} of {self.n_ctx}")
@@ -144,18 +167,15 @@ class LlamaContext:
         self._batch.set_tokens(tokens)
         self._batch.set_positions(n, self.n_past, outputs)
         self._last_decode_at = self.n_past
-        began = time.perf_counter()
         if n > _SHORT_DECODE:  # polled at every graph node: too slow for a round
-            C.llama_set_abort_callback(self._context, self._abort_callback, None)
-        result = C.llama_decode(self._context, self._batch.struct)
-        if n > _SHORT_DECODE:
-            C.llama_set_abort_callback(self._context, C.ggml_abort_callback(0), None)
-        address = get_logits_address(self._context) if outputs else 0
-        self.decode_seconds += time.perf_counter() - began
-        heartbeat.record_progress()
-        if result != 0:
-            self._set_n_past(C.llama_memory_seq_pos_max(self._memory, 0) + 1)
-            raise DecodeInterrupted if result == _ABORTED else library.decode_error(result)
+            C.llama_set_abort_callback(self.handle, self._abort_callback, None)
+        try:
+            address = self._run(
+                C.llama_decode, self._batch, get_logits_address if outputs else _do_not_wait
+            )
+        finally:
+            if n > _SHORT_DECODE:
+                C.llama_set_abort_callback(self.handle, C.ggml_abort_callback(0), None)
         self.n_past += n
         if self._listener is not None and self._state_source is not None:
             self._listener.on_decode(tokens, self._state_source.states(n))
@@ -183,15 +203,10 @@ class LlamaContext:
         past = self._branch_past | {0: self.n_past}
         self._batch.set_branches(steps, [past[branch] for branch, _ in steps])
         self._last_decode_at = self.n_past
-        began = time.perf_counter()
-        result = C.llama_decode(self._context, self._batch.struct)
-        address = get_logits_address(self._context)
-        self.decode_seconds += time.perf_counter() - began
-        heartbeat.record_progress()
-        self._batch.clear_branches(len(steps))
-        if result != 0:
-            self._set_n_past(C.llama_memory_seq_pos_max(self._memory, 0) + 1)
-            raise library.decode_error(result)
+        try:
+            address = self._run(C.llama_decode, self._batch, get_logits_address)
+        finally:
+            self._batch.clear_branches(len(steps))
         for branch, _ in steps:
             if branch:
                 self._branch_past[branch] += 1
@@ -287,34 +302,28 @@ class LlamaContext:
         """
         if self.is_recurrent or self.model.n_swa > 0 or self._listener is not None:
             return 0
-        return int(C.llama_state_seq_get_size(self._context, 0))
+        return int(C.llama_state_seq_get_size(self.handle, 0))
 
     def save_state(self) -> Any:
         """A copy of the memory, of `state_bytes`."""
         data = (ctypes.c_uint8 * self.state_bytes())()
-        C.llama_state_seq_get_data(self._context, data, len(data), 0)
+        C.llama_state_seq_get_data(self.handle, data, len(data), 0)
         return data
 
     def restore_state(self, state: Any, n_past: int) -> bool:
         """Replace the memory by a copy that holds n_past tokens; empty, and False, on failure."""
         C.llama_memory_clear(self._memory, False)
-        if C.llama_state_seq_set_data(self._context, state, len(state), 0) != len(state):
+        if C.llama_state_seq_set_data(self.handle, state, len(state), 0) != len(state):
             C.llama_memory_clear(self._memory, False)
             n_past = 0
         self._set_n_past(n_past)
         self._last_decode_at = n_past
         return n_past > 0
 
-    def set_n_threads(self, n: int, n_batch: int) -> None:
-        self.n_threads, self.n_threads_batch = n, n_batch
-        C.llama_set_n_threads(self._context, n, n_batch)
-
     def close(self) -> None:
         """Free the context, then the model: the other order makes llama.cpp use freed memory."""
         self._logits_views = {}
-        if self._context:
-            C.llama_free(self._context)
-        self._context = None
+        super().close()
         self.model.close()
 
     def memory_by_device(self) -> dict[str, int]:
@@ -324,14 +333,9 @@ class LlamaContext:
             used[HOST] += 4 * self.n_batch * self._state_source.width
         return used
 
-    @property
-    def handle(self) -> Any:
-        """The llama_context pointer, for a head's context."""
-        return self._context
 
-
-def _never() -> bool:
-    return False
+def _do_not_wait(_: Any) -> int:
+    return 0
 
 
 _SHORT_BATCH = 32

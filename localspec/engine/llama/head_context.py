@@ -6,17 +6,14 @@ A head must be closed before its target: the head's graph uses the target's weig
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from localspec.engine import heartbeat
-from localspec.engine.llama import hidden_states, library
-from localspec.engine.llama.context import LlamaBatch, LlamaContext
+from localspec.engine.llama import hidden_states
+from localspec.engine.llama.context import LlamaBatch, LlamaContext, OpenContext
 from localspec.engine.llama.library import C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import HiddenStates, Logits
@@ -31,7 +28,7 @@ MAX_ROWS = llama_params.HEAD_BATCH
 """Maximum rows per pass."""
 
 
-class HeadContext:
+class HeadContext(OpenContext):
     """The context of an EAGLE-3 head or an MTP layer; an `AutoregressiveHead`.
 
     Each row is a token and a hidden state of `width`. An EAGLE-3 head computes these from the
@@ -49,7 +46,6 @@ class HeadContext:
         is_mtp: bool = False,
     ) -> None:
         hidden_states.require_functions()
-        self._context: Any = None
         self._target = target
         self._shares_target_file = path is None
         self._is_mtp = is_mtp or self._shares_target_file
@@ -76,18 +72,8 @@ class HeadContext:
         params.ctx_other = self._target.handle
         if self._is_mtp:
             params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
-        self.n_threads: int = params.n_threads
-        """For passes of one token."""
-        self.n_threads_batch: int = params.n_threads_batch
-        """For wider passes."""
-        self._context, self._buffers = library.open_context(
-            self.model.handle, self.model.path, params
-        )
-        self._memory = C.llama_get_memory(self._context)
-        hidden_states.enable_nextn_states(self._context, of_outputs_only=True)
-        self.n_ctx: int = C.llama_n_ctx(self._context)
-        self.n_batch: int = C.llama_n_ubatch(self._context)
-        self.n_past, self.decode_seconds = 0, 0.0
+        self._open_context(params)
+        hidden_states.enable_nextn_states(self.handle, of_outputs_only=True)
         self._token_batch, self._n_outputs = LlamaBatch(self.n_batch, width=self.width), 0
         axes = self.model.n_position_axes
         self._state_batch = LlamaBatch(
@@ -102,8 +88,8 @@ class HeadContext:
         self._state_batch.set_hidden_states(states)
         # Positions continue the memory's, although the encoder does not use them.
         self._state_batch.set_positions(n, self.n_past, n)
-        self._run(C.llama_encode, self._state_batch)
-        return hidden_states.read_nextn_states(self._context, n, self.width).copy()
+        self._run(C.llama_encode, self._state_batch, C.llama_synchronize)
+        return hidden_states.read_nextn_states(self.handle, n, self.width).copy()
 
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
@@ -126,35 +112,25 @@ class HeadContext:
         # All rows or none: the graph ignores the output flags and returns the first rows.
         self._n_outputs = n if outputs else 0
         self._token_batch.set_positions(n, self.n_past, self._n_outputs)
-        self._run(C.llama_decode, self._token_batch)
+        self._run(C.llama_decode, self._token_batch, C.llama_synchronize)
         self.n_past += n
         if not outputs:
             return np.empty((0, self.n_vocab), np.float32)
-        pointer = ctypes.cast(get_logits_address(self._context), ctypes.POINTER(ctypes.c_float))
+        pointer = ctypes.cast(get_logits_address(self.handle), ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(pointer, (n, self.n_vocab))[n - outputs :]
 
     def last_hidden_state(self) -> HiddenStates:
         """The last row's hidden state, input for the next row, shape (1, width); a copy."""
-        rows = hidden_states.read_nextn_states(self._context, self._n_outputs, self.width)
+        rows = hidden_states.read_nextn_states(self.handle, self._n_outputs, self.width)
         return rows[-1:].copy()
 
     def _check_states(self, states: HiddenStates, width: int) -> int:
         n = len(states)
-        if self._context is None:
+        if self.handle is None:
             raise EngineError("The head is closed.")
         if not 0 < n <= self.n_batch or states.shape[1] != width:
             raise EngineError(f"the head takes no states of shape {states.shape}")
         return n
-
-    def _run(self, call: Any, batch: LlamaBatch) -> None:
-        began = time.perf_counter()
-        result = call(self._context, batch.struct)
-        C.llama_synchronize(self._context)
-        self.decode_seconds += time.perf_counter() - began
-        heartbeat.record_progress()
-        if result != 0:
-            self.n_past = C.llama_memory_seq_pos_max(self._memory, 0) + 1
-            raise library.decode_error(result)
 
     def truncate(self, n_past: int) -> None:
         if n_past >= self.n_past:
@@ -163,10 +139,6 @@ class HeadContext:
             C.llama_memory_clear(self._memory, True)
             n_past = 0
         self.n_past = n_past
-
-    def set_n_threads(self, n: int, n_batch: int) -> None:
-        self.n_threads, self.n_threads_batch = n, n_batch
-        C.llama_set_n_threads(self._context, n, n_batch)
 
     def memory_by_device(self) -> dict[str, int]:
         """Bytes by device."""
@@ -178,9 +150,7 @@ class HeadContext:
 
     def close(self) -> None:
         """Must be called before the target is closed."""
-        if self._context:
-            C.llama_free(self._context)
-        self._context = None
+        super().close()
         if not self._shares_target_file:
             self.model.close()
 
@@ -212,7 +182,7 @@ class BlockHeadContext(HeadContext):
             raise EngineError("The head has no mask token.")
         self._token_batch = LlamaBatch(self.n_batch)
         # With the wrong setting it computes other tokens, without an error.
-        C.llama_set_causal_attn(self._context, self._form.is_causal)
+        C.llama_set_causal_attn(self.handle, self._form.is_causal)
 
     def inject(self, states: HiddenStates) -> None:
         n = self._check_states(states, self.target_width)
@@ -220,7 +190,7 @@ class BlockHeadContext(HeadContext):
             raise EngineError(f"cannot append {n} states at {self.n_past} of {self.n_ctx}")
         self._state_batch.set_hidden_states(states)
         self._state_batch.set_positions(n, self.n_past, 0)
-        self._run(C.llama_decode, self._state_batch)
+        self._run(C.llama_decode, self._state_batch, C.llama_synchronize)
         self.n_past += n
 
     def draft_block(self, last: int, n: int) -> tuple[Logits, HiddenStates | None]:
@@ -232,7 +202,7 @@ class BlockHeadContext(HeadContext):
         logits = self.decode([last, *[self._mask_token] * (rows - 1)], rows)[self.first_draft_row :]
         confidences: HiddenStates | None = None
         if self._form.has_confidence:
-            confidences = hidden_states.read_nextn_states(self._context, rows, self.width)[
+            confidences = hidden_states.read_nextn_states(self.handle, rows, self.width)[
                 self.first_draft_row :, 0
             ].copy()
         self.truncate(n_past)
@@ -243,7 +213,7 @@ class BlockHeadContext(HeadContext):
     ) -> Logits:
         """Append the tokens of a block, without states; either all rows give logits, or none."""
         n = len(tokens)
-        if self._context is None or states is not None:
+        if self.handle is None or states is not None:
             raise EngineError("A block takes tokens without hidden states.")
         if not 0 < n <= self.n_batch or self.n_past + n > self.n_ctx or not 0 <= outputs <= n:
             raise EngineError(f"cannot decode {n} rows at {self.n_past} of {self.n_ctx}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -69,30 +69,25 @@ def enable_nextn_states(context: Any, *, of_outputs_only: bool) -> None:
     load_function("llama_set_embeddings_nextn")(context, True, of_outputs_only)
 
 
-class HiddenStateSource(Protocol):
-    """Provides the hidden states of a target's last decode."""
-
-    @property
-    def width(self) -> int: ...
-
-    def states(self, n: int) -> HiddenStates:
-        """A copy of the states of all n tokens of the last decode, shape (n, width)."""
-        ...
-
-
 class LayerHiddenStates:
     """The inputs of some of the target's layers, concatenated in the given order."""
 
-    def __init__(self, context: Any, dimensions: ModelDimensions, layers: Sequence[int]) -> None:
-        check_layers(dimensions.architecture, dimensions.n_layer, layers)
+    def __init__(self, context: Any, model: LlamaModel, layers: Sequence[int]) -> None:
+        """Raises EngineError if llama.cpp would abort for these layers."""
+        architecture, last = model.architecture, model.n_layer - 1
+        if architecture not in architectures.EXPOSING_HIDDEN_STATES:
+            raise EngineError(
+                f"llama.cpp does not expose the hidden states of {architecture} models."
+            )
+        last += architecture in architectures.EXPOSING_LAST_LAYER_OUTPUT
+        wrong = [layer for layer in layers if not 0 <= layer <= last]
+        if wrong or not layers:
+            raise EngineError(f"there is no layer {wrong or layers} of {model.n_layer}")
         require_functions()
-        self._context, self._layers, self._n_embd = context, tuple(layers), dimensions.n_embd
+        self._context, self._layers, self._n_embd = context, tuple(layers), model.n_embd
+        self.width = len(self._layers) * self._n_embd
         for layer in sorted(set(layers)):
             load_function("llama_set_embeddings_layer_inp")(context, layer, True)
-
-    @property
-    def width(self) -> int:
-        return len(self._layers) * self._n_embd
 
     def states(self, n: int) -> HiddenStates:
         get = load_function("llama_get_embeddings_layer_inp")
@@ -109,35 +104,12 @@ class FinalHiddenStates:
         if model.architecture not in architectures.SUPPORTING_MTP:
             raise EngineError("llama.cpp supports no MTP layers of this architecture.")
         require_functions()
-        self._context, self._width = context, model.n_embd_out
+        self._context, self.width = context, model.n_embd_out
         enable_nextn_states(context, of_outputs_only=False)
 
-    @property
-    def width(self) -> int:
-        return self._width
-
     def states(self, n: int) -> HiddenStates:
-        return read_nextn_states(self._context, n, self._width).copy()
+        return read_nextn_states(self._context, n, self.width).copy()
 
 
-class ModelDimensions(Protocol):
-    """Sizes of a model that `LayerHiddenStates` needs."""
-
-    @property
-    def architecture(self) -> str: ...
-    @property
-    def n_layer(self) -> int: ...
-    @property
-    def n_embd(self) -> int: ...
-
-
-def check_layers(architecture: str, n_layer: int, layers: Sequence[int]) -> None:
-    """Raise EngineError if llama.cpp would abort for these layers."""
-    if architecture not in architectures.EXPOSING_HIDDEN_STATES:
-        raise EngineError(f"llama.cpp does not expose the hidden states of {architecture} models.")
-    last_layer = (
-        n_layer if architecture in architectures.EXPOSING_LAST_LAYER_OUTPUT else n_layer - 1
-    )
-    wrong = [layer for layer in layers if not 0 <= layer <= last_layer]
-    if wrong or not layers:
-        raise EngineError(f"there is no layer {wrong or layers} of {n_layer}")
+HiddenStateSource = LayerHiddenStates | FinalHiddenStates
+"""`states(n)`: a copy of the hidden states of all n tokens of the last decode, (n, width)."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
+from localspec.machine.llama_params import ModelRole
 from tests.engine.llama.opening import OUTPUTS, Open
 from tests.sessions import SETTINGS
 from tests.zoo import Zoo
@@ -23,9 +24,7 @@ def opened(zoo: Zoo) -> Iterator[Open]:
         name: str, *, outputs: int = OUTPUTS, rollback: int = 16, **settings: Any
     ) -> LlamaContext:
         models.append(
-            LlamaContext(
-                zoo[name], replace(SETTINGS, **settings), outputs=outputs, rollback=rollback
-            )
+            LlamaContext(zoo[name], ModelRole(replace(SETTINGS, **settings), outputs, rollback))
         )
         return models[-1]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
 
 OUTPUTS = 6
 """Rows of logits that a read may ask for, unless a test says otherwise."""

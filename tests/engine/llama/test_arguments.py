@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
 from localspec.errors import DoesNotFitError, EngineError, ModelFileError, UsageError
-from localspec.machine.llama_params import resolve_n_threads
+from localspec.machine.llama_params import ModelRole, resolve_n_threads
 from localspec.protocol.wire import ContextSettings
 from tests.engine.llama.opening import OUTPUTS, Open
 from tests.zoo import Zoo
@@ -132,4 +132,4 @@ def test_a_file_that_is_no_model_says_why(opened: Open, name: str, reason: str) 
 
 def test_a_missing_file_is_no_abort(zoo: Zoo) -> None:
     with pytest.raises(ModelFileError, match="cannot be loaded"):
-        LlamaContext(zoo.folder / "absent.gguf", ContextSettings(), outputs=1, rollback=0)
+        LlamaContext(zoo.folder / "absent.gguf", ModelRole(ContextSettings(), 1, 0))

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.pass_timing import compare_widths
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import DecodeInterrupted, Logits
+from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from localspec.protocol.wire import ContextSettings, KvType
 from tests.engine.llama.opening import OUTPUTS, Open
@@ -65,7 +66,7 @@ def test_a_tied_model(opened: Open) -> None:
 
 
 def test_closing_twice_is_harmless(zoo: Zoo) -> None:
-    model = LlamaContext(zoo["target"], SETTINGS, outputs=1, rollback=0)
+    model = LlamaContext(zoo["target"], ModelRole(SETTINGS, 1, 0))
     model.close()
     model.close()
 
@@ -216,7 +217,7 @@ LONG = [int(token) for token in np.random.default_rng(0).integers(100, 300, 1200
 @contextmanager
 def reading(kv_type: KvType) -> Iterator[LlamaContext]:
     settings = ContextSettings(n_ctx=1536, n_threads=2, kv_type=kv_type)
-    model = LlamaContext(DEMO, settings, outputs=8, rollback=8)
+    model = LlamaContext(DEMO, ModelRole(settings, 8, 8))
     try:
         yield model
     finally:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec.engine.llama import LlamaContext, library
+from localspec.engine.llama import library
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.library import LOG
 from localspec.errors import LocalspecError, ModelFileError, OutOfMemoryError, UsageError
+from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from tests.sessions import SETTINGS
 from tests.zoo import Zoo
@@ -130,19 +132,19 @@ def test_a_real_file_cut_short(tmp_path: Path, share: float) -> None:
     path = tmp_path / "cut.gguf"
     path.write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(ModelFileError, match=r"cut\.gguf cannot be loaded: ") as failure:
-        LlamaContext(path, SETTINGS, outputs=1, rollback=0)
+        LlamaContext(path, ModelRole(SETTINGS, 1, 0))
     assert "incomplete" in failure.value.hint
 
 
 def test_a_real_unknown_architecture(zoo: Zoo) -> None:
     with pytest.raises(ModelFileError, match="llama99") as failure:
-        LlamaContext(zoo["future"], SETTINGS, outputs=1, rollback=0)
+        LlamaContext(zoo["future"], ModelRole(SETTINGS, 1, 0))
     assert "newer llama.cpp" in failure.value.hint
 
 
 def test_a_real_file_of_a_vocabulary_only(zoo: Zoo) -> None:
     with pytest.raises(ModelFileError) as failure:
-        LlamaContext(zoo["vocabulary-only"], SETTINGS, outputs=1, rollback=0)
+        LlamaContext(zoo["vocabulary-only"], ModelRole(SETTINGS, 1, 0))
     assert "not a complete model" in failure.value.hint
 
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from localspec.engine.constraints.grammars import Grammars, _TokenizerInterface
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.model import LlamaVocab
 from localspec.engine.protocols import GrammarState
 from localspec.errors import GrammarError
+from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from tests.sessions import SETTINGS
 from tests.zoo import Zoo
@@ -64,7 +65,7 @@ def vocabulary(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[LlamaVocab]
     """A byte-level BPE, and an SPM vocabulary with byte tokens."""
     demo = package_data_dir() / "demo" / "demo-draft.gguf"
     path = demo if request.param == "demo" else zoo[request.param]
-    model = LlamaContext(path, SETTINGS, outputs=1, rollback=0)
+    model = LlamaContext(path, ModelRole(SETTINGS, 1, 0))
     yield model.vocabulary
     model.close()
 

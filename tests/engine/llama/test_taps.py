@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from llama_cpp import llama_cpp_ext
 
-from localspec.engine.llama import HeadContext, LayerHiddenStates, LlamaContext, hidden_states
-from localspec.engine.llama.context import LlamaBatch
+from localspec.engine.llama import hidden_states
+from localspec.engine.llama.context import LlamaBatch, LlamaContext
+from localspec.engine.llama.head_context import HeadContext
+from localspec.engine.llama.hidden_states import LayerHiddenStates
 from localspec.errors import EngineError
 from localspec.machine import head_functions
 from tests.engine.llama.opening import Open

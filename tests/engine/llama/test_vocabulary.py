@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.model import LlamaVocab
 from localspec.errors import EngineError
+from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from tests.sessions import SETTINGS
 from tests.tinygguf import BOS, EOS, FIRST_BYTE
@@ -27,7 +28,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def words(zoo: Zoo) -> Iterator[LlamaVocab]:
     """An SPM vocabulary with byte tokens."""
-    model = LlamaContext(zoo["target"], SETTINGS, outputs=1, rollback=0)
+    model = LlamaContext(zoo["target"], ModelRole(SETTINGS, 1, 0))
     yield model.vocabulary
     model.close()
 
@@ -35,9 +36,7 @@ def words(zoo: Zoo) -> Iterator[LlamaVocab]:
 @pytest.fixture(scope="module")
 def bpe() -> Iterator[LlamaVocab]:
     """The demo's byte-level BPE."""
-    model = LlamaContext(
-        package_data_dir() / "demo" / "demo-draft.gguf", SETTINGS, outputs=1, rollback=0
-    )
+    model = LlamaContext(package_data_dir() / "demo" / "demo-draft.gguf", ModelRole(SETTINGS, 1, 0))
     yield model.vocabulary
     model.close()
 

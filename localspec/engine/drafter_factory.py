@@ -1,27 +1,31 @@
-"""The draft sources of a session: prompt lookup, and a draft with its costs and statistics."""
+"""Makes the drafters of answers: prompt lookup, and a draft with its costs and statistics."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from localspec import speculation_methods
 from localspec.engine import drafters
+from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.control.controller import DraftInput, SpeculationController
 from localspec.engine.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
 from localspec.engine.control.pair_stats import PairStats, stats_key
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.drafters import DrafterInputs
 from localspec.engine.drafters.autoregressive_head import HeadRunner
+from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.drafters.lookup import LookupDrafter
-from localspec.engine.llama import LlamaContext
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.loaded_pair import LoadedPair
 from localspec.engine.prefix_cache import BranchCache
-from localspec.engine.protocols import Drafter
+from localspec.engine.protocols import Drafter, Verifier
 from localspec.lazy_dataclass import dataclass
 from localspec.models.draft_heads import KIND_TITLES
 from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import (
     DEFAULT_DRAFT_LENGTH,
+    DRAFT_MAX,
     GenerateCommand,
     LoadCommand,
     MeasuredCosts,
@@ -38,14 +42,20 @@ class AnswerDrafter:
     controller: SpeculationController | None
     """If it chooses source and length."""
     overlapped: OverlappedDrafter | None
+    max_length: int
+    """The most draft tokens of a round."""
 
 
-class DraftSources:
+class DrafterFactory:
     """Makes the drafter of each answer, and keeps what drafting learns."""
 
-    def __init__(self, pair: LoadedPair, load: LoadCommand) -> None:
+    def __init__(
+        self, pair: LoadedPair, load: LoadCommand, is_cancelled: Callable[[], bool]
+    ) -> None:
         self._pair, self._draft = pair, pair.loaded_draft
-        self._lookup_drafter: LookupDrafter | None = None
+        self._is_cancelled = is_cancelled
+        self._lookup = LookupDrafter()
+        """Kept, because it has indexed the chat so far."""
         survival = load.measured.survival if load.measured else {}
         self._stats = {
             name: PairStats.from_saved(saved)
@@ -83,9 +93,9 @@ class DraftSources:
             survival={name: stats.saved() for name, stats in self._stats.items()},
         )
 
-    def choose(self, request: GenerateCommand, length: int) -> tuple[str, SpeculationPlan]:
-        """The drafter's name; `length` is that of its drafts.  Raises UsageError."""
-        name = request.spec
+    def choose(self, request: GenerateCommand) -> tuple[str, SpeculationPlan]:
+        """The drafter's name.  Raises UsageError."""
+        name, length = request.spec, self.length(request)
         if name in ("off", "none") or length < 1:
             stuck = "the model cannot roll back rejected tokens"
             is_possible = self._pair.max_draft >= 1
@@ -100,54 +110,66 @@ class DraftSources:
         return name, SpeculationPlan("on", request.why or f"max draft tokens {length}, {title}")
 
     def make(
-        self, name: str, request: GenerateCommand, inputs: DrafterInputs, prompt: list[int]
+        self,
+        name: str,
+        request: GenerateCommand,
+        verifier: Verifier,
+        prompt: list[int],
+        constraint: OutputConstraint | None,
     ) -> AnswerDrafter:
-        """`inputs` without those of a draft."""
-        if name in ("none", "lookup"):
-            drafter = self._lookup(inputs) if name == "lookup" else drafters.make(name, inputs)
-            return AnswerDrafter(drafter, None, None)
-        if name != "auto":
+        draft, overlapped, drafter = self._draft, None, None
+        inputs = self.inputs(request, verifier, len(prompt), constraint)
+        if draft is not None and name not in drafters.DRAFT_FREE:
             inputs = self.add_draft(inputs, request)
-            if isinstance(inputs.head_runner, HeadRunner):
-                inputs.head_runner.reads_along = True
             overlapped = self._overlap.make_drafter(inputs, request, self.costs)
-            drafter = overlapped or drafters.make(name, inputs)
-            return AnswerDrafter(drafter, None, overlapped)
-        return self._make_controller(request, inputs, prompt)
-
-    def _make_controller(
-        self, request: GenerateCommand, inputs: DrafterInputs, prompt: list[int]
-    ) -> AnswerDrafter:
-        stats, lookup, draft = self.stats(request), self._lookup(inputs), self._draft
-        if draft is None:
-            controller = SpeculationController(
-                None, lookup, self.costs, stats, draft_input="states"
-            )
-            return AnswerDrafter(controller, controller, None)
-        inputs = self.add_draft(inputs, request)
-        overlapped = self._overlap.make_drafter(inputs, request, self.costs)
+            drafter = overlapped or drafters.make(draft.kind, inputs)
+        lookup = self._lookup
+        lookup.set_prediction(inputs.prediction)
+        runner = inputs.head_runner if isinstance(inputs.head_runner, HeadRunner) else None
+        if name != "auto":
+            if runner is not None:
+                runner.reads_along = True
+            drafter = drafter or (lookup if name == "lookup" else drafters.make(name, inputs))
+            if constraint is not None and name != "none":
+                drafter = ConstrainedDrafter(drafter, constraint)
+            return AnswerDrafter(drafter, None, overlapped, self.length(request))
         controller = SpeculationController(
-            overlapped or drafters.make(draft.kind, inputs),
+            drafter,
             lookup,
             self.costs,
-            stats,
-            draft_input=_DRAFT_INPUTS.get(draft.kind, "states"),
+            self.stats(request),
+            draft_input=_DRAFT_INPUTS.get(draft.kind if draft else "", "states"),
             n_draft_read=self._n_read(inputs, prompt),
         )
         controller.max_tokens_left = request.max_tokens
-        if isinstance(runner := draft.head_runner, HeadRunner):
-            is_worthwhile = controller.is_worthwhile(self.length(request))
-            runner.reads_along = draft.is_on_gpu or is_worthwhile
+        if runner is not None and draft is not None:
+            runner.reads_along = draft.is_on_gpu or controller.is_worthwhile(self.length(request))
             controller.max_unread = runner.max_pending
-        return AnswerDrafter(controller, controller, overlapped)
+        whole = controller if constraint is None else ConstrainedDrafter(controller, constraint)
+        return AnswerDrafter(whole, controller, overlapped, self.length(request, DRAFT_MAX))
 
-    def _n_read(self, inputs: DrafterInputs, prompt: list[int]) -> int:
-        """Tokens of the prompt that the draft model has read already."""
-        if self._cache is None:
-            return 0
-        draft_prompt = prompt if inputs.draft_prompt is None else inputs.draft_prompt
-        unread = len(draft_prompt) - self._cache.count_shared(draft_prompt)
-        return max(0, len(prompt) - unread)
+    def inputs(
+        self,
+        request: GenerateCommand,
+        verifier: Verifier,
+        prompt_length: int,
+        constraint: OutputConstraint | None = None,
+    ) -> DrafterInputs:
+        """Without those of a draft."""
+        vocabulary, text = self._pair.target.vocabulary, request.prediction
+        prediction = vocabulary.tokenize(text, add_special=False, parse_special=False)
+        return DrafterInputs(
+            draft_cache=None,
+            verifier=verifier,
+            sampling=request.sampling,
+            prompt_length=prompt_length,
+            n_vocab=vocabulary.n_tokens,
+            is_eog=vocabulary.is_eog,
+            cancelled=self._is_cancelled,
+            constraint=constraint,
+            prediction=tuple(prediction) if text else (),
+            keep_logits=request.probabilities,
+        )
 
     def add_draft(self, inputs: DrafterInputs, request: GenerateCommand) -> DrafterInputs:
         """`inputs` with those of the draft."""
@@ -160,16 +182,18 @@ class DraftSources:
             draft_prompt=self._draft.prompt(request),
         )
 
+    def _n_read(self, inputs: DrafterInputs, prompt: list[int]) -> int:
+        """Tokens of the prompt that the draft model has read already."""
+        if self._cache is None:
+            return 0
+        draft_prompt = prompt if inputs.draft_prompt is None else inputs.draft_prompt
+        unread = len(draft_prompt) - self._cache.count_shared(draft_prompt)
+        return max(0, len(prompt) - unread)
+
     def stats(self, request: GenerateCommand) -> PairStats:
         """Those under the request's verification method and temperature."""
         key = stats_key(request.sampling, request.verify)
         return self._stats.setdefault(key, PairStats())
-
-    def _lookup(self, inputs: DrafterInputs) -> LookupDrafter:
-        if self._lookup_drafter is None:  # kept, because it has indexed the chat so far
-            self._lookup_drafter = LookupDrafter()
-        self._lookup_drafter.set_prediction(inputs.prediction)
-        return self._lookup_drafter
 
     def length(self, request: GenerateCommand, default: int = DEFAULT_DRAFT_LENGTH) -> int:
         """The most draft tokens of a round."""
