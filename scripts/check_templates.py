@@ -30,11 +30,14 @@ os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 import llama_cpp.llama_cpp as C  # noqa: N812
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from localspec.errors import UsageError
 from localspec.models.chat_template import thinking_tags
 from localspec.models.chat_template.jinja_render import render
 from localspec.models.gguf import reader
+from localspec.protocol.events import Notice
 from localspec.protocol.wire import ChatMessage, RenderResult
 
+REFUSED = "refused"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 SYSTEM = ChatMessage("system", "Be brief.")
 CHAT = (
@@ -103,7 +106,10 @@ class Outcome:
 def outcome(source: str, case: Case) -> Outcome:
     markers = thinking_tags.detect_tags(source)
     ours_of, theirs_of = _messages(case, markers)
-    ours = render(source, ours_of, TOKENS, case.think)
+    try:
+        ours = render(source, ours_of, TOKENS, case.think)
+    except UsageError as refused:
+        ours = RenderResult("", (Notice("warning", "template", refused.message),), REFUSED)
     given: dict[str, Any] = {}
     if case.think is not None:
         given = dict.fromkeys(("enable_thinking", "thinking", "reasoning"), case.think)
@@ -264,7 +270,7 @@ def _natives(found: dict[str, tuple[str, list[Outcome]]]) -> Iterator[str]:
         for each in outcomes[:2]:
             if each.native is None:
                 unknown += [name] if name not in unknown else []
-            elif each.ours.template != "own":
+            elif each.ours.template == REFUSED:
                 fallen += [name] if name not in fallen else []
             else:
                 reason = difference(each.ours.text, each.native)
@@ -278,7 +284,7 @@ def _natives(found: dict[str, tuple[str, list[Outcome]]]) -> Iterator[str]:
     yield ""
     yield f"Not recognised: {', '.join(unknown)}."
     yield ""
-    yield f"Rendered by localspec with a built-in template, see above: {', '.join(fallen)}."
+    yield f"Refused by localspec, see above: {', '.join(fallen)}."
     yield ""
     yield "| template | chat | reason | only in localspec's text | only in llama.cpp's |"
     yield "|---|---|---|---|---|"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from localspec.engine.llama.hidden_states import LayerHiddenStates
 from localspec.engine.llama.library import C
 from localspec.engine.llama.model import LlamaModel
-from localspec.models.chat_template.render_process import TemplateRenderer
+from localspec.models.chat_template.jinja_render import render
 from localspec.protocol.wire import ChatMessage, ContextSettings
 
 SEQUENCES = 96
@@ -52,12 +52,9 @@ class BatchedTarget:
         self.memory = C.llama_get_memory(self.context)
         self.hidden_states = LayerHiddenStates(self.context, self.model, layers)
         self.batch = C.llama_batch_init(SEQUENCE_TOKENS, 0, 1)
-        vocabulary = self.model.vocabulary
-        self.template = TemplateRenderer(self.model.chat_template(), vocabulary.special_texts())
         self.samplers = {t: sampler(t, seed) for t in set(TEMPERATURES)}
 
     def close(self) -> None:
-        self.template.close()
         for chain in self.samplers.values():
             C.llama_sampler_free(chain)
         C.llama_batch_free(self.batch)
@@ -91,8 +88,9 @@ class BatchedTarget:
 
     def render(self, messages: Sequence[tuple[str, str]]) -> str:
         """The prompt's text without the BOS that the tokenizer adds."""
-        text = self.template.render([ChatMessage(*m) for m in messages], None).text
         vocabulary = self.model.vocabulary
+        chat = [ChatMessage(*message) for message in messages]
+        text = render(self.model.chat_template(), chat, vocabulary.special_texts()).text
         return text.removeprefix(vocabulary.special_texts()["bos_token"] * vocabulary.add_bos)
 
     def tokenize(self, text: str, *, continued: bool = False) -> list[int]:

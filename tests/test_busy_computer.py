@@ -178,18 +178,3 @@ def test_costs_of_an_earlier_version_are_trusted_after_some_quiet_passes(
         engine.close()
     assert is_trusted(stored())
     assert machine_profile.detect().hardware.measured_speeds
-
-
-@pytest.mark.load
-def test_a_child_of_the_engine_is_no_other_program() -> None:
-    """The child that renders chat templates starts while a model loads."""
-    strict = OtherCpuLoad(os.getpid())
-    fair = OtherCpuLoad(os.getpid(), with_children=True)
-    with busy_cpus():
-        strict.start()
-        fair.start()
-        until = monotonic() + 0.5
-        wait_for(lambda: monotonic() > until)
-        others, others_fair = strict.read(), fair.read()
-    assert others is not None and others_fair is not None
-    assert others_fair < others - 0.2

@@ -11,7 +11,6 @@ from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template import builtin_templates, thinking_tags, tool_calls
-from localspec.models.chat_template.render_process import MAX_SOURCE_CHARS, TemplateRenderer
 from localspec.protocol.events import Event, Notice, Prefill
 from localspec.protocol.wire import (
     ChatMessage,
@@ -83,17 +82,11 @@ class PromptBuilder:
         self._reported_codes: set[str] = set()
         self._template: str | None = None
         """`own`, the name of a built-in template, or None if the model has no template."""
-        self._renderer: TemplateRenderer | None = None
-        self.notices: tuple[Notice, ...] = ()
-        """Notices about the model's template."""
-        if "{" not in source:  # llama.cpp gives a template name for some models
-            self._template = "mistral-v7" if source.startswith("mistral-v7") else None
-        elif len(source) > MAX_SOURCE_CHARS:
-            self._template = builtin_templates.DEFAULT_TEMPLATE
-            self.notices = (_template_too_long(len(source)),)
-        else:
+        self._source = source
+        if "{" in source:
             self._template = "own"
-            self._renderer = TemplateRenderer(source, self._special_texts)
+        elif source.startswith("mistral-v7"):  # llama.cpp gives a template's name for some models
+            self._template = "mistral-v7"
         self._tool_format = tool_calls.detect_format(source) if self._template == "own" else None
         if self._tags is not None:
             vocabulary.show_control_tokens("".join(thinking_tags.with_answer_prefix(self._tags)))
@@ -140,17 +133,15 @@ class PromptBuilder:
         if name is None:
             raise UsageError(
                 "This model has no chat template: it only continues text.",
-                (
-                    "Use a plain text prompt, or choose a template with --template: "
-                    f"{', '.join(builtin_templates.STOP_STRINGS)}."
-                ),
+                f"Use a plain text prompt. {builtin_templates.HINT}",
             )
-        if name == "own" and self._renderer is not None:
-            return self._renderer.render(messages, command.think, command.tools)
-        # Imported here: jinja2 is rarely needed in this process.
-        from localspec.models.chat_template.jinja_render import render_builtin  # noqa: PLC0415
+        # Imported here: it takes 50 ms, which pass while llama.cpp loads a model (`LoadedPair`).
+        from localspec.models.chat_template.jinja_render import render  # noqa: PLC0415
 
-        return render_builtin(messages, self._special_texts, name)
+        source = self._source if name == "own" else builtin_templates.load_source(name)
+        return render(
+            source, messages, self._special_texts, command.think, command.tools, name=name
+        )
 
     def make_thinking_budget(self, prompt: Prompt, limit: int | None) -> ThinkingBudget:
         """The thinking budget of an answer; `limit` in tokens, None for no limit."""
@@ -178,20 +169,6 @@ class PromptBuilder:
         new = [notice for notice in notices if notice.code not in self._reported_codes]
         self._reported_codes |= {notice.code for notice in new}
         return new
-
-    def close(self) -> None:
-        if self._renderer is not None:
-            self._renderer.close()
-
-
-def _template_too_long(length: int) -> Notice:
-    return Notice(
-        "warning",
-        "template-fallback",
-        f"The model's chat template is not used: it is too long ({length:,} characters). "
-        f"Using {builtin_templates.DEFAULT_TEMPLATE} instead.",
-        f"Choose another with --template: {', '.join(builtin_templates.STOP_STRINGS)}.",
-    )
 
 
 # --- Reuse of an answer's own tokens, so that the next prompt matches the KV cache

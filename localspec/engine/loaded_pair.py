@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,7 +26,6 @@ from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
 from localspec.errors import LocalspecError, PromptTooLongError, UsageError
 from localspec.machine import llama_params
 from localspec.models import draft_heads, pair_compatibility
-from localspec.models.chat_template import render_process
 from localspec.models.gguf import reader, token_bytes
 from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineReady, Notice
@@ -180,8 +181,6 @@ class LoadedDraft:
         return self.context.vocabulary.tokenize(prompt.text)
 
     def close(self) -> None:
-        if self._prompts is not None:
-            self._prompts.close()
         if self._scored is not None:
             self._scored[0].close()
         if self.context is not None:
@@ -218,7 +217,7 @@ class LoadedPair:
         """None if none is given, or if it cannot draft here."""
         self.notices: list[Notice] = []
         self.has_workers = bool(load.target_settings.workers)
-        render_process.start_early(Path(load.target))  # it starts while llama.cpp loads
+        threading.Thread(target=_import_renderer, daemon=True).start()  # while llama.cpp loads
         with_mtp = load.draft is not None and is_own_mtp_layer(load.target, load.draft)
         self.target = LlamaContext(
             Path(load.target), llama_params.target_role(load, load_mtp=with_mtp)
@@ -226,7 +225,6 @@ class LoadedPair:
         self.prompt_builder = PromptBuilder(
             self.target.vocabulary, self.target.model.chat_template()
         )
-        self.notices += self.prompt_builder.notices
         try:
             if load.draft is not None:
                 draft = LoadedDraft(Path(load.draft), load, self.target)
@@ -335,8 +333,11 @@ class LoadedPair:
         return tokens
 
     def close(self) -> None:
-        self.prompt_builder.close()
         if self.loaded_draft is not None:
             self.loaded_draft.close()
             self.loaded_draft = None
         self.target.close()
+
+
+def _import_renderer() -> None:
+    importlib.import_module("localspec.models.chat_template.jinja_render")

@@ -55,8 +55,7 @@ class Session:
 
     def __init__(self, load: LoadCommand) -> None:
         began = time.perf_counter()
-        # The child that renders chat templates starts meanwhile.
-        cpu_load = OtherCpuLoad(os.getpid(), os.getppid(), with_children=True)
+        cpu_load = OtherCpuLoad(os.getpid(), os.getppid())
         cpu_load.start()
         self._stop_requested = False
         self._logit_difference = load.measured.difference if load.measured else None

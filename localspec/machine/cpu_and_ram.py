@@ -118,9 +118,8 @@ class OtherCpuLoad:
     A time too short to be measured counts with the next one.
     """
 
-    def __init__(self, *pids: int, with_children: bool = False) -> None:
-        """`with_children`: those of this process are not others either; finding them takes ms."""
-        self._pids, self._with_children = pids, with_children
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids
         self._before: tuple[float, float] | None = None
         self._other = self._total = 0.0
 
@@ -150,10 +149,7 @@ class OtherCpuLoad:
         total = sum(time for name, time in times.items() if not name.startswith("guest"))
         idle = times["idle"] + times.get("iowait", 0.0)
         try:
-            processes = [psutil.Process(pid) for pid in self._pids]
-            if self._with_children:
-                processes += psutil.Process().children()
-            own = [process.cpu_times() for process in processes]
+            own = [psutil.Process(pid).cpu_times() for pid in self._pids]
         except psutil.Error:
             return None
         return total - idle - sum(each.user + each.system for each in own), total

@@ -130,7 +130,7 @@ def test_an_empty_chat_is_refused(chatty: Session) -> None:
         chatty.render(RenderCommand(()))
 
 
-# --- roles and fallbacks ------------------------------------------------------------------
+# --- roles, and templates that fail -----------------------------------------------------
 
 
 def test_merged_roles_are_told_once(zoo: Zoo) -> None:
@@ -146,32 +146,44 @@ def test_merged_roles_are_told_once(zoo: Zoo) -> None:
     assert [notice.code for notice in rendered.notices] == ["template-roles"]
 
 
-def test_a_template_that_does_not_work_is_replaced_with_a_notice(tmp_path: Path) -> None:
-    with loaded(made(tmp_path, "{{ no.such }}"), settings=ROOMY) as session:
-        said, events = ask(session, HI)
-        assert said.text == CHAT_TEXT
-        assert notices(events) == ["template-fallback"]
-        assert session.render(RenderCommand((HI,))).template == "chatml"
-
-
-def test_a_template_that_is_too_long_is_never_run(tmp_path: Path) -> None:
-    template = "{# " + "x" * 1024 * 1024 + " #}" + animals.CHAT_TEMPLATE
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ no.such }}", "undefined"),
+        ("{{ raise_exception('no') }}", "rejects this chat: no"),
+        ("{# " + "x" * 1024 * 1024 + " #}" + animals.CHAT_TEMPLATE, "characters"),
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "steps",
+        ),
+    ],
+    ids=["fails", "rejects", "long", "slow"],
+)
+def test_a_template_that_does_not_work_is_an_error_of_each_request(
+    tmp_path: Path, template: str, reason: str
+) -> None:
     with loaded(made(tmp_path, template), settings=ROOMY) as session:
-        assert session.ready.settings["chat"]["template"] == "chatml"
-        assert [notice.code for notice in session.ready.notices] == ["template-fallback"]
-        assert session._prompt_builder._renderer is None
-        assert ask(session, HI)[0].text == CHAT_TEXT
+        assert session.ready.settings["chat"]["template"] == "own"
+        for _ in range(2):
+            with pytest.raises(UsageError, match=reason) as raised:
+                ask(session, HI)
+            assert "--template" in raised.value.hint
+        assert ask(session, HI, template="chatml")[0].text == CHAT_TEXT
 
 
-def test_a_hostile_template_does_not_stop_the_chat(tmp_path: Path) -> None:
-    hostile = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    with loaded(made(tmp_path, hostile), settings=ROOMY) as session:
-        said, events = ask(session, HI)
-        assert said.text == CHAT_TEXT
-        assert notices(events) == ["template-fallback"]
+def test_a_chat_that_a_template_rejects_changes_no_other(tmp_path: Path) -> None:
+    template = (
+        "{% if messages[0].content == 'bad' %}{{ raise_exception('bad') }}{% endif %}"
+        + animals.CHAT_TEMPLATE
+    )
+    with loaded(made(tmp_path, template), settings=ROOMY) as session:
+        before = session.render(RenderCommand((HI,)))
+        with pytest.raises(UsageError):
+            ask(session, ChatMessage("user", "bad"))
+        assert session.render(RenderCommand((HI,))) == before
 
 
-def test_a_fallback_may_be_chosen(chatty: Session) -> None:
+def test_a_built_in_template_may_be_chosen(chatty: Session) -> None:
     rendered = chatty.render(RenderCommand((HI,), template="llama3"))
     assert rendered.template == "llama3"
     assert rendered.text.startswith("<s><|start_header_id|>user")
@@ -190,7 +202,9 @@ def test_a_model_without_a_template_says_so(zoo: Zoo) -> None:
         assert HELLO_TEXT.endswith(said.text), "it goes on from the prompt's line feed"
 
 
-def test_a_fallback_ends_the_answer_where_the_model_has_no_token_for_it(tmp_path: Path) -> None:
+def test_a_built_in_template_ends_the_answer_where_the_model_has_no_token_for_it(
+    tmp_path: Path,
+) -> None:
     """Without `<|im_end|>` in its vocabulary a model writes it in pieces."""
     model = tinygguf.parrot(("▁Hello", "<|im", "_end|>", "▁more"))
     with loaded(model.write(tmp_path / "made.gguf")) as session:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import pytest
 
 from localspec.errors import UsageError
 from localspec.models.chat_template import builtin_templates
-from localspec.models.chat_template.jinja_render import render, render_builtin
-from localspec.protocol.wire import ChatMessage, RenderResult
+from localspec.models.chat_template.jinja_render import render
+from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 SYSTEM = ChatMessage("system", "Be brief.")
@@ -71,6 +72,12 @@ FEATURES = [
     ("{{ messages[0].content.split('i')[0] }}{{ 'a b'.title() }}", "HA B"),
     ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[-1].content) }}", "<More>"),
     ("{{ messages[::-1][0].content }}", "More"),
+    ("{% for m in messages %}{{ loop.length }}{{ loop.last }}{% endfor %}", "3False3False3True"),
+    ("{% for m in messages if m.role == 'user' %}{{ loop.revindex }}{% endfor %}", "21"),
+    ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% else %}none{% endfor %}", "a1"),
+    ("{% for x in no_such %}x{% else %}none{% endfor %}", "none"),
+    ("{% for x in [[1], 2] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "12"),
+    ("{{ '-' * 3 }}{{ 2 ** 10 }}{{ [0] * 2 }}", "---1024[0, 0]"),
 ]
 
 
@@ -95,6 +102,11 @@ def test_a_wish_to_think_reaches_templates_that_ask() -> None:
             "True",
             "False",
         ]
+
+
+def test_the_steps_of_each_prompt_count_apart() -> None:
+    source = "{% for i in range(99999) %}{% for j in range(20) %}{% endfor %}{% endfor %}x"
+    assert [text(source) for _ in range(4)] == ["x"] * 4
 
 
 def test_no_text_of_a_message_is_taken_for_a_template() -> None:
@@ -148,18 +160,32 @@ def test_a_chat_that_is_taken_is_not_changed() -> None:
     assert text(BY_ROLE, SYSTEM, HI, MORE) == "[system]Be brief.[user]Hi[user]More"
 
 
-def test_what_a_template_refuses_altogether_is_rendered_by_a_fallback() -> None:
-    rendered = render("{{ raise_exception('never \x1b[31mred') }}", CHAT, TOKENS)
-    assert rendered.template == "chatml"
-    assert rendered.text.startswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello")
-    assert codes(rendered) == ["template-fallback"]
-    assert rendered.notices[0].message == (
-        "The model's chat template rejects this chat: never red. Using chatml instead."
-    )
-    assert "--template" in rendered.notices[0].hint
+def test_what_a_template_refuses_altogether_is_an_error_that_says_so() -> None:
+    with pytest.raises(UsageError) as raised:
+        render("{{ raise_exception('never \x1b[31mred') }}", CHAT, TOKENS)
+    assert raised.value.message == "The model's chat template rejects this chat: never red."
+    assert "--template: alpaca, chatml" in raised.value.hint
+
+
+def test_many_messages_of_one_role_are_joined_in_linear_time() -> None:
+    many = (ChatMessage("user", "x" * 190),) * 20_000
+    assert len(render(ALTERNATING, many, TOKENS).text) == 20_000 * 192 + 4
+
+
+def test_calls_and_their_results_are_not_joined() -> None:
+    call = ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),))
+    done = ChatMessage("tool", "a", tool_call_id="1")
+    source = ALTERNATING.replace("(m.role == 'user') != (loop.index0 % 2 == 0)", "m.role == 'x'")
+    chat = (HI, MORE, call, HELLO, done, done)
+    refused = "{% if messages[1].role == 'user' %}{{ raise_exception('no') }}{% endif %}"
+    rendered = render(refused + source, chat, TOKENS)
+    assert rendered.text == "[user]Hi\n\nMore[assistant][assistant]Hello[tool]a[tool]a"
 
 
 # --- templates that do not work -------------------------------------------------------------
+
+
+SLOW = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 
 
 @pytest.mark.parametrize(
@@ -175,6 +201,20 @@ def test_what_a_template_refuses_altogether_is_rendered_by_a_fallback() -> None:
         ("{% for i in range(10 ** 6) %}{% endfor %}", "OverflowError"),
         ("{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}", "exceeds 16,777,216"),
         ("{% include 'other' %}", "TypeError"),
+        ("{# " + "x" * 1024 * 1024 + " #}", "1,048,582 characters"),
+        # what would take long, or much memory
+        (SLOW, "10,000,000 steps"),
+        ("{% macro f(n) %}{{ f(n) if n < 9 }}{{ f(n + 1) if n < 9 }}{% endmacro %}{{ f(0) }}", "E"),
+        (
+            "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+            "{{ f(40) }}",
+            "10,000,000 steps",
+        ),
+        ("{{ 'a' * 10**12 }}", "too long"),
+        ("{{ ([1] * 10**9)[0] }}", "too long"),
+        ("{{ (9 ** 9 ** 9) ** (9 ** 9) }}", "power"),
+        ("{{ lipsum(n=10**9) }}", "undefined"),
+        ("{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}", "RecursionError|MemoryError"),
         ("{{ '' }} \n", "its output is empty"),
         # what would reach Python
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
@@ -184,12 +224,11 @@ def test_what_a_template_refuses_altogether_is_rendered_by_a_fallback() -> None:
         ("{% set n = namespace() %}{% set n._x = 1 %}", "SecurityError"),
     ],
 )
-def test_a_template_that_does_not_work_is_replaced_and_named(source: str, why: str) -> None:
-    rendered = render(source, CHAT, TOKENS)
-    assert rendered.template == "chatml"
-    assert codes(rendered) == ["template-fallback"]
-    message = rendered.notices[0].message
-    assert any(each in message for each in why.split("|")), message
+def test_a_template_that_does_not_work_is_an_error_that_says_so(source: str, why: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        render(source, CHAT, TOKENS)
+    assert any(each in raised.value.message for each in why.split("|")), raised.value.message
+    assert "--template" in raised.value.hint
 
 
 ESCAPES = ("{{ ''|attr('__class__') }}", "{{ '{0.__class__}'.format(1) }}", "{{ dict.__class__ }}")
@@ -197,7 +236,7 @@ ESCAPES = ("{{ ''|attr('__class__') }}", "{{ '{0.__class__}'.format(1) }}", "{{ 
 
 def test_nothing_of_python_shows_through_the_sandbox() -> None:
     for source in ESCAPES:
-        assert "class" not in render(source, CHAT, TOKENS).text
+        assert "class" not in render("x" + source, CHAT, TOKENS).text
 
 
 # --- by name --------------------------------------------------------------------------------
@@ -208,9 +247,13 @@ def test_every_name_has_a_template_and_every_template_a_name() -> None:
     assert {path.stem for path in folder.glob("*.jinja")} == set(builtin_templates.STOP_STRINGS)
 
 
-def test_every_fallback_says_all_that_was_said_in_order() -> None:
+def render_builtin(messages: Sequence[ChatMessage], name: str) -> RenderResult:
+    return render(builtin_templates.load_source(name), messages, TOKENS, name=name)
+
+
+def test_every_built_in_template_says_all_that_was_said_in_order() -> None:
     for name in builtin_templates.STOP_STRINGS:
-        rendered = render_builtin((SYSTEM, *CHAT), TOKENS, name)
+        rendered = render_builtin((SYSTEM, *CHAT), name)
         assert rendered.template == name
         places = [rendered.text.index(m.content) for m in (SYSTEM, *CHAT)]
         assert places == sorted(places)
@@ -246,12 +289,12 @@ TRAINED_ON = [
 ]
 
 
-def test_a_fallback_is_what_its_models_were_trained_on() -> None:
+def test_a_built_in_template_is_what_its_models_were_trained_on() -> None:
     for name, expected in TRAINED_ON:
-        assert render_builtin(CHAT, TOKENS, name).text == expected
+        assert render_builtin(CHAT, name).text == expected
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError) as raised:
-        render_builtin(CHAT, TOKENS, "../secret")
+        render_builtin(CHAT, "../secret")
     assert "chatml" in raised.value.hint

@@ -1,4 +1,4 @@
-"""Built-in chat templates, for models whose own is missing or fails."""
+"""Built-in chat templates, to choose for a model whose own is missing or fails."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 from localspec.errors import UsageError
 
 _FOLDER = Path(__file__).with_name("templates")
-
-DEFAULT_TEMPLATE = "chatml"
-"""The format that most models without a template handle best."""
 
 STOP_STRINGS: dict[str, tuple[str, ...]] = {
     "alpaca": ("### Instruction:",),
@@ -25,6 +22,7 @@ STOP_STRINGS: dict[str, tuple[str, ...]] = {
     "zephyr": ("<|user|>",),
 }
 """Strings that end an answer if the model has no end-of-turn token; the keys are all templates."""
+HINT = f"Choose another template with --template: {', '.join(STOP_STRINGS)}."
 
 
 @cache

@@ -1,15 +1,14 @@
 """Renders a chat with the model's own Jinja template, or with a built-in one.
 
-Renders as transformers' `apply_chat_template(add_generation_prompt=True)` does.  A template is a
-program from an untrusted file: it runs in jinja2's sandbox, and `render_process.py` runs it in a
-child process with limits.
+Renders as transformers' `apply_chat_template(add_generation_prompt=True)` does. A template is a
+program from an untrusted file: it runs in jinja2's sandbox, with limits of output and steps.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -19,16 +18,24 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Macro
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from localspec.errors import UsageError
 from localspec.models.chat_template import builtin_templates, thinking_tags
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
 from localspec.sanitize import sanitize
 
+MAX_SOURCE_CHARS = 1024 * 1024
+"""The largest known template has 17,000."""
 MAX_PROMPT_CHARS = 16 * 1024 * 1024
+MAX_STEPS = 10_000_000
+"""Passes of loops: 3 s of them. A long chat of 1,000 messages takes some 100,000."""
+_STEPS_OF_CALL = 10
+"""A call takes as long as ten passes."""
+_MAX_POWER = 1000
 
 _THINKING_VARIABLES = ("enable_thinking", "thinking", "reasoning")
 """Names under which templates read `enable_thinking`."""
@@ -44,47 +51,28 @@ def render(
     special_tokens: Mapping[str, str],
     enable_thinking: bool | None = None,
     tools: str = "",
+    *,
+    name: str = "own",
 ) -> RenderResult:
-    """The prompt by the model's own template, or by the default one if that fails.
+    """The prompt by a template; `name` is `own` for the model's, else that of a built-in one.
 
     `special_tokens` are the texts of bos_token, eos_token, …; `tools` is a JSON array.
+    Raises UsageError if the template fails, rejects the chat or exceeds its limits.
     """
-    options = _template_options(special_tokens, enable_thinking, tools)
     try:
-        return _render_with_role_changes(source, messages, options)
+        if len(source) > MAX_SOURCE_CHARS:
+            raise OverflowError(f"it has {len(source):,} characters")
+        options = _template_options(special_tokens, enable_thinking, tools)
+        text, notices = _render_with_role_changes(source, messages, options)
+        return RenderResult(text, notices, name)
     except TemplateRaisedError as error:
         failure = f"rejects this chat: {error}"
     except MemoryError:
         failure = "fails: it needs too much memory"
     except Exception as error:  # a hostile template may raise anything
         failure = f"fails: {type(error).__name__}: {error}"
-    return render_builtin(messages, special_tokens, reason=f"The model's chat template {failure}")
-
-
-def render_builtin(
-    messages: Sequence[ChatMessage],
-    special_tokens: Mapping[str, str],
-    name: str = builtin_templates.DEFAULT_TEMPLATE,
-    reason: str = "",
-) -> RenderResult:
-    """The prompt by a built-in template, with a notice that gives `reason` if there is one.
-
-    Raises UsageError for an unknown name.
-    """
-    options = _template_options(special_tokens, None, "")
-    rendered = _render_with_role_changes(builtin_templates.load_source(name), messages, options)
-    notices = rendered.notices
-    if reason:
-        notices = (
-            Notice(
-                "warning",
-                "template-fallback",
-                f"{sanitize(reason, multiline=False)[:300].rstrip('.')}. Using {name} instead.",
-                f"Choose another with --template: {', '.join(builtin_templates.STOP_STRINGS)}.",
-            ),
-            *notices,
-        )
-    return RenderResult(rendered.text, notices, name)
+    reason = sanitize(failure, multiline=False)[:300].rstrip(".")
+    raise UsageError(f"The model's chat template {reason}.", builtin_templates.HINT)
 
 
 def _template_options(
@@ -99,10 +87,10 @@ def _template_options(
 
 def _render_with_role_changes(
     source: str, messages: Sequence[ChatMessage], options: Mapping[str, Any]
-) -> RenderResult:
+) -> tuple[str, tuple[Notice, ...]]:
     """Render the chat as it is, or with fewer roles if the template rejects it."""
     try:
-        return RenderResult(_render_text(source, messages, options), (), "own")
+        return _render_text(source, messages, options), ()
     except TemplateRaisedError as error:
         rejection = error
     for change, description in _ROLE_CHANGES:
@@ -113,18 +101,23 @@ def _render_with_role_changes(
             except TemplateRaisedError:
                 continue
             message = f"This model's chat template supports fewer roles: {description}."
-            return RenderResult(text, (Notice("info", "template-roles", message),), "own")
+            return text, (Notice("info", "template-roles", message),)
     raise rejection
 
 
 def _merge_same_roles(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    merged: list[ChatMessage] = []
+    groups: list[list[ChatMessage]] = []
     for message in messages:
-        has_tools = message.role == "tool" or message.tool_calls
-        same = merged and merged[-1].role == message.role and not has_tools
-        prefix = f"{merged.pop().content}\n\n" if same else ""
-        merged.append(replace(message, content=prefix + message.content))
-    return merged
+        last = groups[-1][-1] if groups else None
+        has_tools = message.role == "tool" or message.tool_calls or (last and last.tool_calls)
+        if last is not None and last.role == message.role and not has_tools:
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+    return [
+        replace(group[-1], content="\n\n".join(message.content for message in group))
+        for group in groups
+    ]
 
 
 def _move_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -141,8 +134,10 @@ _ROLE_CHANGES: tuple[tuple[Callable[[Sequence[ChatMessage]], list[ChatMessage]],
 
 def _render_text(source: str, messages: Sequence[ChatMessage], options: Mapping[str, Any]) -> str:
     tags = thinking_tags.detect_tags(source)
+    template, environment = _compile(source)
+    environment.n_steps = 0
     pieces, length = [], 0
-    for piece in _compile(source).generate(
+    for piece in template.generate(
         messages=[_template_message(message, tags) for message in messages],
         documents=None,
         add_generation_prompt=True,
@@ -189,19 +184,61 @@ def _short_id(id_: str) -> str:
     return hashlib.sha256(id_.encode("utf-8", "replace")).hexdigest()[:9]
 
 
+class _LimitedEnvironment(ImmutableSandboxedEnvironment):
+    """A sandbox that counts the steps of a template."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationExtension, loopcontrols]
+        )
+        self.n_steps = 0
+        self.filters |= {"tojson": _tojson, "count_passes": self._count_passes}
+        self.globals |= {
+            "raise_exception": _raise_exception,
+            "strftime_now": _strftime_now,
+            "dict": _SafeDict(),
+            "namespace": _SafeNamespace,
+        }
+        del self.globals["lipsum"]
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        template = super()._parse(source, name, filename)
+        for loop in template.find_all(nodes.For):
+            loop.iter = nodes.Filter(
+                loop.iter, "count_passes", [], [], None, None, lineno=loop.lineno
+            )
+        return template
+
+    def _count_passes(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self._count_steps(1)
+            yield item
+
+    def _count_steps(self, n: int) -> None:
+        self.n_steps += n
+        if self.n_steps > MAX_STEPS:
+            raise OverflowError(f"it takes more than {MAX_STEPS:,} steps")
+
+    def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self._count_steps(_STEPS_OF_CALL)
+        return super().call(context, function, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" and max(abs(left), abs(right)) > _MAX_POWER:
+            raise OverflowError("a power is too large")
+        if operator == "*":
+            for items, n in ((left, right), (right, left)):
+                if isinstance(items, str | list | tuple) and len(items) * n > MAX_PROMPT_CHARS:
+                    raise OverflowError("a repeated text or list is too long")
+        return super().call_binop(context, operator, left, right)
+
+
 @lru_cache(maxsize=4)
-def _compile(source: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationExtension, loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals |= {
-        "raise_exception": _raise_exception,
-        "strftime_now": _strftime_now,
-        "dict": _SafeDict(),
-        "namespace": _SafeNamespace,
-    }
-    return environment.from_string(source)
+def _compile(source: str) -> tuple[jinja2.Template, _LimitedEnvironment]:
+    environment = _LimitedEnvironment()
+    return environment.from_string(source), environment
 
 
 def _raise_exception(message: str) -> None:
