@@ -111,7 +111,7 @@ async def to_a_correction(pilot: Pilot[None], screen: ChatScreen) -> None:
 
 def is_telling(token: Token) -> bool:
     """A correction whose token and rejected draft token are both words."""
-    guess = next((other.text for other in token.instead if other.guessed), "")
+    guess = next((other.text for other in token.alternatives if other.was_drafted), "")
     said = token.text.strip()
     return token.kind == "correction" and said.isidentifier() and guess.strip().isidentifier()
 

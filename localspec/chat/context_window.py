@@ -66,7 +66,7 @@ def build_count(
             template=options.loaded.template_override,
             think=options.settings.think,
         )
-    return CountCommand(conversation.prompt_text(dropped), said=messages)
+    return CountCommand(conversation.prompt_text(dropped), prior_messages=messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class AnswerGenerator:
             options.loaded,
             probabilities=options.probabilities,
         )
-        return replace(request, begun=tuple(token.id for token in self._answer.tokens))
+        return replace(request, resumed_tokens=tuple(token.id for token in self._answer.tokens))
 
     def _generate_until_full(self) -> Generator[AnswerDelta, None, GenerationFinished | None]:
         """Yield events until the answer ends or the context is full.
@@ -287,7 +287,7 @@ class AnswerGenerator:
         request = replace(
             self.request,
             messages=messages,
-            begun=(),
+            resumed_tokens=(),
             stop=(),
             max_tokens=self._summary_limit,
             sampling=replace(self.request.sampling, temperature=0.0),

@@ -395,7 +395,12 @@ class ChatSession:
         if request is None or request.probabilities or not ids:
             return None
         return InspectCommand(
-            ids, request.text, request.messages, request.template, request.think, request.said
+            ids,
+            request.text,
+            request.messages,
+            request.template,
+            request.think,
+            request.prior_messages,
         )
 
     # --- settings, new chats and files ----------------------------------------------------

@@ -175,7 +175,7 @@ def build_request(
     return GenerateCommand(
         text="" if loaded.has_chat_template else conversation.prompt_text(),
         messages=conversation.messages() if loaded.has_chat_template else (),
-        said=() if loaded.has_chat_template else conversation.messages(),
+        prior_messages=() if loaded.has_chat_template else conversation.messages(),
         template=loaded.template_override,
         sampling=replace(settings.sampling, seed=seed),
         max_tokens=max_tokens,
@@ -183,7 +183,7 @@ def build_request(
         verify=settings.verify,
         spec=settings.requested_spec(loaded),
         why=loaded.spec_reason if settings.spec == "auto" else "",
-        begun=conversation.turns[-1].tokens,
+        resumed_tokens=conversation.turns[-1].tokens,
         think_budget=settings.think_budget if loaded.has_chat_template else None,
         draft_length=settings.draft_length,
         think=settings.think if loaded.has_chat_template else None,

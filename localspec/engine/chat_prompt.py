@@ -100,7 +100,7 @@ class PromptBuilder:
         """The prompt of a request: its chat rendered, or its text if there are no messages."""
         if not command.messages:
             tokens = command.prompt_tokens if isinstance(command, GenerateCommand) else ()
-            return Prompt(command.text, command.said, tokens=tokens)
+            return Prompt(command.text, command.prior_messages, tokens=tokens)
         if command.tools and self._tool_format is not None:
             self._vocabulary.show_control_tokens(tool_calls.control_texts(self._tool_format))
         rendered = self.render(command)

@@ -59,9 +59,8 @@ class OutputProcessor:
         self._first_token_at: float | None = None
         self._prompt_tokens = 0
         self._reused_tokens = 0
-        for (
-            token
-        ) in request.begun:  # already shown; an unfinished character comes with the next token
+        # Already shown; an unfinished character comes with the next token.
+        for token in request.resumed_tokens:
             self._detokenizer.push(self._piece(token))
 
     def process(self, loop: Iterator[Prefill | RoundResult | LoopEnd]) -> Iterator[Event]:
@@ -120,7 +119,7 @@ class OutputProcessor:
             p_target=chosen.p,
             p_draft=chosen.p_draft,
             rank=chosen.rank,
-            instead=to_alternatives(probabilities, self._vocabulary),
+            alternatives=to_alternatives(probabilities, self._vocabulary),
         )
 
     def _reason(self, drafted: int, n: int) -> str:

@@ -95,7 +95,7 @@ class Session:
         _check_request(request, self._target.n_vocab)
         name, plan = self._drafters.choose(request)
         thinking = self._prompt_builder.make_thinking_budget(prompt, request.think_budget)
-        thinking.restore_tokens(request.begun)
+        thinking.restore_tokens(request.resumed_tokens)
         verifier = make_verifier(request.verify, request.sampling.seed)
         constraint = self._make_constraint(request, prompt, prompt_tokens)
         drafting = self._drafters.make(name, request, verifier, prompt_tokens, constraint)
@@ -110,7 +110,7 @@ class Session:
             self._is_cancelled,
             on_round=controller.record_round if controller else lambda _: None,
             score_tokens=scorer if request.probabilities else None,
-            resumed_tokens=request.begun,
+            resumed_tokens=request.resumed_tokens,
             thinking=thinking,
             constraint=constraint,
         )
@@ -137,7 +137,7 @@ class Session:
             self._prompt_builder.answer_marker(prompt),
             self._target.vocabulary.piece,
         )
-        constraint.commit([*prompt_tokens, *request.begun])
+        constraint.commit([*prompt_tokens, *request.resumed_tokens])
         return constraint
 
     def render(self, command: RenderCommand) -> RenderResult:
@@ -298,7 +298,7 @@ def _check_request(request: GenerateCommand, n_vocab: int) -> None:
         error = UsageError("The logit bias names tokens that this model does not have.")
     elif request.max_tokens < 1:
         error = UsageError("Max tokens must be at least 1.", "Use --max-tokens 1 or more.")
-    elif not all(0 <= token < n_vocab for token in request.begun):
+    elif not all(0 <= token < n_vocab for token in request.resumed_tokens):
         error = UsageError("The begun answer contains tokens that this model does not have.")
     elif request.grammar and request.json_schema:
         error = UsageError("A grammar and a JSON Schema cannot be used together.", "Give one.")

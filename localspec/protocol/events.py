@@ -33,7 +33,7 @@ class Alternative:
     p: float
     rank: int
     p_draft: float | None = None
-    guessed: bool = False
+    was_drafted: bool = False
     """Whether this is the draft token that was rejected here."""
 
 
@@ -43,7 +43,7 @@ class TokenScore:
 
     p_target: float
     rank: int
-    instead: tuple[Alternative, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Token:
     p_target: float | None = None
     p_draft: float | None = None
     rank: int | None = None
-    instead: tuple[Alternative, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     """The rejected draft token first, then the target's likeliest other tokens."""
 
 
@@ -172,9 +172,12 @@ _EVENT_TYPES: dict[str, type[Event]] = {
 """Names on the wire, in --events files and in the history; they do not follow class names."""
 
 _FIELDS = {
-    kind: tuple(f.name for f in fields(kind))
-    for kind in (*_EVENT_TYPES.values(), RoundTimes, Alternative)
+    kind: tuple(f.name for f in fields(kind)) for kind in (*_EVENT_TYPES.values(), RoundTimes)
 }
+_ALTERNATIVE_KEYS = {
+    "guessed" if f.name == "was_drafted" else f.name: f.name for f in fields(Alternative)
+}
+"""JSON keys and fields."""
 _EVENT_NAMES = {kind: name for name, kind in _EVENT_TYPES.items()}
 
 _quote = json.encoder.encode_basestring_ascii
@@ -252,8 +255,8 @@ def token_to_json(token: Token) -> dict[str, Any]:
     if token.p_target is not None:
         body |= {"p_target": token.p_target, "p_draft": token.p_draft, "rank": token.rank}
         body["instead"] = [
-            {name: getattr(alternative, name) for name in _FIELDS[Alternative]}
-            for alternative in token.instead
+            {key: getattr(alternative, name) for key, name in _ALTERNATIVE_KEYS.items()}
+            for alternative in token.alternatives
         ]
     return body
 
@@ -261,13 +264,12 @@ def token_to_json(token: Token) -> dict[str, Any]:
 def _parse_token(body: dict[str, Any]) -> Token:
     if "p_target" not in body:
         return Token(body["id"], body["text"], body["class"])
-    names = _FIELDS[Alternative]
-    instead = tuple(
-        Alternative(**{name: item[name] for name in names if name in item})
+    alternatives = tuple(
+        Alternative(**{name: item[key] for key, name in _ALTERNATIVE_KEYS.items() if key in item})
         for item in body["instead"]
     )
     scores = body["p_target"], body.get("p_draft"), body.get("rank")
-    return Token(body["id"], body["text"], body["class"], *scores, instead)
+    return Token(body["id"], body["text"], body["class"], *scores, alternatives)
 
 
 def _from_json_value(name: str, value: Any) -> Any:

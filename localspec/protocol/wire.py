@@ -177,9 +177,9 @@ class GenerateCommand:
     why: str = ""
     """The caller's reason for `spec`, reported as `SpeculationPlan.why`."""
     messages: tuple[ChatMessage, ...] = ()
-    said: tuple[ChatMessage, ...] = ()
+    prior_messages: tuple[ChatMessage, ...] = ()
     """Without `messages`: parts of `text` in order; answers carry their tokens."""
-    begun: tuple[int, ...] = ()
+    resumed_tokens: tuple[int, ...] = ()
     """Tokens of the answer so far, which count towards `max_tokens`; generation continues after
     them, and their text is not sent again."""
     template: str | None = None
@@ -250,7 +250,7 @@ class CountCommand:
     messages: tuple[ChatMessage, ...] = ()
     template: str | None = None
     think: bool | None = None
-    said: tuple[ChatMessage, ...] = ()
+    prior_messages: tuple[ChatMessage, ...] = ()
     tools: str = ""
 
 
@@ -275,7 +275,7 @@ class InspectCommand:
     messages: tuple[ChatMessage, ...] = ()
     template: str | None = None
     think: bool | None = None
-    said: tuple[ChatMessage, ...] = ()
+    prior_messages: tuple[ChatMessage, ...] = ()
     tools: str = ""
 
 
@@ -425,6 +425,8 @@ _COMMAND_TYPES: dict[str, type[EngineCommand]] = {
     "stop": StopCommand,
     "bye": ByeCommand,
 }
+_OLDER_NAMES = {"said": "prior_messages", "begun": "resumed_tokens"}
+"""Of fields of commands."""
 _COMMAND_NAMES = {kind: name for name, kind in _COMMAND_TYPES.items()}
 _REPLY_TYPES: dict[str, type[CommandReply]] = {
     "hello": HelloReply,
@@ -454,6 +456,9 @@ def decode_command(line: bytes) -> tuple[int, EngineCommand]:
     kind = _COMMAND_TYPES.get(str(body.get("cmd")))
     if kind is None or not isinstance(body.get("id"), int):
         raise ValueError("not a command")
+    for old, name in _OLDER_NAMES.items():
+        if old in body:
+            body[name] = body[old]
     return body["id"], from_json(kind, body)
 
 

@@ -77,7 +77,7 @@ def _context_exceeded(engine: Engine, command: GenerateCommand) -> ApiError:
         CountCommand(command.text, command.messages, command.template, command.think)
     )
     n_ctx = int(engine.ready.settings["target"]["n_ctx"])
-    return api_error.context_exceeded(n_prompt + len(command.begun), n_ctx)
+    return api_error.context_exceeded(n_prompt + len(command.resumed_tokens), n_ctx)
 
 
 class EngineQueue:

@@ -150,7 +150,7 @@ class ServedModel:
     ) -> GenerateCommand:
         """The engine's request for one choice. May ask the engine, so call it in its turn."""
         settings, tools = options.choice_settings(index), options.tools
-        messages, begun = self._split_prefill(engine, prompt.messages)
+        messages, resumed = self._split_prefill(engine, prompt.messages)
         if not messages and settings.max_tokens is None:
             settings = replace(settings, max_tokens=_TEXT_MAX_TOKENS)
         prompt_tokens = prompt.tokens
@@ -170,10 +170,10 @@ class ServedModel:
             request,
             text=prompt.text,
             messages=self.answer_tokens.add_to(messages),
-            said=(),
+            prior_messages=(),
             prompt_tokens=prompt_tokens,
-            begun=begun,
-            max_tokens=min(request.max_tokens, self.n_ctx) + len(begun),
+            resumed_tokens=resumed,
+            max_tokens=min(request.max_tokens, self.n_ctx) + len(resumed),
             n_alternatives=max(options.n_logprobs or 0, 1),
             prediction=options.prediction,
             grammar=options.grammar,
@@ -189,10 +189,10 @@ class ServedModel:
         if not messages or messages[-1].role != "assistant":
             return messages, ()
         text = messages[-1].content
-        begun = self.answer_tokens.find(text)
-        if text and not begun:
-            begun = engine.tokenize(TokenizeCommand(text, parse_special=False)).tokens
-        return messages[:-1], begun
+        resumed = self.answer_tokens.find(text)
+        if text and not resumed:
+            resumed = engine.tokenize(TokenizeCommand(text, parse_special=False)).tokens
+        return messages[:-1], resumed
 
     def describe(self) -> dict[str, Any]:
         """The object of /v1/models."""

@@ -130,7 +130,7 @@ def text_logprobs(tokens: Sequence[Token], n_top: int, offset: int) -> dict[str,
 
 def _likeliest(token: Token, n: int) -> list[tuple[str, float]]:
     """Texts and probabilities."""
-    ranked = [(other.rank, other.id, other.text, other.p) for other in token.instead]
+    ranked = [(other.rank, other.id, other.text, other.p) for other in token.alternatives]
     if token.rank is not None and token.p_target is not None:
         ranked.append((token.rank, token.id, token.text, token.p_target))
     return [(text, p) for _, _, text, p in sorted(ranked)[:n]]

@@ -148,7 +148,7 @@ def test_an_answer_goes_on_wherever_the_end_of_the_context_meets_it(
             said, events, writer = write(one, conversation, how)
             assert codes(events) == ["context-dropped"]
             assert (said.reason, len(said.ids)) == ("length", ANSWER)
-            assert [len(request.begun) for request in one.asked] == [0, room]
+            assert [len(request.resumed_tokens) for request in one.asked] == [0, room]
             assert conversation.turns[-1].tokens == tuple(said.ids)
             assert conversation.dropped.turns == 2
             assert [heard.n for heard in said.rounds] == list(range(len(said.rounds)))
@@ -158,7 +158,7 @@ def test_an_answer_goes_on_wherever_the_end_of_the_context_meets_it(
             # The reference: no speculation, no reuse.
             fresh.session.replay(FORGET)
             rest = folded(fresh.generate(replace(writer.request, spec="off")))
-            assert [*writer.request.begun, *rest.ids] == said.ids
+            assert [*writer.request.resumed_tokens, *rest.ids] == said.ids
             fresh.session.replay(FORGET)
             first = folded(fresh.generate(replace(one.asked[0], spec="off")))
             assert (first.ids, first.reason) == (said.ids[:room], "context")
@@ -196,10 +196,10 @@ def test_a_summary_stands_for_what_is_left_out(zoo: Zoo, kind: str) -> None:
     first, summing, second = one.asked
     assert summing.max_tokens == N_CTX // 8
     assert "Summarise" in summing.messages[-1].content
-    assert summing.begun == ()
+    assert summing.resumed_tokens == ()
     assert first.messages[1].content == "Tell me"
     assert summing.messages[1].content in ("Tell me", "more"), "what fits beside the question"
-    assert second.begun == tuple(said.ids[:70])
+    assert second.resumed_tokens == tuple(said.ids[:70])
     assert conversation.dropped.summary
     assert (
         second.messages[0].content

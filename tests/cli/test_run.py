@@ -160,7 +160,7 @@ def test_probabilities_are_recorded_where_asked_for(zoo: Zoo, tmp_path: Path, as
     assert [token_to_json(token) for token in tokens] == done.document["tokens"]
     for token in tokens:
         assert (token.rank == 1 and (token.p_target or 0) > 0) is asked
-        assert len(token.instead) == 3 * asked
+        assert len(token.alternatives) == 3 * asked
 
 
 def test_other_computers_of_the_settings_are_done_without_and_those_of_the_line_are_not(

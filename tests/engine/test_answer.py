@@ -139,8 +139,8 @@ def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
         p_target=0.6,
         p_draft=0.01,
         rank=1,
-        instead=(
-            Alternative(2, "\ufffd", 0.2, 2, 0.9, guessed=True),
+        alternatives=(
+            Alternative(2, "\ufffd", 0.2, 2, 0.9, was_drafted=True),
             Alternative(3, "bc", 0.1, 3),
             Alternative(END, "</s>", 0.05, 4),
         ),

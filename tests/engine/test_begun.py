@@ -39,7 +39,12 @@ def test_cut_anywhere_it_says_what_it_would_have_said(
         for spec, cut in product(("off", "model", "lookup", "auto"), range(0, LENGTH, 2)):
             begun = tuple(whole.ids[:cut])
             rest = say(
-                session, PROMPT, spec=spec, sampling=sampling, max_tokens=LENGTH, begun=begun
+                session,
+                PROMPT,
+                spec=spec,
+                sampling=sampling,
+                max_tokens=LENGTH,
+                resumed_tokens=begun,
             )
             assert [*begun, *rest.ids] == whole.ids, (spec, cut)
             assert rest.reason == "length"
@@ -53,7 +58,7 @@ def test_as_from_fresh(zoo: Zoo, target: str) -> None:
         whole = say(session, PROMPT, sampling=WARM, max_tokens=LENGTH)
     with loaded(zoo[target], zoo["cousin"]) as session:
         begun = tuple(whole.ids[:9])
-        events = list(session.generate(GenerateCommand(PROMPT, WARM, LENGTH, begun=begun)))
+        events = list(session.generate(GenerateCommand(PROMPT, WARM, LENGTH, resumed_tokens=begun)))
     rest = folded(events)
     assert [*begun, *rest.ids] == whole.ids
     known = whole.totals["prompt_tokens"] + len(begun)
@@ -71,7 +76,9 @@ def test_a_stop_text_is_found_across_the_seam(zoo: Zoo, spec: str) -> None:
             cut = say(session, "a", spec=spec, stop=(stop,))
             assert (cut.text, cut.reason) == (told, "stop")
             for n in range(len(cut.ids) + 1):
-                rest = say(session, "a", spec=spec, stop=(stop,), begun=tuple(whole.ids[:n]))
+                rest = say(
+                    session, "a", spec=spec, stop=(stop,), resumed_tokens=tuple(whole.ids[:n])
+                )
                 before = say(session, "a", spec="off", stop=(stop,), max_tokens=n) if n else None
                 shown = "".join(t.text for r in before.rounds for t in r.tokens) if before else ""
                 assert (shown + rest.text, rest.reason) == (told, "stop")
@@ -86,7 +93,7 @@ def test_a_character_is_whole_across_the_seam(zoo: Zoo) -> None:
         whole = folded(session.generate(asked))
         assert whole.text == CHAT_TEXT
         for cut in range(1, len(whole.ids)):
-            rest = folded(session.generate(replace(asked, begun=tuple(whole.ids[:cut]))))
+            rest = folded(session.generate(replace(asked, resumed_tokens=tuple(whole.ids[:cut]))))
             before = "".join(token.text for r in whole.rounds[:cut] for token in r.tokens)
             assert before + rest.text == whole.text
 
@@ -95,13 +102,13 @@ def test_an_answer_that_has_ended_stays_so(zoo: Zoo) -> None:
     with loaded(zoo["parrot"]) as session:
         whole = say(session, "a")
         assert whole.reason == "eog"
-        rest = say(session, "a", begun=tuple(whole.ids))
+        rest = say(session, "a", resumed_tokens=tuple(whole.ids))
         assert (rest.ids, rest.text, rest.reason) == ([], "", "eog")
     with loaded(zoo["chatter"]) as session:
         whole = say(session, "a", max_tokens=5)
-        rest = say(session, "a", max_tokens=5, begun=tuple(whole.ids))
+        rest = say(session, "a", max_tokens=5, resumed_tokens=tuple(whole.ids))
         assert (rest.ids, rest.reason) == ([], "length")
-        rest = say(session, "a", max_tokens=999, begun=tuple(whole.ids) * 200)
+        rest = say(session, "a", max_tokens=999, resumed_tokens=tuple(whole.ids) * 200)
         assert (rest.ids, rest.reason) == ([], "context")
         assert say(session, "a", max_tokens=len(CHATTER)).reason == "length", "and goes on"
 
@@ -111,4 +118,4 @@ def test_foreign_tokens_are_refused(zoo: Zoo) -> None:
         loaded(zoo["target"]) as session,
         pytest.raises(UsageError, match="tokens that this model does not have"),
     ):
-        say(session, PROMPT, begun=(1, 99_999))
+        say(session, PROMPT, resumed_tokens=(1, 99_999))

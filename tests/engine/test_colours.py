@@ -36,7 +36,9 @@ def test_copies_of_a_repeated_text_are_kept_guesses(zoo: Zoo) -> None:
     with loaded(zoo["chatter"]) as session:
         spoken = say(session, "the one ", spec="off", max_tokens=3 * len(CHATTER))
         begun = tuple(spoken.ids)
-        said = say(session, "the one ", spec="lookup", begun=begun, max_tokens=5 * len(CHATTER))
+        said = say(
+            session, "the one ", spec="lookup", resumed_tokens=begun, max_tokens=5 * len(CHATTER)
+        )
         assert said.ids == spoken.ids[: len(said.ids)], "it was asked to repeat, and does"
     kinds = [token.kind for heard in said.rounds for token in heard.tokens]
     assert kinds[0] == "plain", "the first token comes from the reading of the prompt"
@@ -80,7 +82,7 @@ def test_guesses_of_the_draft_are_those_it_makes_by_itself(prompt: str) -> None:
 
 
 def guesses(alone: Session, prompt: str, emitted: list[int], n: int) -> list[int]:
-    asked = {"begun": tuple(emitted), "max_tokens": len(emitted) + n, "spec": "off"}
+    asked = {"resumed_tokens": tuple(emitted), "max_tokens": len(emitted) + n, "spec": "off"}
     said: Said = say(alone, prompt, **asked)
     return said.ids
 

@@ -88,10 +88,10 @@ def test_it_says_what_was_said_while_writing(zoo: Zoo, name: str) -> None:
         for token, place in zip(tokens, places, strict=True):
             assert place.p_target == pytest.approx(token.p_target, abs=1e-5)
             assert place.rank == token.rank
-            own = [other for other in token.instead if not other.guessed]
-            first = {other.id for other in place.instead}
-            assert first == {other.id for other in own} or len(own) < len(token.instead)
-            assert all(other.text and not other.guessed for other in place.instead)
+            own = [other for other in token.alternatives if not other.was_drafted]
+            first = {other.id for other in place.alternatives}
+            assert first == {other.id for other in own} or len(own) < len(token.alternatives)
+            assert all(other.text and not other.was_drafted for other in place.alternatives)
         again = say(session, TEXT, sampling=SAMPLED, max_tokens=60)
     assert again.ids == said.ids
 
@@ -119,4 +119,4 @@ def test_through_the_engine_process(zoo: Zoo) -> None:
     finally:
         worker.close()
     assert len(places) == 40
-    assert all(isinstance(place, TokenScore) and len(place.instead) == 3 for place in places)
+    assert all(isinstance(place, TokenScore) and len(place.alternatives) == 3 for place in places)

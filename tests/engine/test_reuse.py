@@ -157,10 +157,10 @@ def test_a_text_that_goes_on(zoo: Zoo, chat: tuple[str, Chat]) -> None:
     kind, talk = chat
     first = folded(talk.session.generate(GenerateCommand("the one ", GREEDY, max_tokens=40)))
     said = (ChatMessage("user", "the one "), ChatMessage("assistant", first.text, tuple(first.ids)))
-    request = GenerateCommand("the one " + first.text + "\nand", GREEDY, 40, said=said)
+    request = GenerateCommand("the one " + first.text + "\nand", GREEDY, 40, prior_messages=said)
     second = folded(talk.session.generate(request))
     assert second.totals["reused_tokens"] == first.totals["prompt_tokens"] + 39
-    counted = talk.session.count(CountCommand(request.text, said=said)).tokens
+    counted = talk.session.count(CountCommand(request.text, prior_messages=said)).tokens
     assert counted == second.totals["prompt_tokens"]
     target, draft, settings = KINDS[kind]
     with loaded(zoo[target], zoo[draft] if draft else None, settings) as session:

@@ -281,5 +281,5 @@ def test_tokens_of_a_text_and_back(pair: Session) -> None:
 def test_as_many_alternatives_as_asked_for(pair: Session) -> None:
     said = say(pair, PROMPT, max_tokens=3, probabilities=True, n_alternatives=20)
     for token in (token for event in said.rounds for token in event.tokens):
-        ranks = sorted([token.rank or 0, *(other.rank for other in token.instead)])
+        ranks = sorted([token.rank or 0, *(other.rank for other in token.alternatives)])
         assert ranks[:20] == list(range(1, 21))

@@ -58,10 +58,10 @@ def test_every_verification_method_obeys_the_schema(demo: Session, mode: str) ->
 def test_an_answer_is_resumed_within_its_grammar(demo: Session) -> None:
     whole = say(demo, PROMPT, json_schema=PERSON)
     begun = tuple(whole.ids[:5])
-    rest = say(demo, PROMPT, json_schema=PERSON, begun=begun)
+    rest = say(demo, PROMPT, json_schema=PERSON, resumed_tokens=begun)
     assert [*begun, *rest.ids] == whole.ids
     with pytest.raises(GrammarError, match="text so far"):
-        say(demo, PROMPT, grammar='root ::= "x"', begun=begun)
+        say(demo, PROMPT, grammar='root ::= "x"', resumed_tokens=begun)
 
 
 def test_the_next_answer_is_free_again(demo: Session) -> None:

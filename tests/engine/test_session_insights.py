@@ -50,15 +50,19 @@ def require_sound(said: Said) -> None:
     for token in tokens(said):
         assert token.p_target is not None and token.rank is not None
         assert 0 < token.p_target <= 1
-        own = [other for other in token.instead if not other.guessed]
+        own = [other for other in token.alternatives if not other.was_drafted]
         assert len(own) == N_ALTERNATIVES
         assert [other.p for other in own] == sorted((other.p for other in own), reverse=True)
         ranks = [other.rank for other in own]
         assert ranks == sorted(ranks)
-        assert len({token.rank, *(other.rank for other in token.instead)}) == 1 + len(token.instead)
-        assert len({token.id, *(other.id for other in token.instead)}) == 1 + len(token.instead)
-        assert token.p_target + sum(other.p for other in token.instead) <= 1 + 1e-6
-        for other in token.instead:
+        assert len({token.rank, *(other.rank for other in token.alternatives)}) == 1 + len(
+            token.alternatives
+        )
+        assert len({token.id, *(other.id for other in token.alternatives)}) == 1 + len(
+            token.alternatives
+        )
+        assert token.p_target + sum(other.p for other in token.alternatives) <= 1 + 1e-6
+        for other in token.alternatives:
             assert (other.p > token.p_target) == (other.rank < token.rank) or other.p == (
                 pytest.approx(token.p_target)
             )
@@ -77,7 +81,7 @@ def test_the_text_is_the_same_and_every_token_has_them(related: Session, mode: V
                 assert said.ids == without.ids
             for token in tokens(without):
                 assert (token.p_target, token.p_draft, token.rank) == (None, None, None)
-                assert token.instead == ()
+                assert token.alternatives == ()
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -89,15 +93,15 @@ def test_where_a_model_guessed_its_probability_is_told(
     for event in said.rounds:
         for token, guessed in zip(event.tokens, drafted_places(event), strict=True):
             assert (token.p_draft is not None) is guessed
-            first = token.instead[0]
-            assert first.guessed is (token.kind == "correction")
-            assert not any(other.guessed for other in token.instead[1:])
-            if first.guessed:
+            first = token.alternatives[0]
+            assert first.was_drafted is (token.kind == "correction")
+            assert not any(other.was_drafted for other in token.alternatives[1:])
+            if first.was_drafted:
                 rejected += 1
                 assert first.p_draft is not None
             if sampling is GREEDY:
                 assert token.rank == 1
-                assert not first.guessed or (first.p_draft or 0) >= (token.p_draft or 0)
+                assert not first.was_drafted or (first.p_draft or 0) >= (token.p_draft or 0)
     assert rejected > 0
     assert 0 < said.speculation["accepted"] < said.speculation["drafted"]
 
@@ -106,7 +110,9 @@ def test_a_copied_guess_has_none(related: Session) -> None:
     said = say(related, PROMPT * 3, spec="lookup", probabilities=True, max_tokens=80)
     assert said.speculation["drafted"] > 0
     assert all(token.p_draft is None for token in tokens(said))
-    rejected = [other for token in tokens(said) for other in token.instead if other.guessed]
+    rejected = [
+        other for token in tokens(said) for other in token.alternatives if other.was_drafted
+    ]
     assert rejected
     assert all(other.p_draft is None for other in rejected)
 
@@ -174,7 +180,7 @@ def test_text_of_what_was_not_taken(zoo: Zoo) -> None:
         words = session._target.vocabulary
         said = say(session, "a", spec="off", probabilities=True, sampling=SAMPLED, max_tokens=30)
         for token in tokens(said):
-            for other in token.instead:
+            for other in token.alternatives:
                 piece = words.piece(other.id) or words.token_text(other.id)
                 assert other.text == piece.decode("utf-8", "replace") != ""
                 if 3 + 0x80 <= other.id < 3 + 256:

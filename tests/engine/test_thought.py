@@ -53,7 +53,7 @@ def test_every_budget(zoo: Zoo, spec: str, think: bool | None) -> None:
                     spec=spec,
                     think=think,
                     think_budget=budget,
-                    begun=tuple(said.ids[:cut]),
+                    resumed_tokens=tuple(said.ids[:cut]),
                 )
                 assert said.ids == [*said.ids[:cut], *rest.ids]
 

@@ -59,7 +59,7 @@ SEEN = Token(
     0.5,
     None,
     1,
-    (Alternative(8, "x", 0.25, 2, 0.75, guessed=True), Alternative(9, "\ufffd", 0.125, 3)),
+    (Alternative(8, "x", 0.25, 2, 0.75, was_drafted=True), Alternative(9, "\ufffd", 0.125, 3)),
 )
 
 

@@ -22,7 +22,7 @@ COMMANDS: list[wire.EngineCommand] = [
     wire.LoadCommand("a.gguf"),
     wire.GenerateCommand("hi", wire.SamplingParams(seed=3), stop=("a", "b")),
     wire.GenerateCommand(messages=MESSAGES, template="chatml", think=False, probabilities=True),
-    wire.GenerateCommand("hi", said=SAID, begun=(3, 4), think_budget=0),
+    wire.GenerateCommand("hi", prior_messages=SAID, resumed_tokens=(3, 4), think_budget=0),
     wire.GenerateCommand(
         sampling=wire.SamplingParams(presence_penalty=0.5, logit_bias=((3, -1.5), (4, 2.0))),
         prompt_tokens=(1, 2),
@@ -34,7 +34,7 @@ COMMANDS: list[wire.EngineCommand] = [
     wire.RenderCommand(MESSAGES, think=True),
     wire.CountCommand("hi"),
     wire.CountCommand(messages=MESSAGES, template="llama3"),
-    wire.CountCommand("hi", said=SAID),
+    wire.CountCommand("hi", prior_messages=SAID),
     wire.TokenizeCommand("hi", pieces=True),
     wire.InspectCommand(messages=MESSAGES, tokens=(1, 2)),
     wire.ScoreDraftCommand(wire.GenerateCommand("hi", stop=("a",)), (1, 2), "lookup"),
@@ -51,7 +51,7 @@ ANSWERS: list[wire.CommandReply] = [
     wire.RenderResult("text", (Notice("info", "code", "message", "hint"),), "chatml"),
     wire.CountResult(7),
     wire.TokenizeResult((1, 2), ("h", "\xff")),
-    wire.InspectResult((TokenScore(0.5, 1, (Alternative(8, "x", 0.25, 2, guessed=True),)),)),
+    wire.InspectResult((TokenScore(0.5, 1, (Alternative(8, "x", 0.25, 2, was_drafted=True),)),)),
     wire.DraftScore((16, 16), (0, 3)),
 ]
 

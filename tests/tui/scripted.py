@@ -106,7 +106,7 @@ def _round(n: int, words: Sequence[str]) -> Round:
 
 def token(word: str, kind: TokenClass, id: int = 1) -> Token:  # noqa: A002  as the event calls it
     """A token with probabilities and alternatives."""
-    other = Alternative(7, f"{word}?", 0.2, 2, 0.8, guessed=True)
+    other = Alternative(7, f"{word}?", 0.2, 2, 0.8, was_drafted=True)
     third = Alternative(8, f"{word}!", 0.1, 3)
     instead = (other, third) if kind == "correction" else (third,)
     sure = 0.9 if kind == "accepted" else None

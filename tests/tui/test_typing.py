@@ -331,7 +331,7 @@ def unscored() -> Script:
     """As an engine answers without being asked for probabilities."""
     for event in said():
         if isinstance(event, Round):
-            plain = (replace(t, p_target=None, rank=None, instead=()) for t in event.tokens)
+            plain = (replace(t, p_target=None, rank=None, alternatives=()) for t in event.tokens)
             event = replace(event, tokens=tuple(plain))  # noqa: PLW2901
         yield event
 

@@ -159,7 +159,10 @@ class TurnText:
         tokens = self.token_text.tokens
         for index, score in enumerate(token_logprobs[: len(tokens)]):
             tokens[index] = replace(
-                tokens[index], p_target=score.p_target, rank=score.rank, instead=score.instead
+                tokens[index],
+                p_target=score.p_target,
+                rank=score.rank,
+                alternatives=score.alternatives,
             )
 
     @property

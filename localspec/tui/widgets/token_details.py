@@ -63,7 +63,9 @@ def _token_line(token: Token, *, brief: bool) -> Content:
 
 
 def _rejected_draft(token: Token) -> Alternative | None:
-    return next((alternative for alternative in token.instead if alternative.guessed), None)
+    return next(
+        (alternative for alternative in token.alternatives if alternative.was_drafted), None
+    )
 
 
 def _probabilities_line(token: Token, *, brief: bool) -> str:
@@ -72,10 +74,11 @@ def _probabilities_line(token: Token, *, brief: bool) -> str:
     line = f"target probability {_format_probability(token.p_target)}, rank {token.rank or 0:,}"
     if token.p_draft is not None:
         line += f"; draft probability {_format_probability(token.p_draft)}"
-    if brief or not token.instead:
+    if brief or not token.alternatives:
         return f"{line}."
     alternatives = ", ".join(
-        f"{_quoted(a.text)} {_format_probability(a.p)} (rank {a.rank:,})" for a in token.instead
+        f"{_quoted(a.text)} {_format_probability(a.p)} (rank {a.rank:,})"
+        for a in token.alternatives
     )
     return f"{line}. Alternatives: {alternatives}"
 
