@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.models.catalog.shape import CatalogShape
+from localspec.models.catalog_shape import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo

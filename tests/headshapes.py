@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from localspec.models.catalog.shape import CatalogShape
+from localspec.models.catalog_shape import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo

@@ -17,8 +17,8 @@ from localspec.config.option_types import Option, number
 from localspec.config.options import select
 from localspec.config.toml_file import iterate_values
 from localspec.errors import StorageError, UsageError
-from localspec.models import local_files
 from localspec.models.hub.client import HubClient
+from localspec.models.local_files import inventory
 from localspec.tui import themes
 
 HIGH_CONTRAST = {"screen.theme": "high-contrast", "screen.ascii": True, "keys.chat.send": "f9"}
@@ -195,7 +195,7 @@ def test_every_value_has_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch)
 def test_values_are_used(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCALSPEC_MODELS_DIR", raising=False)
     file.write_text(f"[models]\nfolder = '{tmp_path}'\n[network]\noffline = true\n")
-    assert local_files.models_folder() == tmp_path
+    assert inventory.models_folder() == tmp_path
     assert HubClient().offline
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     assert not HubClient().offline

@@ -23,7 +23,7 @@ from localspec.machine import device_detection
 from localspec.machine.device import Device
 from localspec.machine.device_detection import MachineDevices
 from localspec.machine.measurements import MeasurementStore, make_key
-from localspec.models.resolver import NotDownloadedError
+from localspec.models.model_lookup import NotDownloadedError
 from localspec.paths import package_data_dir
 from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts

@@ -22,7 +22,7 @@ from localspec.launch import ResolvedPair
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog
 from localspec.models.chat_template import builtin_templates
-from localspec.models.resolver import NotDownloadedError
+from localspec.models.model_lookup import NotDownloadedError
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import (
     ChatMessage,
@@ -306,12 +306,12 @@ def check_drafter(choice: launch.ResolvedPair, spec: str) -> None:
 def _pull(reference: str) -> None:
     """Download a pair or model, after checking headers and disk space. Resumes old downloads."""
     # Late imports: most scripts use downloaded models.
-    from localspec.models import pull_plan, resolver  # noqa: PLC0415
+    from localspec.models import model_lookup, pull_plan  # noqa: PLC0415
     from localspec.models.hub.client import HubClient  # noqa: PLC0415
     from localspec.models.hub.download import download_file  # noqa: PLC0415
 
     hub = HubClient()
-    plan = pull_plan.build(hub, [resolver.resolve(reference)])
+    plan = pull_plan.build(hub, [model_lookup.resolve(reference)])
     plan.check()
     for model in plan.models:
         for file in model.files:

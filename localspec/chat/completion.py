@@ -13,7 +13,7 @@ from localspec.chat import presets
 from localspec.chat.settings import value_choices
 from localspec.chat.slash_commands import COMMANDS, SlashCommand, find_command
 from localspec.errors import LocalspecError
-from localspec.models import resolver
+from localspec.models import model_lookup
 from localspec.sanitize import sanitize
 
 _MAX_ENTRIES = 2000
@@ -84,7 +84,7 @@ def _complete_model(typed: str) -> list[str]:
 def _installed_names(_: int) -> Sequence[str]:
     """Of a period of some seconds: listing the files takes a while."""
     try:
-        return [name for name, _ in resolver.list_installed()]
+        return [name for name, _ in model_lookup.list_installed()]
     except LocalspecError:  # a damaged models.yaml
         return ()
 

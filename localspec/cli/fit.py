@@ -22,8 +22,8 @@ from localspec.fit.verdict import DeviceFit, FitReport, is_in_system_memory
 from localspec.launch.workers import describe_transfer
 from localspec.machine.memory_by_device import DeviceMemory
 from localspec.machine.rpc import preflight
-from localspec.models import resolver
-from localspec.models.catalog.entries import USE_CASES
+from localspec.models import model_lookup
+from localspec.models.catalog_entries import USE_CASES
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.sanitize import sanitize
 from localspec.units import gib, token_rate_range
@@ -113,8 +113,8 @@ def _print_skipped(error: LocalspecError) -> None:
 
 
 def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairShapes:
-    request = resolver.resolve(ref)
-    draft_request = resolver.resolve(draft) if draft and draft != "none" else None
+    request = model_lookup.resolve(ref)
+    draft_request = model_lookup.resolve(draft) if draft and draft != "none" else None
     if draft == "none":
         request = replace(request, draft=None)
     named_draft = (draft_request.draft or draft_request.target) if draft_request else None

@@ -10,8 +10,10 @@ import click
 
 from localspec.cli import global_options
 from localspec.cli.table import format_columns
-from localspec.models import local_files, resolver
+from localspec.models import model_lookup
 from localspec.models.catalog import CatalogPair
+from localspec.models.local_files import inventory
+from localspec.models.local_files.hub_cache import LeftoverFile
 from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
 from localspec.units import count, gb
 
@@ -23,9 +25,9 @@ def command(as_json: bool) -> int:
 
     Includes the models of LM Studio, Ollama and llama.cpp, and those in --models-dir.
     """
-    models = local_files.list_models()
-    pairs, leftovers = resolver.ready_pairs(models), local_files.find_leftovers()
-    names = {model.path: resolver.shortest_reference(model, models) for model in models}
+    models = inventory.list_models()
+    pairs, leftovers = model_lookup.ready_pairs(models), inventory.find_leftovers()
+    names = {model.path: model_lookup.shortest_reference(model, models) for model in models}
     if as_json:
         click.echo(json.dumps(_list_to_json(models, names, pairs, leftovers)))
         return 0
@@ -54,7 +56,7 @@ def _list_to_json(
     models: Sequence[LocalModel],
     names: dict[Path, str],
     pairs: Sequence[CatalogPair],
-    leftovers: Sequence[local_files.LeftoverFile],
+    leftovers: Sequence[LeftoverFile],
 ) -> dict[str, object]:
     return {
         "schema": 1,

@@ -13,7 +13,7 @@ import click
 from localspec.cli import completion, global_options
 from localspec.errors import UsageError
 from localspec.fit import shape
-from localspec.models import draft_heads, resolver
+from localspec.models import draft_heads, model_lookup
 from localspec.models.gguf import layer_subset, reader
 from localspec.sanitize import sanitize
 from localspec.units import gb
@@ -39,7 +39,7 @@ def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
 
     Without training for early exit (LayerSkip), such a draft is rarely worth its time.
     """
-    source = resolver.resolve(model).target.require_path()
+    source = model_lookup.resolve(model).target.require_path()
     reader.check_loadable(source)
     facts = reader.read(source)
     name = sanitize(source.name, multiline=False)

@@ -21,7 +21,7 @@ from localspec.config.options import OPTIONS, OptionGroup, select
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.models.chat_template import builtin_templates
-from localspec.models.resolver import NotDownloadedError, resolve
+from localspec.models.model_lookup import NotDownloadedError, resolve
 from localspec.protocol.events import Event, Notice
 from localspec.sanitize import sanitize
 

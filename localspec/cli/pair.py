@@ -11,10 +11,11 @@ from localspec.cli import completion, global_options, options, pull
 from localspec.cli.table import format_columns
 from localspec.errors import UsageError
 from localspec.fit import machine_profile
-from localspec.models import catalog, local_files, pull_plan, resolver
-from localspec.models.catalog.entries import USE_CASES
+from localspec.models import catalog, model_lookup, pull_plan
+from localspec.models.catalog_entries import USE_CASES
 from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient
+from localspec.models.local_files import inventory
 from localspec.models.pull_plan import PlannedPair, PullPlanner
 from localspec.pair_suggestions import PairSuggestion, SuggestionCriteria, suggest
 from localspec.units import gb, gib
@@ -86,8 +87,8 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
     Reads only the headers of the files, here or on the hub. A pair may be given as TARGET alone.
     Exit code 5 if the models are incompatible.
     """
-    request = resolver.resolve(target)
-    draft_request = resolver.resolve(draft) if draft else None
+    request = model_lookup.resolve(target)
+    draft_request = model_lookup.resolve(draft) if draft else None
     draft_model = draft_request.draft or draft_request.target if draft_request else request.draft
     if draft_model is None:
         raise UsageError("Two models are needed.", "Type: localspec pair check TARGET DRAFT")
@@ -155,7 +156,7 @@ def _test(target: str, drafts: tuple[str, ...], **given: Any) -> int:
 def _list(as_json: bool) -> int:
     """List all pairs of the catalogue."""
     pairs = catalog.load().pairs.values()
-    ready = {pair.id for pair in resolver.ready_pairs(local_files.list_models())}
+    ready = {pair.id for pair in model_lookup.ready_pairs(inventory.list_models())}
     if as_json:
         rows = [
             {

@@ -18,14 +18,13 @@ from localspec.cli import completion, global_options
 from localspec.cli.interrupts import stop_on_interrupt
 from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import catalog, draft_heads, pull_plan, resolver
+from localspec.models import catalog, draft_heads, model_lookup, pull_plan
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.download import DownloadPhase, DownloadState, download_file
-from localspec.models.hub.resumable_transfer import RateLimiter
+from localspec.models.hub.download import DownloadPhase, DownloadState, RateLimiter, download_file
 from localspec.models.local_files.local_model import ORIGIN_TITLES
+from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PlannedModel, PullPlan
-from localspec.models.resolver import ModelRequest
 from localspec.sanitize import sanitize
 from localspec.units import bytes_per_second, duration, gb, percent
 
@@ -59,7 +58,7 @@ def command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
     localspec pull qwen3-8b+qwen3-0.6b
     localspec pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M --dry-run
     """
-    requests = [resolver.resolve(text) for text in refs]
+    requests = [model_lookup.resolve(text) for text in refs]
     plan = pull_models(requests, HubClient(endpoint), PullOptions(**given))
     if plan is None:
         click.echo("Nothing was downloaded.", err=True)

@@ -9,10 +9,11 @@ import click
 
 from localspec.cli import completion, global_options, pull
 from localspec.errors import NotFoundError, StorageError, UsageError
-from localspec.models import local_files, resolver
+from localspec.models import model_lookup
 from localspec.models.catalog import CatalogModel
+from localspec.models.local_files import inventory
 from localspec.models.local_files.local_model import LocalModel
-from localspec.models.resolver import ModelRequest, ResolvedModel
+from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.sanitize import sanitize
 from localspec.units import count, gb
 
@@ -30,15 +31,15 @@ def command(ref: str | None, leftovers: bool, yes: bool, as_json: bool) -> int:
     """
     if (ref is None) != leftovers:
         raise UsageError("Give REF or --leftovers.", "See: localspec rm --help")
-    unfinished = local_files.find_leftovers() if leftovers else ()
-    models = _find_models(resolver.resolve(ref)) if ref else ()
+    unfinished = inventory.find_leftovers() if leftovers else ()
+    models = _find_models(model_lookup.resolve(ref)) if ref else ()
     files = [*unfinished, *models]
     size = sum(file.size for file in files)
     if files and not yes and not _confirm_removal(models, len(unfinished), size, as_json):
         click.echo("Nothing was removed.", err=True)
         return 1
-    freed = local_files.delete_leftovers(unfinished)
-    freed += sum(local_files.remove(model) for model in models)
+    freed = inventory.delete_leftovers(unfinished)
+    freed += sum(inventory.remove(model) for model in models)
     if as_json:
         removed = [str(file.path) for file in files]
         click.echo(json.dumps({"schema": 1, "removed": removed, "freed": freed}))
@@ -87,13 +88,13 @@ def _find_models(request: ModelRequest) -> list[LocalModel]:
 def _find_installed(model: ResolvedModel) -> LocalModel | None:
     if (path := model.path) is None:
         return model.find_local()
-    models = local_files.list_models()
+    models = inventory.list_models()
     return next((local for local in models if path in (local.path, *local.parts)), None)
 
 
 def _find_other_pair(request: ModelRequest, draft: CatalogModel) -> str:
     """Id of an installed pair with another target that uses this draft model; empty if none."""
-    for pair in resolver.ready_pairs(local_files.list_models()):
+    for pair in model_lookup.ready_pairs(inventory.list_models()):
         is_other = pair.target.id != request.target.name
         if is_other and pair.draft and pair.draft.id == draft.id:
             return pair.id

@@ -12,13 +12,13 @@ import click
 from localspec.cli import completion, global_options, pull
 from localspec.cli.table import format_columns
 from localspec.errors import NotFoundError, OfflineError
-from localspec.models import catalog, draft_heads, pull_plan, reference, resolver
+from localspec.models import catalog, draft_heads, model_lookup, pull_plan, reference
 from localspec.models.catalog import CatalogModel
 from localspec.models.gguf.header import Header
 from localspec.models.hub.client import HubClient
+from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.models.pull_plan import PlannedModel, PlannedPair, PullPlanner
 from localspec.models.reference import HubReference, RepoFile
-from localspec.models.resolver import ModelRequest, ResolvedModel
 from localspec.sanitize import sanitize
 from localspec.units import gb
 
@@ -35,7 +35,7 @@ def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> in
 
     Reads the header of the file, here or on the hub. For a repository, also lists its models.
     """
-    request, hub = resolver.resolve(ref), HubClient(endpoint)
+    request, hub = model_lookup.resolve(ref), HubClient(endpoint)
     items, files = pull.run_cancellable(
         lambda stop: _resolve_details(request, PullPlanner(hub, stop, refresh=False))
     )

@@ -21,7 +21,7 @@ from localspec.cli.answer_printer import ChatOutputStyle
 from localspec.cli.speculation_text import AnswerStats
 from localspec.errors import StorageError, UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import resolver
+from localspec.models import model_lookup
 from localspec.protocol.events import EngineReady
 from localspec.sanitize import sanitize
 from localspec.units import short_count
@@ -93,7 +93,7 @@ def _format_turns(conversation: Conversation) -> Iterator[str]:
 def _model(_: CommandCall, view: LinearChatView) -> None:
     """Lists the models; `/model NAME` is a session command."""
     view.print_line(f"This chat: {view.session.pair_name}")
-    for name, title in resolver.list_installed():
+    for name, title in model_lookup.list_installed():
         shown = sanitize(name, multiline=False)
         view.print_line(f"{shown}: {title}" if view.style.plain else f"  {shown:<38} {title}")
     view.print_line("Type: /model NAME, a path or user/repo:QUANT.")

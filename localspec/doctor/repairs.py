@@ -10,7 +10,7 @@ from localspec.doctor import llama_build
 from localspec.doctor.findings import CommandLine, RepairAction
 from localspec.machine import llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
-from localspec.models import local_files
+from localspec.models.local_files import inventory
 from localspec.sanitize import sanitize
 from localspec.units import count, gb
 
@@ -51,12 +51,12 @@ def _reinstall(finding_id: str) -> RepairAction | None:
 
 
 def _remove_leftovers() -> RepairAction | None:
-    if not (leftovers := local_files.find_leftovers()):
+    if not (leftovers := inventory.find_leftovers()):
         return None
     downloads, size = count(len(leftovers), "incomplete download"), sum(f.size for f in leftovers)
     question = f"Remove {downloads}, {gb(size)}? Downloading again would start from zero."
     return RepairAction(
-        "remove them", question, lambda: f"Freed {gb(local_files.delete_leftovers(leftovers))}."
+        "remove them", question, lambda: f"Freed {gb(inventory.delete_leftovers(leftovers))}."
     )
 
 

@@ -13,9 +13,9 @@ from localspec import config, paths
 from localspec.chat.history import schema
 from localspec.doctor.findings import Finding, ok, problem
 from localspec.errors import LocalspecError
-from localspec.models import catalog, local_files
+from localspec.models import catalog
 from localspec.models.gguf import reader
-from localspec.models.local_files import hub_cache
+from localspec.models.local_files import hub_cache, inventory
 from localspec.units import count, gb
 
 _MIN_FREE_DISK = 10 * 10**9
@@ -39,13 +39,13 @@ def check_disk() -> Iterator[Finding]:
         yield ok("disk", "room", f"{gb(free)} free for models")
     if os.path.isdir(cache) and os.access(cache, os.W_OK):
         yield from _check_symlinks(cache)
-    if leftovers := local_files.find_leftovers():
+    if leftovers := inventory.find_leftovers():
         size = gb(sum(file.size for file in leftovers))
         what = f"{size} in {count(len(leftovers), 'incomplete download')}"
         fix = "localspec pull resumes them; localspec rm --leftovers deletes them"
         yield problem("disk", "leftovers", what, fix)
     yield _check_folder("data", "chats, measurements and logs", paths.data_dir())
-    if (folder := local_files.models_folder()) is not None and not os.path.isdir(folder):
+    if (folder := inventory.models_folder()) is not None and not os.path.isdir(folder):
         fix = "Create it, or choose another: localspec config set models.folder FOLDER"
         yield problem("disk", "models-folder", f"{folder} is not a folder", fix)
     view = config.resolve()
@@ -118,7 +118,7 @@ def _check_database(path: Path) -> Iterator[Finding]:
 
 
 def check_models() -> Iterator[Finding]:
-    models = local_files.list_models()
+    models = inventory.list_models()
     if not models:
         yield ok("models", "models", "none installed")
         return

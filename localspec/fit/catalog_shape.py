@@ -20,7 +20,7 @@ from localspec.fit.shape import (
 )
 from localspec.lazy_dataclass import dataclass
 from localspec.models.catalog import CatalogModel
-from localspec.models.catalog.shape import CatalogShape
+from localspec.models.catalog_shape import CatalogShape
 
 _VOCABULARY_BYTES = 25
 """Of the file's header, per token."""

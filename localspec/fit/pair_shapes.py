@@ -14,7 +14,7 @@ from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
-from localspec.models.resolver import ModelRequest, ResolvedModel
+from localspec.models.model_lookup import ModelRequest, ResolvedModel
 
 if TYPE_CHECKING:
     from localspec.models.pull_plan import PullPlanner

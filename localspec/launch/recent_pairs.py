@@ -7,7 +7,7 @@ import os
 from localspec import config, data_files
 from localspec.launch import ResolvedPair
 from localspec.launch.resolve import split_drafts
-from localspec.models import resolver
+from localspec.models import model_lookup
 from localspec.models.local_files import opened_files
 
 _LAST_FILE = "last.json"
@@ -43,7 +43,7 @@ def resolve_default(model: str | None, draft: str) -> tuple[str, str]:
         return configured, draft
     if (last := load_last()) is not None:
         return last[0], last[1] if draft == "auto" else draft
-    return resolver.default_pair_id(), draft
+    return model_lookup.default_pair_id(), draft
 
 
 def save_last(model: str, draft: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from localspec import speculation_methods
 from localspec.errors import IncompatiblePairError, LocalspecError, ModelFileError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import catalog, draft_heads, pair_compatibility, resolver
+from localspec.models import catalog, draft_heads, model_lookup, pair_compatibility
 from localspec.models.gguf import reader
-from localspec.models.resolver import ModelRequest, NotDownloadedError, ResolvedModel
+from localspec.models.model_lookup import ModelRequest, NotDownloadedError, ResolvedModel
 from localspec.sanitize import sanitize
 
 _MAX_DOWNLOADS = 2
@@ -84,7 +84,7 @@ def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
     NotFoundError (NotDownloadedError if it can be downloaded), AccessError, ModelFileError, or
     IncompatiblePairError.
     """
-    pair = _resolve_files(resolver.resolve(model or resolver.default_pair_id()), draft)
+    pair = _resolve_files(model_lookup.resolve(model or model_lookup.default_pair_id()), draft)
     check_target(pair.target)
     if draft == "auto":
         pair = with_detected_head(pair)
@@ -109,8 +109,9 @@ def resolve_or_pull(
 def make_portable_refs(model: str, draft: str) -> tuple[str, str]:
     """Make the arguments valid in any folder: relative paths become absolute."""
     draft, _ = split_drafts(draft)
-    is_keyword = draft in ("auto", "none")
-    return resolver.portable_ref(model), draft if is_keyword else resolver.portable_ref(draft)
+    if draft not in ("auto", "none"):
+        draft = model_lookup.portable_ref(draft)
+    return model_lookup.portable_ref(model), draft
 
 
 def split_drafts(text: str) -> tuple[str, str]:
@@ -121,7 +122,7 @@ def split_drafts(text: str) -> tuple[str, str]:
 
 def resolve_file(text: str) -> Path:
     """Resolve a reference to one checked file. Raises as `resolve_pair`."""
-    path = resolver.resolve(text).target.require_path()
+    path = model_lookup.resolve(text).target.require_path()
     reader.check_loadable(path)
     return path
 
@@ -132,7 +133,7 @@ def _resolve_files(request: ModelRequest, draft: str) -> ResolvedPair:
     if draft != "auto":
         draft, ignored = split_drafts(draft)
         # A reference to a pair means the pair's draft.
-        named = resolver.resolve(draft)
+        named = model_lookup.resolve(draft)
         path = (named.draft or named.target).require_path()
         return ResolvedPair(request.target.require_path(), path, ignored_draft=ignored)
     if request.pair is None:
@@ -156,7 +157,7 @@ def _find_catalog_draft(target: ResolvedModel) -> Path | None:
         return None
     for pair in catalog.pairs_for(catalog.load(), target.catalog_model):
         if pair.draft is not None:
-            path = resolver.from_catalog(pair.draft).find_path()
+            path = model_lookup.from_catalog(pair.draft).find_path()
             if path and (
                 pair.draft_kind == "model"
                 or pair_compatibility.is_head_for(reader.read(target.require_path()), path)

@@ -28,8 +28,8 @@ from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.probe import ProbeError
 from localspec.machine.rpc.preflight import WorkerReport
-from localspec.models import local_files
 from localspec.models.gguf import reader
+from localspec.models.local_files import packages
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
 from localspec.protocol.wire import (
     ContextSettings,
@@ -203,7 +203,7 @@ def start_engine(
         notify(Notice("info", "workers", transfer))
     load = advice.fit.load if advice else settings.load
     _warn(load, notify)
-    local_files.verify_packaged(Path(load.target))
+    packages.verify(Path(load.target))
     store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
     engine = EngineClient(store, measurements.make_key(load))
     on_worker(engine)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from localspec.errors import ChecksumError, ModelFileError, OfflineError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import draft_heads, local_files, pair_compatibility, reference, safe_names
+from localspec.models import draft_heads, pair_compatibility, reference, safe_names
 from localspec.models.catalog import CatalogModel
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
@@ -17,11 +17,11 @@ from localspec.models.gguf.writer import merge_split_headers
 from localspec.models.hub.cached_file import CachedFile, DownloadJob
 from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient, RepoInfo
-from localspec.models.local_files import hub_cache
+from localspec.models.local_files import hub_cache, inventory
 from localspec.models.local_files.local_model import LocalModel
+from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.models.reference import HubReference, RepoFile
-from localspec.models.resolver import ModelRequest, ResolvedModel
 from localspec.units import gb
 
 
@@ -249,7 +249,7 @@ def _plan_file(source: HubReference, commit: str, file: RepoFile) -> PlannedFile
             return PlannedFile(job, file.size, path, "hub")
     if partial := _file_size(cached.partial_path):
         return PlannedFile(job, min(partial, file.size))
-    for local in local_files.iter_files():
+    for local in inventory.iter_files():
         is_same = (local.repo, local.file, local.size) == (source.repo, file.path, file.size)
         if is_same and local.origin != "hub":
             return PlannedFile(job, file.size, local.path, local.origin)

@@ -16,7 +16,8 @@ from localspec.units import bytes_per_second, duration, gb
 if TYPE_CHECKING:
     from localspec.models.hub.cached_file import DownloadJob
     from localspec.models.hub.client import HubClient
-    from localspec.models.hub.download import DownloadQueue, DownloadState
+    from localspec.models.hub.download import DownloadState
+    from localspec.models.hub.download_queue import DownloadQueue
 
 
 def _connect_hub() -> HubClient:
@@ -47,7 +48,7 @@ class DownloadManager:
     @property
     def queue(self) -> DownloadQueue:
         if self._queue is None:
-            from localspec.models.hub.download import DownloadQueue  # noqa: PLC0415  slow to import
+            from localspec.models.hub.download_queue import DownloadQueue  # noqa: PLC0415  slow to import
 
             self._queue = DownloadQueue(self.hub, limit_bytes_s=self._limit)
         return self._queue

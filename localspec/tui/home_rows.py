@@ -111,19 +111,19 @@ def survey_machine() -> MachineSurvey:
     """The fast part: memory, cores, and the models on disk."""
     import psutil  # noqa: PLC0415  not before the first frame
 
-    from localspec.models import local_files  # noqa: PLC0415
+    from localspec.models.local_files import inventory  # noqa: PLC0415
 
     memory = psutil.virtual_memory()
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     label = f"{cores} cores · {gib(memory.total)}, {gib(memory.available)} free"
-    return MachineSurvey(label, local_files.list_models())
+    return MachineSurvey(label, inventory.list_models())
 
 
 def initial_survey() -> MachineSurvey:
     """What is known before the first frame: the models in Python packages."""
-    from localspec.models import local_files  # noqa: PLC0415
+    from localspec.models.local_files import inventory  # noqa: PLC0415
 
-    return MachineSurvey(local_models=local_files.list_packaged())
+    return MachineSurvey(local_models=inventory.list_packaged())
 
 
 def refine_survey(survey: MachineSurvey) -> MachineSurvey:

@@ -8,7 +8,7 @@ import pytest
 from localspec import launch, paths
 from localspec.errors import NotFoundError
 from localspec.launch import ResolvedPair, recent_pairs
-from localspec.models import resolver
+from localspec.models import model_lookup
 from tests import tinygguf
 
 
@@ -55,13 +55,13 @@ def test_a_file_that_was_opened_by_its_path_is_found_by_its_name(tmp_path: Path)
     pair = replace(ResolvedPair(path, None), requested_refs=(str(path), "auto"))
     recent_pairs.add_if_path(pair)
     assert launch_by_name("my-own-Q8_0") == launch_by_name("my-own") == path
-    assert ("my-own-Q8_0", "0.5 MB, opened by path") in resolver.list_installed()
+    assert ("my-own-Q8_0", "0.5 MB, opened by path") in model_lookup.list_installed()
     (tmp_path / "elsewhere").mkdir()
     twin = tinygguf.llama(0).write(tmp_path / "elsewhere" / "my-own-Q8_0.gguf")
     recent_pairs.add(ResolvedPair(twin, None))
     with pytest.raises(NotFoundError, match="several files"):
         launch_by_name("my-own-Q8_0")
-    names = [name for name, _ in resolver.list_installed()]
+    names = [name for name, _ in model_lookup.list_installed()]
     assert {str(path), str(twin)} <= set(names), "paths, where names are not enough"
 
 
@@ -73,7 +73,7 @@ def test_a_name_that_no_id_could_have_opens_a_file_of_the_model_folder(
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path / "models"))
     path = tinygguf.llama(0).write(tmp_path / "models" / f"{name}.gguf")
     assert launch_by_name(name) == path
-    assert name in [listed for listed, _ in resolver.list_installed()]
+    assert name in [listed for listed, _ in model_lookup.list_installed()]
     assert launch_by_name(f"{name} too") is None
 
 

@@ -14,7 +14,7 @@ from localspec.fit.speed_estimate import SpeedEstimate, UseCase
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import HOST
-from localspec.models.catalog.shape import CatalogShape
+from localspec.models.catalog_shape import CatalogShape
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import shapes, synthetic_header

@@ -14,7 +14,7 @@ import pytest
 from localspec.fit import catalog_shape
 from localspec.models import catalog
 from localspec.models.catalog import CatalogModel
-from localspec.models.catalog.shape import CatalogShape
+from localspec.models.catalog_shape import CatalogShape
 from localspec.models.gguf import reader, writer
 from localspec.models.gguf.header import SplitInfo
 from localspec.models.gguf.parser import Value

@@ -13,7 +13,7 @@ from localspec import paths
 from localspec.errors import NotFoundError, UsageError
 from localspec.models import catalog, draft_heads, safe_names
 from localspec.models.catalog import CatalogModel, CatalogPair, PairSettings
-from localspec.models.catalog.shape import CatalogShape
+from localspec.models.catalog_shape import CatalogShape
 from localspec.models.reference import is_model, is_safe_gguf_path
 
 MODEL = """

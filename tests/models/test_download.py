@@ -25,8 +25,7 @@ from localspec.errors import (
 )
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError, RetryPolicy
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.download import DownloadPhase, DownloadState, download_file
-from localspec.models.hub.resumable_transfer import RateLimiter
+from localspec.models.hub.download import DownloadPhase, DownloadState, RateLimiter, download_file
 from tests.downloads import DATA, FILE, MIB, QUICK, REPO, Desk, wait_for
 from tests.fakehub import BODY, COMMIT, LINK, FakeHub, Fault
 

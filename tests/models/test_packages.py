@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import ChecksumError, StorageError
-from localspec.models import local_files, resolver
+from localspec.models import model_lookup
+from localspec.models.local_files import inventory, packages
 from tests.models import packagefile
 from tests.zoo import Zoo
 
@@ -19,12 +20,12 @@ def test_the_file_is_found_under_its_catalogue_id(
     zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = packagefile.install(tmp_path / "packages", zoo["chatty"], monkeypatch)
-    (model,) = local_files.list_packaged()
+    (model,) = inventory.list_packaged()
     assert (model.path, model.origin, model.removable) == (path, "package", False)
-    assert resolver.resolve("smollm2-135m").target.require_path() == path
-    assert resolver.default_pair_id() == "smollm2-135m+lookup"
+    assert model_lookup.resolve("smollm2-135m").target.require_path() == path
+    assert model_lookup.default_pair_id() == "smollm2-135m+lookup"
     with pytest.raises(StorageError, match="installed Python package"):
-        local_files.remove(model)
+        inventory.remove(model)
     assert path.exists()
 
 
@@ -38,23 +39,23 @@ def test_the_demo_remains_the_default(
         monkeypatch.setenv("LOCALSPEC_STARTER", "0")
     elif reason == "another size":
         path.write_bytes(path.read_bytes() + b"more")
-    assert local_files.list_packaged() == ()
-    assert resolver.default_pair_id() == "demo"
+    assert inventory.list_packaged() == ()
+    assert model_lookup.default_pair_id() == "demo"
 
 
 def test_it_is_verified_once_and_again_when_it_changes(
     zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = packagefile.install(tmp_path / "packages", zoo["chatty"], monkeypatch)
-    assert not local_files.list_packaged()[0].verified
-    local_files.verify_packaged(path)
-    assert local_files.list_packaged()[0].verified
+    assert not inventory.list_packaged()[0].verified
+    packages.verify(path)
+    assert inventory.list_packaged()[0].verified
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    assert not local_files.list_packaged()[0].verified
+    assert not inventory.list_packaged()[0].verified
     with pytest.raises(ChecksumError, match="damaged"):
-        local_files.verify_packaged(path)
+        packages.verify(path)
 
 
 def test_a_run_without_a_model_opens_it_and_imports_none_of_its_code(

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import ChecksumError, OfflineError, StorageError
-from localspec.models import pull_plan, resolver
+from localspec.models import model_lookup, pull_plan
 from localspec.models.catalog import CatalogModel
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import download_file
+from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PullPlanner
-from localspec.models.resolver import ModelRequest
 from tests.fakehub import API, BODY, FakeHub
 from tests.zoo import Zoo
 
@@ -33,11 +33,11 @@ def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
 
 def model(**known: object) -> ModelRequest:
     entry = replace(CatalogModel("tiny", "Tiny", REPO, FILE), **known)  # type: ignore[arg-type]
-    return ModelRequest("tiny", resolver.from_catalog(entry))
+    return ModelRequest("tiny", model_lookup.from_catalog(entry))
 
 
 def test_one_listing_and_one_header_a_model(hub: FakeHub) -> None:
-    pair = ModelRequest("p", model().target, resolver.resolve(f"{REPO}:Q4_K_M").target)
+    pair = ModelRequest("p", model().target, model_lookup.resolve(f"{REPO}:Q4_K_M").target)
     found = pull_plan.build(HubClient(hub.url), [pair, model()])
     assert [item.file for item in found.models] == [FILE, "Draft-Q4_K_M.gguf"]
     assert found.missing_bytes == found.size > 0
@@ -88,6 +88,8 @@ def test_offline_nothing_is_known_of_what_is_not_here(hub: FakeHub) -> None:
 
 
 def test_a_file_of_ones_own_asks_nobody(hub: FakeHub, zoo: Zoo) -> None:
-    item = PullPlanner(HubClient(hub.url)).plan_model(resolver.resolve(str(zoo["target"])).target)
+    item = PullPlanner(HubClient(hub.url)).plan_model(
+        model_lookup.resolve(str(zoo["target"])).target
+    )
     assert item.path == zoo["target"] and item.missing_bytes == 0 and item.header is not None
     assert hub.seen == []

@@ -12,7 +12,8 @@ from localspec.errors import DownloadError, NotFoundError, OfflineError
 from localspec.models.hub.cached_file import DownloadJob
 from localspec.models.hub.cancellation import RetryPolicy
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.download import DownloadPhase, DownloadQueue, DownloadState
+from localspec.models.hub.download import DownloadPhase, DownloadState
+from localspec.models.hub.download_queue import DownloadQueue
 from tests.downloads import DATA, FILE, MIB, REPO, Desk, wait_for
 from tests.fakehub import BODY, LINK, FakeHub, Fault
 

@@ -20,7 +20,7 @@ from localspec.models.hub import hub_errors
 from localspec.models.hub.cancellation import RetryableError, RetryPolicy
 
 UNVERIFIED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed:"
-ASKED = ("https://hub.example", "org/m", "")
+ASKED = ("https://hub.example", "org/m")
 
 
 WAITS = [
@@ -37,7 +37,7 @@ WAITS = [
 
 def test_how_long_to_wait() -> None:
     for headers, seconds in WAITS:
-        error = hub_errors.error_for_status(429, headers, ASKED)
+        error = hub_errors.error_for_status(429, headers, *ASKED)
         assert isinstance(error, RetryableError)
         assert error.retry_after == seconds
 
@@ -45,7 +45,7 @@ def test_how_long_to_wait() -> None:
 def test_a_date_to_wait_for() -> None:
     then = datetime.now(UTC) + timedelta(seconds=60)
     error = hub_errors.error_for_status(
-        503, {"Retry-After": format_datetime(then, usegmt=True)}, ASKED
+        503, {"Retry-After": format_datetime(then, usegmt=True)}, *ASKED
     )
     assert isinstance(error, RetryableError) and error.retry_after is not None
     assert 55 < error.retry_after <= 60
@@ -67,7 +67,7 @@ STATUSES = [
 
 def test_a_status() -> None:
     for status, word, kind in STATUSES:
-        error = hub_errors.error_for_status(status, {}, ("https://hub.example", "org/m", word))
+        error = hub_errors.error_for_status(status, {"X-Error-Code": word}, *ASKED)
         assert type(error) is kind
         assert error.message and error.hint
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import NotFoundError, StorageError
-from localspec.models import local_files, resolver
+from localspec.models import model_lookup
 from localspec.models.local_files import (
     checksum_cache,
     hub_cache,
+    inventory,
     opened_files,
     other_apps,
 )
@@ -62,14 +63,14 @@ def cached(
 
 
 def only() -> LocalModel:
-    (stored,) = local_files.list_models()
+    (stored,) = inventory.list_models()
     return stored
 
 
 def test_nothing_is_nothing() -> None:
-    assert local_files.list_models() == ()
-    assert local_files.find_leftovers() == ()
-    assert local_files.find(REPO) is None
+    assert inventory.list_models() == ()
+    assert inventory.find_leftovers() == ()
+    assert inventory.find(REPO) is None
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -86,43 +87,43 @@ def test_found_by_commit_branch_or_anyhow(home: Path) -> None:
     cached(home, commit=B, body=BODY + b"old")
     path = cached(home, commit=A)
     for revision in (None, A, "main"):
-        found = local_files.find(REPO, file="m-Q4_K_M.gguf", revision=revision)
+        found = inventory.find(REPO, file="m-Q4_K_M.gguf", revision=revision)
         assert found is not None
         assert found.path == path, "of several the one that main means"
-    old = local_files.find(REPO, file="m-Q4_K_M.gguf", revision=B)
+    old = inventory.find(REPO, file="m-Q4_K_M.gguf", revision=B)
     assert old is not None
     assert old.size == len(BODY) + 3
     for revision in ("c" * 40, "other"):
-        assert local_files.find(REPO, file="m-Q4_K_M.gguf", revision=revision) is None
-    assert local_files.find("../..", file="m.gguf") is None
-    assert local_files.find(REPO, file="../m.gguf") is None
+        assert inventory.find(REPO, file="m-Q4_K_M.gguf", revision=revision) is None
+    assert inventory.find("../..", file="m.gguf") is None
+    assert inventory.find(REPO, file="../m.gguf") is None
 
 
 def test_a_reference_without_the_hub(home: Path) -> None:
     cached(home, "m-Q8_0.gguf", body=BODY + b"8")
     cached(home, "m-Q4_K_M.gguf")
     for tag, name in ((None, "m-Q4_K_M.gguf"), ("q8_0", "m-Q8_0.gguf")):
-        found = local_files.find(REPO, tag)
+        found = inventory.find(REPO, tag)
         assert found is not None
         assert found.file == name
-    assert local_files.find(REPO, "Q2_K") is None
-    assert local_files.find("user/other") is None
+    assert inventory.find(REPO, "Q2_K") is None
+    assert inventory.find("user/other") is None
 
 
 def test_parts_are_one_model_when_all_are_there(home: Path) -> None:
     for n in (2, 1):
         cached(home, f"m-{n:05}-of-00003.gguf", body=BODY + bytes([n]))
-    assert local_files.list_models() == ()
+    assert inventory.list_models() == ()
     cached(home, "m-00003-of-00003.gguf", body=BODY + b"3")
     stored = only()
     assert stored.file == "m-00001-of-00003.gguf"
     assert stored.size == 3 * (len(BODY) + 1)
     assert [path.name for path in stored.parts] == [f"m-{n:05}-of-00003.gguf" for n in (1, 2, 3)]
-    found = local_files.find(REPO)
+    found = inventory.find(REPO)
     assert found is not None
     assert found.parts == stored.parts
-    assert local_files.remove(stored) == stored.size
-    assert local_files.list_models() == ()
+    assert inventory.remove(stored) == stored.size
+    assert inventory.list_models() == ()
 
 
 def test_verified_until_it_is_touched(home: Path) -> None:
@@ -146,9 +147,9 @@ def test_a_flipped_byte_is_noticed(home: Path) -> None:
     assert not only().verified, "hashed, and not what its name says"
 
 
-def test_a_damaged_record_of_what_was_verified_is_put_aside(home: Path) -> None:
+def test_a_damaged_record_of_what_was_verified_counts_as_none(home: Path) -> None:
     path = cached(home)
-    put(home / "data" / "verified.sqlite", b"this is no database" * 100)
+    put(home / "data" / "verified.json", b"this is no JSON")
     assert not only().verified
     checksum_cache.save(path, SHA)
     checksum_cache.save(path, SHA)
@@ -157,7 +158,7 @@ def test_a_damaged_record_of_what_was_verified_is_put_aside(home: Path) -> None:
 
 def test_removing_frees_the_blob_and_the_empty_folders(home: Path) -> None:
     cached(home)
-    assert local_files.remove(only()) == len(BODY)
+    assert inventory.remove(only()) == len(BODY)
     assert not (home / "hub" / "models--user--name-GGUF").exists()
 
 
@@ -165,47 +166,47 @@ def test_a_file_that_two_commits_share_is_one_model(home: Path) -> None:
     """As after a new README on the hub: the next pull links the same blob again."""
     cached(home, commit=A)
     cached(home, commit=B)
-    assert resolver.resolve("m-Q4_K_M").target.require_path() == only().path
-    found = local_files.find(REPO, revision=A)
+    assert model_lookup.resolve("m-Q4_K_M").target.require_path() == only().path
+    found = inventory.find(REPO, revision=A)
     assert found is not None and found.revision == A and only().revision == B
-    assert local_files.remove(only()) == len(BODY)
-    assert local_files.list_models() == ()
+    assert inventory.remove(only()) == len(BODY)
+    assert inventory.list_models() == ()
     assert not (home / "hub" / "models--user--name-GGUF").exists()
 
 
 def test_a_file_that_changed_between_two_commits_is_that_of_main(home: Path) -> None:
     cached(home, commit=A)
     now = cached(home, commit=B, body=BODY + b"new")
-    assert len(local_files.list_models()) == 2
-    assert resolver.resolve("m-Q4_K_M").target.require_path() == now
+    assert len(inventory.list_models()) == 2
+    assert model_lookup.resolve("m-Q4_K_M").target.require_path() == now
 
 
 def test_a_blob_of_another_name_stays(home: Path) -> None:
     cached(home, commit=A)
     kept = cached(home, "other.gguf", commit=B)
-    first = next(one for one in local_files.iter_files() if one.revision == A)
-    assert local_files.remove(first) == 0
+    first = next(one for one in inventory.iter_files() if one.revision == A)
+    assert inventory.remove(first) == 0
     assert kept.read_bytes() == BODY
-    assert local_files.remove(only()) == len(BODY)
+    assert inventory.remove(only()) == len(BODY)
 
 
 def test_other_files_of_the_repository_stay(home: Path) -> None:
     cached(home, "m-Q8_0.gguf", body=BODY + b"8")
     cached(home)
-    local_files.remove(next(one for one in local_files.iter_files() if one.file == "m-Q8_0.gguf"))
+    inventory.remove(next(one for one in inventory.iter_files() if one.file == "m-Q8_0.gguf"))
     assert only().file == "m-Q4_K_M.gguf"
     assert (home / "hub" / "models--user--name-GGUF" / "refs" / "main").exists()
 
 
 def test_finished_splits_of_an_unfinished_model_are_leftovers(home: Path) -> None:
     splits = [cached(home, f"m-{n:05}-of-00003.gguf", body=BODY + bytes([n])) for n in (1, 2)]
-    assert local_files.find_leftovers() == (), "perhaps the third is being downloaded"
+    assert inventory.find_leftovers() == (), "perhaps the third is being downloaded"
     for split in splits:
         os.utime(split, (1, 1))
         os.utime(split, (1, 1), follow_symlinks=False)
-    found = local_files.find_leftovers()
+    found = inventory.find_leftovers()
     assert [one.path for one in found] == splits and all(one.resumable for one in found)
-    assert local_files.delete_leftovers(found) == 2 * (len(BODY) + 1)
+    assert inventory.delete_leftovers(found) == 2 * (len(BODY) + 1)
     assert not (home / "hub" / "models--user--name-GGUF").exists()
 
 
@@ -215,7 +216,7 @@ def test_nothing_is_removed_by_where_a_link_leads(home: Path) -> None:
     stored = only()
     path.unlink()
     path.symlink_to(outside)
-    local_files.remove(stored)
+    inventory.remove(stored)
     assert outside.exists()
 
 
@@ -226,16 +227,16 @@ def test_what_downloads_left_behind(home: Path) -> None:
     theirs = put(blobs / f"{'c' * 64}.0123abcd.incomplete")
     lost = put(blobs / ("d" * 64))
     put(blobs / "something else")
-    assert local_files.find_leftovers() == (), (
+    assert inventory.find_leftovers() == (), (
         "what was written to lately belongs to a download that runs"
     )
     long_ago = time.time() - 7200
     for path in blobs.iterdir():
         os.utime(path, (long_ago, long_ago))
-    found = {orphan.path: orphan.resumable for orphan in local_files.find_leftovers()}
+    found = {orphan.path: orphan.resumable for orphan in inventory.find_leftovers()}
     assert found == {ours: True, theirs: False, lost: False}
-    assert local_files.delete_leftovers(local_files.find_leftovers()) == 3 * len(BODY)
-    assert local_files.find_leftovers() == ()
+    assert inventory.delete_leftovers(inventory.find_leftovers()) == 3 * len(BODY)
+    assert inventory.find_leftovers() == ()
     assert only().file == "m-Q4_K_M.gguf"
 
 
@@ -243,12 +244,12 @@ def test_the_models_folder(home: Path) -> None:
     put(home / "models" / "mine.gguf")
     put(home / "models" / "user" / "name" / "sub" / "m.gguf")
     put(home / "models" / "notes.txt")
-    found = {one.file: one for one in local_files.list_models()}
+    found = {one.file: one for one in inventory.list_models()}
     assert set(found) == {"mine.gguf", "sub/m.gguf"}
     assert found["mine.gguf"].repo is None
     assert found["sub/m.gguf"].repo == "user/name"
-    assert local_files.find("user/name", file="sub/m.gguf") == found["sub/m.gguf"]
-    assert local_files.remove(found["mine.gguf"]) == len(BODY)
+    assert inventory.find("user/name", file="sub/m.gguf") == found["sub/m.gguf"]
+    assert inventory.remove(found["mine.gguf"]) == len(BODY)
     assert not (home / "models" / "mine.gguf").exists()
 
 
@@ -257,7 +258,7 @@ def test_a_link_in_the_models_folder_is_followed_and_removed_alone(home: Path) -
     (home / "models").mkdir()
     (home / "models" / "link.gguf").symlink_to(real)
     assert only().file == "link.gguf"
-    assert local_files.remove(only()) == 0
+    assert inventory.remove(only()) == 0
     assert real.exists()
 
 
@@ -266,12 +267,12 @@ def test_lm_studio(home: Path) -> None:
     put(home / "big" / "a" / "b" / "c.gguf")
     settings = {"downloadsFolder": str(home / "big")}
     put(home / ".lmstudio" / "settings.json", json.dumps(settings).encode())
-    found = {(one.repo, one.file) for one in local_files.list_models() if one.origin == "lmstudio"}
+    found = {(one.repo, one.file) for one in inventory.list_models() if one.origin == "lmstudio"}
     assert found == {("user/name", "m.gguf"), ("a/b", "c.gguf")}
-    stored = local_files.find("a/b", file="c.gguf")
+    stored = inventory.find("a/b", file="c.gguf")
     assert stored is not None
     with pytest.raises(StorageError, match="LM Studio"):
-        local_files.remove(stored)
+        inventory.remove(stored)
 
 
 def manifest(home: Path, name: str, layers: object) -> None:
@@ -298,12 +299,12 @@ def test_ollamas_own_name_opens_its_model(home: Path) -> None:
     blob = put(home / "ollama" / "blobs" / f"sha256-{SHA}")
     manifest(home, "registry.ollama.ai/library/llama3.2/3b", [layer()])
     model = only()
-    assert resolver.shortest_reference(model, [model]) == "llama3.2:3b"
+    assert model_lookup.shortest_reference(model, [model]) == "llama3.2:3b"
     manifest(home, "registry.ollama.ai/library/llama3.2/latest", [layer()])
     for tag in ("3b", "latest"):
-        assert resolver.resolve(f"llama3.2:{tag}").target.path == blob
+        assert model_lookup.resolve(f"llama3.2:{tag}").target.path == blob
     with pytest.raises(NotFoundError):
-        resolver.resolve("llama3.2:1b")
+        model_lookup.resolve("llama3.2:1b")
 
 
 def test_ollama_from_the_hub(home: Path) -> None:
@@ -334,14 +335,14 @@ def test_ollama_from_the_hub(home: Path) -> None:
 def test_a_manifest_that_lies_shows_nothing(home: Path, layers: object) -> None:
     put(home / "ollama" / "blobs" / f"sha256-{SHA}")
     manifest(home, "registry.ollama.ai/library/m/latest", layers)
-    assert local_files.list_models() == ()
+    assert inventory.list_models() == ()
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b"\xff", b" " * 2_000_000, b"[]"])
 def test_a_manifest_that_is_none(home: Path, body: bytes) -> None:
     put(home / "ollama" / "manifests" / "r" / "l" / "m" / "t", body)
     put(home / ".lmstudio" / "settings.json", body)
-    assert local_files.list_models() == ()
+    assert inventory.list_models() == ()
 
 
 def test_ollamas_blobs_and_manifests_lead_nowhere_else(home: Path) -> None:
@@ -349,7 +350,7 @@ def test_ollamas_blobs_and_manifests_lead_nowhere_else(home: Path) -> None:
     (home / "ollama" / "blobs").mkdir(parents=True)
     (home / "ollama" / "blobs" / f"sha256-{SHA}").symlink_to(outside)
     manifest(home, "registry.ollama.ai/library/m/latest", [layer()])
-    assert local_files.list_models() == ()
+    assert inventory.list_models() == ()
 
 
 def test_llama_cpp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,11 +362,11 @@ def test_llama_cpp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     cached(home)
     monkeypatch.setenv("LLAMA_CACHE", str(home / "hub"))
-    assert [one.origin for one in local_files.list_models()] == ["hub", "llama.cpp"], (
+    assert [one.origin for one in inventory.list_models()] == ["hub", "llama.cpp"], (
         "the hub's is not twice"
     )
     monkeypatch.setenv("HF_HUB_CACHE", str(home / "other"))
-    assert {(one.origin, one.repo) for one in local_files.list_models()} == {
+    assert {(one.origin, one.repo) for one in inventory.list_models()} == {
         ("llama.cpp", REPO),
         ("llama.cpp", None),
     }
@@ -389,7 +390,7 @@ def test_what_is_no_model_is_passed_over(home: Path, where: str) -> None:
         os.mkfifo(top / "fifo.gguf")
     if Path("/dev/zero").exists():
         (top / "zero.gguf").symlink_to("/dev/zero")
-    assert local_files.list_models() == ()
+    assert inventory.list_models() == ()
 
 
 def test_links_out_of_the_hubs_cache_are_passed_over(home: Path) -> None:
@@ -397,7 +398,7 @@ def test_links_out_of_the_hubs_cache_are_passed_over(home: Path) -> None:
     path = cached(home)
     path.unlink()
     path.symlink_to(outside)
-    assert local_files.list_models() == ()
+    assert inventory.list_models() == ()
 
 
 @pytest.mark.parametrize(
@@ -407,7 +408,7 @@ def test_odd_folders_in_the_hubs_cache(home: Path, name: str) -> None:
     put(home / "hub" / name / "snapshots" / A / "m.gguf")
     put(home / "hub" / "models--user--name-GGUF" / "snapshots" / "not-a-commit" / "m.gguf")
     put(home / "hub" / "models--user--name-GGUF" / "snapshots" / B / "a\x1b[31m.gguf")
-    assert local_files.list_models() == ()
+    assert inventory.list_models() == ()
 
 
 def test_names_of_others_are_cleaned(home: Path) -> None:
@@ -423,7 +424,7 @@ def test_names_that_are_no_text(home: Path) -> None:
     stored = only()
     assert "\udcff" not in stored.file
     assert checksum_cache.verify(stored.path, SHA, lambda done: None)
-    checksum_cache.save(stored.path, SHA)  # the database holds no such names
+    checksum_cache.save(stored.path, SHA)
 
 
 def test_places_that_cannot_be_looked_at_are_left_out(
@@ -447,7 +448,7 @@ def test_folders_that_are_links_are_not_entered(home: Path) -> None:
     (home / "models" / "again").symlink_to(home / "models")
     (home / ".lmstudio").mkdir()
     (home / ".lmstudio" / "models").symlink_to(home / "models")
-    assert len(local_files.list_models()) == 2, "a program's own folder may be a link"
+    assert len(inventory.list_models()) == 2, "a program's own folder may be a link"
     assert other_apps.lmstudio_folders() == [home / ".lmstudio" / "models"]
 
 
@@ -455,12 +456,12 @@ def test_a_folder_without_an_end_is_left(home: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("localspec.models.local_files.local_model._MAX_ENTRIES", 50)
     for n in range(200):
         put(home / "models" / f"{n % 5}" / f"{n:03}.gguf")
-    assert 0 < len(local_files.list_models()) < 50
+    assert 0 < len(inventory.list_models()) < 50
 
 
 def test_the_listing_is_quick(home: Path) -> None:
     for n in range(300):
         put(home / "models" / "u" / f"r{n}" / "m.gguf")
     started = time.process_time()
-    assert len(local_files.list_models()) == 300
+    assert len(inventory.list_models()) == 300
     assert time.process_time() - started < 2

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.models import local_files, resolver
+from localspec.models import model_lookup
+from localspec.models.local_files import inventory, packages
 from tests.cli.command import ROOT
 from tests.engine.test_demo_equality import TWO_THREADS, parted_answers
 
@@ -24,7 +25,7 @@ def starter(smollm: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(packages)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{packages}")
     monkeypatch.setenv("LOCALSPEC_STARTER", "1")
-    return resolver.resolve("smollm2-135m").target.require_path()
+    return model_lookup.resolve("smollm2-135m").target.require_path()
 
 
 def run(*words: str) -> str:
@@ -39,11 +40,11 @@ def run(*words: str) -> str:
 
 
 def test_its_file_is_the_one_of_the_catalogue(starter: Path) -> None:
-    local_files.verify_packaged(starter)
-    (model,) = local_files.list_packaged()
+    packages.verify(starter)
+    (model,) = inventory.list_packaged()
     assert model.path == starter
     assert model.verified
-    assert resolver.default_pair_id() == "smollm2-135m+eagle3"
+    assert model_lookup.default_pair_id() == "smollm2-135m+eagle3"
 
 
 def test_a_run_without_a_model_answers_and_ends(starter: Path) -> None:
@@ -58,4 +59,4 @@ def test_a_run_without_a_model_answers_and_ends(starter: Path) -> None:
 def test_no_drafter_changes_a_long_answer(starter: Path) -> None:
     """With the default settings, which choose the KV cache; an f16 cache parts most of these."""
     drafters = ("eagle3", "lookup", "auto")
-    assert parted_answers(TWO_THREADS, 4, resolver.default_pair_id(), drafters) == []
+    assert parted_answers(TWO_THREADS, 4, model_lookup.default_pair_id(), drafters) == []

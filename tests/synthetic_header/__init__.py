@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from localspec.models.catalog.shape import CatalogShape
+from localspec.models.catalog_shape import CatalogShape
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import Value
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo

@@ -19,7 +19,7 @@ from localspec.fit import device_speed
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.machine.device import Device
-from localspec.models import local_files
+from localspec.models.local_files import inventory
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
@@ -145,7 +145,7 @@ async def test_the_starter_is_the_first_row_and_what_enter_opens(
     folder: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packagefile.install(folder / "packages", zoo["chatty"], monkeypatch)
-    screens = app(lambda: MachineSurvey("8 cores", local_models=local_files.list_models()))
+    screens = app(lambda: MachineSurvey("8 cores", local_models=inventory.list_models()))
     async with screens.run_test(size=(80, 24)) as pilot:
         await settled(pilot)
         assert "enter SmolLM2 135M a real chat, here already" in painted(pilot.app.screen)

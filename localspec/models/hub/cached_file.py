@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from localspec import data_files
 from localspec.errors import ChecksumError, StorageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.hub.cancellation import POLL_INTERVAL, CancelToken
-from localspec.models.local_files import hub_cache
+from localspec.models.local_files import checksum_cache, hub_cache
 from localspec.models.reference import RepoFile
 
 _MAX_FAT32_BYTES = (1 << 32) - 1
@@ -120,7 +119,12 @@ class CachedFile:
             self.job.file.path, max(0, self.job.file.size - present), free, self.cache
         )
         if self.job.file.size > _MAX_FAT32_BYTES:
-            self._check_max_file_size(present)
+            # FAT32 refuses the length at once; other file systems set it without writing.
+            with self.partial_path.open("ab") as file:
+                try:
+                    file.truncate(self.job.file.size)
+                finally:
+                    file.truncate(present)
 
     def publish(self) -> None:
         """Give the complete, verified file its final name; an interruption can be resumed."""
@@ -143,9 +147,8 @@ class CachedFile:
         for candidate in (self.repo_folder / "snapshots").glob(f"*/{self.job.file.path}"):
             if candidate.is_symlink() or candidate.stat().st_size != self.job.file.size:
                 continue
-            with candidate.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != self.job.file.digest:
-                    continue
+            if not checksum_cache.verify(candidate, self.job.file.digest, lambda _: None):
+                continue
             self.partial_path.unlink(missing_ok=True)
             try:
                 self.partial_path.hardlink_to(candidate)
@@ -155,18 +158,13 @@ class CachedFile:
             return True
         return False
 
-    def _check_max_file_size(self, present: int) -> None:
-        """FAT32 refuses the length at once; other file systems set it without writing."""
-        with self.partial_path.open("ab") as file:
-            try:
-                file.truncate(self.job.file.size)
-            finally:
-                file.truncate(present)
-
     def _create_pointer(self) -> None:
         """Link the final name to the blob, or move the blob there on systems without links."""
-        if not self.blob_path.exists() or _is_same_file(self.pointer_path, self.blob_path):
+        if not self.blob_path.exists():
             return
+        with suppress(OSError):
+            if self.pointer_path.samefile(self.blob_path):
+                return
         temporary = self.pointer_path.with_name(f"{self.job.file.digest[:16]}.{os.getpid()}.tmp")
         with suppress(FileNotFoundError):
             temporary.unlink()
@@ -188,31 +186,18 @@ def explain_disk_errors(cache: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is None:
             raise
-        raise _disk_error(error, cache) from error
-
-
-def _disk_error(error: OSError, cache: Path) -> StorageError:
-    path = error.filename or cache
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        subject = "Your quota on the disk" if error.errno == errno.EDQUOT else "The disk"
-        return StorageError(
-            f"{subject} of {cache} is full.", "Free some space and try again: the download resumes."
-        )
-    if error.errno == errno.EFBIG:
-        return StorageError(
-            f"The disk of {cache} cannot hold a file of that size.",
-            "FAT32 allows 4 GB per file: set HF_HUB_CACHE to a folder on another disk.",
-        )
-    if error.errno == errno.ELOOP:
-        return StorageError(f"{path} is a link.", "Remove it: downloads do not write to links.")
-    return StorageError(
-        f"{path} cannot be read or written: {error.strerror}.",
-        "Check the disk and its permissions.",
-    )
-
-
-def _is_same_file(a: Path, b: Path) -> bool:
-    try:
-        return a.samefile(b)
-    except OSError:
-        return False
+        path = error.filename or cache
+        is_full = "Free some space and try again: the download resumes."
+        errors = {
+            errno.ENOSPC: (f"The disk of {cache} is full.", is_full),
+            errno.EDQUOT: (f"Your quota on the disk of {cache} is full.", is_full),
+            errno.EFBIG: (
+                f"The disk of {cache} cannot hold a file of that size.",
+                "FAT32 allows 4 GB per file: set HF_HUB_CACHE to a folder on another disk.",
+            ),
+            errno.ELOOP: (f"{path} is a link.", "Remove it: downloads do not write to links."),
+        }
+        other = f"{path} cannot be read or written: {error.strerror}."
+        raise StorageError(
+            *errors.get(error.errno, (other, "Check the disk and its permissions."))
+        ) from error

@@ -83,9 +83,14 @@ def run_cancellable(call: Callable[[], _T], cancel: CancelToken, timeout: float)
     `call` does: DNS and connecting cannot be interrupted.
     """
     future: Future[_T] = Future()
-    threading.Thread(
-        target=_complete_future, args=(future, call), name="cancellable", daemon=True
-    ).start()
+
+    def complete() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # raised in the waiting thread
+            future.set_exception(error)
+
+    threading.Thread(target=complete, name="cancellable", daemon=True).start()
     end = monotonic() + timeout
     while not future.done():
         cancel.raise_if_cancelled()
@@ -104,10 +109,3 @@ def retry(call: Callable[[], _T], cancel: CancelToken, policy: RetryPolicy) -> _
         except RetryableError as error:
             cancel.sleep(policy.delay_before_retry(attempt, error))
             attempt += 1
-
-
-def _complete_future(future: Future[_T], call: Callable[[], _T]) -> None:
-    try:
-        future.set_result(call())
-    except BaseException as error:  # raised in the waiting thread
-        future.set_exception(error)

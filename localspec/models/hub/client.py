@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from logging import NullHandler
@@ -23,7 +23,7 @@ from localspec.models.hub.cancellation import (
     retry,
     run_cancellable,
 )
-from localspec.models.hub.response_stream import RangeRequest, ResponseStream
+from localspec.models.hub.response_stream import ResponseStream, StreamAddress
 from localspec.models.reference import RepoFile
 from localspec.sanitize import sanitize
 
@@ -87,24 +87,12 @@ class HubClient:
     ) -> RepoInfo:
         """The repository's files and metadata.  One request."""
         safe_names.check_repo(repo)
+        path = repo
         if revision is not None:
             safe_names.check_revision(revision)
-        timeout = self.retry_policy.stall_timeout
-
-        def fetch() -> Any:
-            from huggingface_hub import HfApi  # noqa: PLC0415  takes 200 ms to import
-
-            api = HfApi(endpoint=self.endpoint, token=self._token, headers=self._headers())
-            return api.model_info(repo, revision=revision, files_metadata=True, timeout=timeout)
-
-        info = self._call_library(fetch, repo, cancel)
-        card = info.card_data or {}
-        return RepoInfo(
-            repo=repo,
-            revision=_check_commit(info.sha, self.endpoint),
-            files=tuple(_safe_files(info.siblings or ())),
-            licence=_read_text(card.get("license_name") or card.get("license")),
-            gated=bool(info.gated),
+            path = f"{repo}/revision/{quote(revision, safe='')}"
+        return self._request(
+            path, {"blobs": "true"}, lambda info: _parse_repo(repo, info), repo, cancel
         )
 
     def read_header(
@@ -125,22 +113,12 @@ class HubClient:
         limit = max(1, min(limit, _MAX_SEARCH_RESULTS))
         query = {"search": text[:200], "filter": "gguf", "sort": "downloads", "limit": str(limit)}
 
-        def fetch() -> list[Any]:
-            from huggingface_hub.utils import get_session, hf_raise_for_status  # noqa: PLC0415
+        def parse(entries: Any) -> tuple[HubSearchResult, ...]:
+            if not isinstance(entries, list):
+                raise TypeError("not a list")
+            return tuple(filter(None, map(_parse_search_result, entries)))[:limit]
 
-            response = get_session().get(  # the library's own search has no timeout
-                f"{self.endpoint}/api/models",
-                params=query,
-                headers=self._headers(),
-                timeout=self.retry_policy.stall_timeout,
-            )
-            hf_raise_for_status(response)
-            if not isinstance(entries := response.json(), list):
-                raise ValueError("not a list")
-            return entries
-
-        entries = self._call_library(fetch, text, cancel)
-        return tuple(filter(None, map(_parse_search_result, entries)))[:limit]
+        return self._request("", query, parse, text, cancel)
 
     @contextmanager
     def open_stream(
@@ -153,8 +131,8 @@ class HubClient:
         self.require_online()
         repo, revision, path = location
         url = f"{self.endpoint}/{repo}/resolve/{quote(revision, safe='')}/{quote(path)}"
-        request = RangeRequest(self.endpoint, repo, url, self._headers(), start, end)
-        stream = ResponseStream(request, cancel, self.retry_policy)
+        address = StreamAddress(self.endpoint, repo, url, self._headers())
+        stream = ResponseStream(address, start, end, cancel, self.retry_policy)
         try:
             stream.open()
             yield stream
@@ -171,20 +149,37 @@ class HubClient:
             hint = source if setting.current else hub_errors.OFFLINE_HINT
             raise OfflineError("Offline mode is on.", hint)
 
-    def _call_library(self, call: Callable[[], _T], repo: str, cancel: CancelToken | None) -> _T:
+    def _request(
+        self,
+        path: str,
+        query: dict[str, str],
+        parse: Callable[[Any], _T],
+        repo: str,
+        cancel: CancelToken | None,
+    ) -> _T:
+        """What `parse` makes of the JSON below /api/models; its errors mean that it is no hub's."""
         self.require_online()
 
-        def call_translated() -> _T:
+        def fetch() -> _T:
             _configure_library()
+            from huggingface_hub.utils import get_session, hf_raise_for_status  # noqa: PLC0415  200 ms
+
             try:
-                return call()
+                response = get_session().get(
+                    f"{self.endpoint}/api/models/{path}".rstrip("/"),
+                    params=query,
+                    headers=self._headers(),
+                    timeout=self.retry_policy.stall_timeout,
+                )
+                hf_raise_for_status(response)
+                return parse(response.json())
             except Exception as error:
                 raise hub_errors.translate_error(error, self.endpoint, repo) from error
 
         cancel = cancel or CancelToken()
         policy = self.retry_policy
         timeout = policy.connect_timeout + 2 * policy.stall_timeout
-        return retry(lambda: run_cancellable(call_translated, cancel, timeout), cancel, policy)
+        return retry(lambda: run_cancellable(fetch, cancel, timeout), cancel, policy)
 
     def _headers(self) -> dict[str, str]:
         from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415
@@ -229,17 +224,24 @@ def _configure_library() -> None:
     logger.propagate = False
 
 
-def _check_commit(commit: object, endpoint: str) -> str:
-    if not isinstance(commit, str) or not safe_names.COMMIT_HASH.fullmatch(commit):
-        raise hub_errors.not_a_hub_error(endpoint)
-    return commit
-
-
-def _safe_files(siblings: Iterable[Any]) -> Iterable[RepoFile]:
-    for file in siblings:
-        digest = (file.lfs.sha256 if file.lfs else file.blob_id) or ""
-        if file.size is not None and safe_names.is_safe_path(file.rfilename):
-            yield RepoFile(file.rfilename, file.size, digest if _DIGEST.fullmatch(digest) else "")
+def _parse_repo(repo: str, info: Any) -> RepoInfo:
+    """Raises KeyError, TypeError or ValueError for an answer of another form."""
+    if not safe_names.COMMIT_HASH.fullmatch(info["sha"]):
+        raise ValueError("no commit")
+    files = []
+    for file in info.get("siblings") or ():
+        path, size = file["rfilename"], file.get("size")
+        digest = (file.get("lfs") or {}).get("sha256") or file.get("blobId") or ""
+        if isinstance(size, int) and safe_names.is_safe_path(path):
+            files.append(RepoFile(path, size, digest if _DIGEST.fullmatch(digest) else ""))
+    card = info.get("cardData") or {}
+    return RepoInfo(
+        repo=repo,
+        revision=info["sha"],
+        files=tuple(files),
+        licence=_read_text(card.get("license_name") or card.get("license")),
+        gated=bool(info.get("gated")),
+    )
 
 
 def _parse_search_result(entry: Any) -> HubSearchResult | None:

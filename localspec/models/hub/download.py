@@ -1,32 +1,38 @@
-"""Downloads of hub files, resumable and verified, and a queue of them.
-
-A file gets its final name only after its checksum was verified.
-"""
+"""Downloads a hub file: resumable, and verified before it gets its final name."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from time import monotonic
 
-from localspec.errors import DownloadError, LocalspecError
+from localspec.errors import (
+    ChecksumError,
+    DownloadError,
+    LocalspecError,
+    ModelFileError,
+    OfflineError,
+    StorageError,
+)
 from localspec.lazy_dataclass import dataclass
 from localspec.models import safe_names
 from localspec.models.hub.cached_file import CachedFile, DownloadJob, explain_disk_errors
-from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
+from localspec.models.hub.cancellation import CancelToken, RetryableError
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.resumable_transfer import RateLimiter, ResumableTransfer
+from localspec.models.hub.hub_errors import LOGIN_HINT
 from localspec.models.local_files import checksum_cache, hub_cache
 
 _RATE_WINDOW_SECONDS = 5.0
 """Window of the transfer rate."""
 _MIN_REPORT_INTERVAL = 0.1
 """Seconds between two reports of the same phase."""
+_BLOCK_BYTES = 1 << 20
 
 
 class DownloadPhase(StrEnum):
@@ -54,13 +60,10 @@ class DownloadState:
     """The file, once it is done."""
 
 
-OnProgress = Callable[[DownloadState], None]
-
-
 def download_file(
     hub: HubClient,
     job: DownloadJob,
-    on_progress: OnProgress = lambda _: None,
+    on_progress: Callable[[DownloadState], None] = lambda _: None,
     *,
     cancel: CancelToken | None = None,
     cache_dir: Path | None = None,
@@ -71,10 +74,8 @@ def download_file(
     Raises OperationCancelledError.  The received part is kept, and the next call resumes it.
     """
     _check_names(job)
-    cache = cache_dir or hub_cache.cache_root()
-    cancel = cancel or CancelToken()
-    reporter = _ProgressReporter(job, on_progress)
-    file = CachedFile(cache, job)
+    cache, cancel = cache_dir or hub_cache.cache_root(), cancel or CancelToken()
+    reporter, file = _ProgressReporter(job, on_progress), CachedFile(cache, job)
 
     def on_bytes_read(done: int) -> None:
         cancel.raise_if_cancelled()
@@ -82,19 +83,22 @@ def download_file(
 
     with explain_disk_errors(cache), file.lock(cancel, lambda: reporter.report("waiting", 0)):
         file.create_folders()
-        exists = file.adopt_existing()
-        if not exists or not _is_correct(file, on_bytes_read):
+        exists, sha256 = file.adopt_existing(), job.file.sha256
+        # Other programs may verify less; git's checksums are not checked again.
+        if not exists or (
+            sha256 and not checksum_cache.verify(file.pointer_path, sha256, on_bytes_read)
+        ):
             hub.require_online()
             if exists:
                 file.delete()
             file.check_disk_space()
-            limiter = rate_limiter or RateLimiter()
-            ResumableTransfer(hub, file, reporter.report, cancel, limiter).run()
+            _Transfer(hub, file, reporter.report, cancel, rate_limiter or RateLimiter()).run()
             file.publish()
-            if job.file.sha256:
-                checksum_cache.save(file.pointer_path, job.file.sha256)
+            if sha256:
+                checksum_cache.save(file.pointer_path, sha256)
         file.write_ref()
-    return reporter.report_done(file.pointer_path)
+    on_progress(DownloadState(job, DownloadPhase.DONE, job.file.size, path=file.pointer_path))
+    return file.pointer_path
 
 
 def _check_names(job: DownloadJob) -> None:
@@ -110,16 +114,10 @@ def _check_names(job: DownloadJob) -> None:
         )
 
 
-def _is_correct(file: CachedFile, on_bytes_read: Callable[[int], None]) -> bool:
-    """Whether the contents are right: other programs may verify less.  git's are not hashed."""
-    sha256 = file.job.file.sha256
-    return sha256 is None or checksum_cache.verify(file.pointer_path, sha256, on_bytes_read)
-
-
 class _ProgressReporter:
     """Reports the state of one job, at most ten times per second in the same phase."""
 
-    def __init__(self, job: DownloadJob, on_progress: OnProgress) -> None:
+    def __init__(self, job: DownloadJob, on_progress: Callable[[DownloadState], None]) -> None:
         self._state = DownloadState(job)
         self._on_progress = on_progress
         self._last_report = -_MIN_REPORT_INTERVAL
@@ -127,189 +125,171 @@ class _ProgressReporter:
 
     def report(self, phase: str, done: int) -> None:
         now = monotonic()
-        if phase == DownloadPhase.LOADING:
-            self._add_sample(now, done)
+        rate = self._measure_rate(now, done) if phase == DownloadPhase.LOADING else None
         if phase == self._state.phase and now - self._last_report < _MIN_REPORT_INTERVAL:
             return
         self._last_report = now
-        rate = self._rate() if phase == DownloadPhase.LOADING else None
         job = self._state.job
         eta = (job.file.size - done) / rate if rate else None
         self._state = DownloadState(job, DownloadPhase(phase), done, rate, eta)
         self._on_progress(self._state)
 
-    def report_done(self, path: Path) -> Path:
-        job = self._state.job
-        self._on_progress(DownloadState(job, DownloadPhase.DONE, job.file.size, path=path))
-        return path
-
-    def _add_sample(self, now: float, done: int) -> None:
+    def _measure_rate(self, now: float, done: int) -> float | None:
         if self._samples and done < self._samples[-1][1]:  # the transfer started over
             self._samples.clear()
         self._samples.append((now, done))
         while now - self._samples[0][0] > _RATE_WINDOW_SECONDS:
             self._samples.popleft()
-
-    def _rate(self) -> float | None:
-        (start, first), (end, last) = self._samples[0], self._samples[-1]
-        return (last - first) / (end - start) if end > start else None
+        start, first = self._samples[0]
+        return (done - first) / (now - start) if now > start else None
 
 
-_FINAL_PHASES = {
-    DownloadPhase.DONE,
-    DownloadPhase.FAILED,
-    DownloadPhase.CANCELLED,
-    DownloadPhase.PAUSED,
-}
+class RateLimiter:
+    """Limits the bytes per second of all transfers that share it; None is no limit."""
+
+    def __init__(self, limit: float | None = None) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._next_free = 0.0
+
+    def acquire(self, n_bytes: int, cancel: CancelToken) -> None:
+        """Wait until `n_bytes` may pass.  Raises OperationCancelledError."""
+        limit = self.limit
+        if not limit:
+            return
+        with self._lock:
+            now = monotonic()
+            start = max(now, self._next_free)
+            self._next_free = start + n_bytes / limit
+        if start > now:
+            cancel.sleep(start - now)
 
 
-@dataclass(slots=True)
-class _QueuedDownload:
-    state: DownloadState
-    cancel: CancelToken
-    """Of the current run; reports of earlier, cancelled runs are ignored."""
-    started_cancel: CancelToken | None = None
-    """Of the run that a worker thread has started."""
-
-
-def _is_removed(state: DownloadState) -> bool:
-    return state.path is not None and not os.path.exists(state.path)
-
-
-class DownloadQueue:
-    """Runs jobs in order, a few in parallel, on worker threads.  All methods are thread-safe."""
+class _Transfer:
+    """Completes the partial file of a `CachedFile`, hashing it, and verifies its checksum."""
 
     def __init__(
         self,
         hub: HubClient,
-        cache_dir: Path | None = None,
-        max_parallel: int = 2,
-        limit_bytes_s: float | None = None,
+        cached_file: CachedFile,
+        report: Callable[[str, int], None],
+        cancel: CancelToken,
+        rate_limiter: RateLimiter,
     ) -> None:
-        self._hub = hub
-        self._cache_dir = cache_dir
-        self._rate_limiter = RateLimiter(limit_bytes_s)
-        self._max_parallel = max_parallel
-        self._entries: dict[DownloadJob, _QueuedDownload] = {}
-        self._changed = threading.Condition()
-        self._closed = False
-        self._running = 0
+        """`report` receives the phase and the bytes done."""
+        self._hub, self._report = hub, report
+        self._job, self._file = cached_file.job, cached_file.job.file
+        self._partial_path = cached_file.partial_path
+        self._cancel, self._rate_limiter = cancel, rate_limiter
+        self._n_bytes = 0
+        self._hasher = self._new_hasher()
 
-    def add(self, job: DownloadJob) -> None:
-        """Append a job; if it is already queued, `retry` it.
-
-        One that is done starts again if its file has been removed since.
-        """
-        with self._changed:
-            entry = self._entries.get(job)
-            if entry is None or _is_removed(entry.state):
-                self._entries[job] = _QueuedDownload(DownloadState(job), CancelToken())
-                self._start_worker()
-                return
-        self.retry(job)
-
-    def pause(self, job: DownloadJob) -> None:
-        self._stop(job, DownloadPhase.PAUSED)
-
-    def cancel(self, job: DownloadJob) -> None:
-        """The received part stays in the cache as a leftover."""
-        self._stop(job, DownloadPhase.CANCELLED)
-
-    def retry(self, job: DownloadJob) -> None:
-        """Restart a job that failed, was cancelled or is paused."""
-        with self._changed:
-            entry = self._entries.get(job)
-            if entry is not None and entry.state.phase in _FINAL_PHASES - {DownloadPhase.DONE}:
-                entry.cancel = CancelToken()
-                entry.state = replace(entry.state, phase=DownloadPhase.WAITING, error=None)
-                self._start_worker()
-
-    def set_rate_limit(self, bytes_s: float | None) -> None:
-        """Limit all downloads together; None removes the limit."""
-        self._rate_limiter.limit = bytes_s
-
-    def states(self) -> tuple[DownloadState, ...]:
-        with self._changed:
-            return tuple(entry.state for entry in self._entries.values())
-
-    def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds`; returns whether no job is waiting or running."""
-        with self._changed:
-            return self._changed.wait_for(self._idle, seconds)
-
-    def close(self) -> None:
-        """Stop all jobs; received parts are kept."""
-        with self._changed:
-            self._closed = True
-            for entry in self._entries.values():
-                entry.cancel.cancel()
-            self._changed.notify_all()
-
-    def _idle(self) -> bool:
-        return all(entry.state.phase in _FINAL_PHASES for entry in self._entries.values())
-
-    def _stop(self, job: DownloadJob, phase: DownloadPhase) -> None:
-        with self._changed:
-            entry = self._entries.get(job)
-            if entry is None or entry.state.phase in (DownloadPhase.DONE, DownloadPhase.FAILED):
-                return
-            entry.cancel.cancel()
-            entry.state = replace(entry.state, phase=phase, rate=None, eta=None)
-            self._changed.notify_all()
-
-    def _start_worker(self) -> None:
-        """Requires the lock."""
-        if self._running < self._max_parallel and not self._closed:
-            self._running += 1
-            threading.Thread(target=self._work, name="download", daemon=True).start()
-
-    def _work(self) -> None:
-        """Worker thread: run jobs until none is waiting."""
-        while True:
-            with self._changed:
-                entry = self._next_waiting()
-                if entry is None:
-                    self._running -= 1
-                    return
-                job, cancel = entry.state.job, entry.cancel
-                entry.started_cancel = cancel
-                entry.state = replace(entry.state, phase=DownloadPhase.CHECKING)
-            self._run(entry, job, cancel)
-
-    def _next_waiting(self) -> _QueuedDownload | None:
-        if self._closed:
-            return None
-        for entry in self._entries.values():
-            not_started = entry.started_cancel is not entry.cancel
-            if not_started and entry.state.phase is DownloadPhase.WAITING:
-                return entry
-        return None
-
-    def _run(self, entry: _QueuedDownload, job: DownloadJob, cancel: CancelToken) -> None:
-        def report(state: DownloadState) -> None:
-            with self._changed:
-                if entry.cancel is cancel and not cancel.is_cancelled():
-                    entry.state = state
-                    self._changed.notify_all()
-
-        def report_failure(error: LocalspecError) -> None:
-            failed = DownloadPhase.FAILED
-            report(replace(entry.state, phase=failed, rate=None, eta=None, error=error))
-
+    def run(self) -> None:
+        """Raises ChecksumError after two downloads with a wrong checksum; nothing is kept then."""
+        handle = _open_partial_file(self._partial_path)
         try:
-            download_file(
-                self._hub,
-                job,
-                report,
-                cancel=cancel,
-                cache_dir=self._cache_dir,
-                rate_limiter=self._rate_limiter,
+            if os.fstat(handle).st_size > self._file.size:
+                os.ftruncate(handle, 0)
+            while block := os.read(handle, _BLOCK_BYTES):
+                self._cancel.raise_if_cancelled()
+                self._hasher.update(block)
+                self._n_bytes += len(block)
+                self._report("checking", self._n_bytes)
+            for _ in range(2):
+                self._download_rest(handle)
+                self._report("verifying", self._n_bytes)
+                if (actual := self._hasher.hexdigest()) == self._file.digest:
+                    os.fsync(handle)
+                    return
+                os.ftruncate(handle, 0)
+                os.lseek(handle, 0, os.SEEK_SET)
+                self._n_bytes, self._hasher = 0, self._new_hasher()
+            raise ChecksumError(
+                f"{self._file.path} was damaged in two downloads: sha256 {actual[:12]}…, "
+                f"not {self._file.digest[:12]}….",
+                "Try again later, or on another network.",
             )
-        except OperationCancelledError:
-            pass
-        except LocalspecError as error:
-            report_failure(error)
-        except Exception as error:  # a bug ends this download, not the queue
-            report_failure(
-                LocalspecError(f"The download failed: {error!r}.", "Please report this.")
-            )
+        finally:
+            is_empty = os.fstat(handle).st_size == 0
+            os.close(handle)
+            if is_empty:
+                self._partial_path.unlink(missing_ok=True)
+
+    def _new_hasher(self) -> hashlib._Hash:
+        """For sha256, or git's sha1 of a blob, by the digest's length."""
+        if len(self._file.digest) == 64:
+            return hashlib.sha256()
+        return hashlib.sha1(b"blob %d\0" % self._file.size, usedforsecurity=False)
+
+    def _download_rest(self, handle: int) -> None:
+        """Repeats requests up to the end of the file; progress resets the number of attempts.
+
+        A hub that cannot be reached is retried only after it has sent something.
+        """
+        attempt, first = 1, self._n_bytes
+        while (before := self._n_bytes) < self._file.size:
+            try:
+                self._request_rest(handle)
+            except (RetryableError, OfflineError) as error:
+                if isinstance(error, OfflineError) and self._n_bytes == first:
+                    raise
+                attempt = 1 if self._n_bytes > before else attempt
+                done = f"{self._n_bytes / 1e9:.2f} of {self._file.size / 1e9:.2f} GB"
+                message = f"{self._file.path} stopped at {done}. {error.message}"
+                stopped = RetryableError(message)
+                if isinstance(error, RetryableError):
+                    stopped = RetryableError(message, error.hint, error.retry_after)
+                self._cancel.sleep(self._hub.retry_policy.delay_before_retry(attempt, stopped))
+                attempt += 1
+
+    def _request_rest(self, handle: int) -> None:
+        """One request.  Raises RetryableError if it does not reach the end of the file."""
+        job, file = self._job, self._file
+        location = job.repo, job.commit, file.path
+        self._report("loading", self._n_bytes)
+        with self._hub.open_stream(location, self._n_bytes, None, self._cancel) as stream:
+            if stream.file_size not in (None, file.size):
+                raise RetryableError(
+                    f"The hub announced {file.size} bytes but sends {stream.file_size}."
+                )
+            if stream.start > self._n_bytes:
+                raise RetryableError("The server skips bytes.")
+            skip = self._n_bytes - stream.start  # not 0 if the server ignores Range
+            for chunk in stream:
+                new = chunk[skip:]
+                skip = max(0, skip - len(chunk))
+                self._rate_limiter.acquire(len(chunk), self._cancel)
+                if new:
+                    self._write_chunk(handle, new)
+        if self._n_bytes < file.size:
+            raise RetryableError("The connection ended early.")
+
+    def _write_chunk(self, handle: int, chunk: bytes) -> None:
+        if self._n_bytes == 0 and not chunk.startswith(b"GGUF"[: len(chunk)]):
+            name = self._file.path
+            if chunk.lstrip()[:1] == b"<":
+                raise DownloadError(f"The server sent a web page instead of {name}.", LOGIN_HINT)
+            raise ModelFileError(f"{name} is not a GGUF file.", "Choose another file.")
+        chunk = chunk[: self._file.size - self._n_bytes]
+        unwritten = memoryview(chunk)
+        while unwritten:
+            unwritten = unwritten[os.write(handle, unwritten) :]
+        self._hasher.update(chunk)
+        self._n_bytes += len(chunk)
+        self._report("loading", self._n_bytes)
+
+
+def _open_partial_file(path: Path) -> int:
+    """Raises StorageError for a device or another user's file, OSError for a link."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(
+        path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0), 0o644
+    )
+    status = os.fstat(handle)
+    is_foreign = hasattr(os, "geteuid") and status.st_uid != os.geteuid()
+    if is_foreign or not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        raise StorageError(
+            f"{path} belongs to another user or is not a regular file.", "Remove it."
+        )
+    return handle

@@ -16,7 +16,7 @@ from localspec.errors import (
 from localspec.models.hub.cancellation import RetryableError
 
 OFFLINE_HINT = "Go online and try again. Downloaded models work offline."
-_RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
+LOGIN_HINT = "The network may require a login: open any web page in a browser to see."
 
 
 def translate_error(error: Exception, endpoint: str, repo: str) -> LocalspecError:
@@ -28,59 +28,8 @@ def translate_error(error: Exception, endpoint: str, repo: str) -> LocalspecErro
     if isinstance(error, OfflineModeIsEnabled):
         return OfflineError("Offline mode is on.", OFFLINE_HINT)
     if isinstance(error, HfHubHTTPError):
-        response = error.response
-        code = response.headers.get("X-Error-Code", "")
-        return error_for_status(response.status_code, response.headers, (endpoint, repo, code))
+        return error_for_status(error.response.status_code, error.response.headers, endpoint, repo)
     return _network_error(error, endpoint)
-
-
-def error_for_status(
-    status_code: int, headers: Mapping[str, str], context: tuple[str, str, str]
-) -> LocalspecError:
-    """The error for an HTTP status; `context` is endpoint, repository and the hub's error code."""
-    endpoint, repo, code = context
-    if (error := _error_for_code(code, endpoint, repo)) is not None:
-        return error
-    if status_code == 404 or code == "RepoNotFound":
-        return NotFoundError(
-            f"The hub has no {repo}, or it is private.",
-            "Check the name; for a private one, log in with `hf auth login` or set HF_TOKEN.",
-        )
-    if status_code in (401, 403):
-        return AccessDeniedError(
-            f"The hub denies access to {repo} ({status_code}).",
-            "Log in again with `hf auth login`, or check HF_TOKEN.",
-        )
-    if status_code in _RETRYABLE_STATUSES or status_code >= 500:
-        return RetryableError(
-            f"The hub returned status {status_code}.", retry_after=_retry_after(headers)
-        )
-    return DownloadError(f"The hub returned status {status_code}.", f"See {endpoint}/{repo}.")
-
-
-def _error_for_code(code: str, endpoint: str, repo: str) -> LocalspecError | None:
-    if code == "GatedRepo":
-        return AccessDeniedError(
-            f"{repo} is gated: its owner requires you to accept terms first.",
-            f"Open {endpoint}/{repo}, accept them, then log in with `hf auth login` or set "
-            "HF_TOKEN.",
-        )
-    if code == "RevisionNotFound":
-        return NotFoundError(
-            f"{repo} has no such revision.",
-            f"See {endpoint}/{repo}/tree/main, or omit the revision.",
-        )
-    if code == "EntryNotFound":
-        return NotFoundError(f"{repo} has no such file.", f"See {endpoint}/{repo}/tree/main.")
-    return None
-
-
-def not_a_hub_error(endpoint: str) -> DownloadError:
-    """For example a captive portal, which answers all requests with its login page."""
-    return DownloadError(
-        f"The server at {endpoint} is not a model hub.",
-        "The network may require a login: open any web page in a browser to see.",
-    )
 
 
 def _network_error(error: Exception, endpoint: str) -> LocalspecError:
@@ -90,13 +39,53 @@ def _network_error(error: Exception, endpoint: str) -> LocalspecError:
         return _certificate_error(str(error), endpoint)
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)):
         return OfflineError(f"{endpoint} cannot be reached.", OFFLINE_HINT)
-    if isinstance(error, httpx.TimeoutException):
-        return RetryableError("The hub does not respond.")
     if isinstance(error, httpx.TransportError):
-        return RetryableError("The connection was lost.")
-    if isinstance(error, (ValueError, KeyError, TypeError)):  # invalid JSON
+        is_stalled = isinstance(error, httpx.TimeoutException)
+        reason = "The hub does not respond." if is_stalled else "The connection was lost."
+        return RetryableError(reason)
+    if isinstance(error, (ValueError, KeyError, TypeError, AttributeError)):  # invalid JSON
         return not_a_hub_error(endpoint)
     return DownloadError(f"The request to the hub failed: {type(error).__name__}.", OFFLINE_HINT)
+
+
+def error_for_status(
+    status: int, headers: Mapping[str, str], endpoint: str, repo: str
+) -> LocalspecError:
+    """The error for an HTTP status, and the hub's error code among the headers."""
+    code = headers.get("X-Error-Code", "")
+    page = f"{endpoint}/{repo}"
+    if code == "GatedRepo":
+        return AccessDeniedError(
+            f"{repo} is gated: its owner requires you to accept terms first.",
+            f"Open {page}, accept them, then log in with `hf auth login` or set HF_TOKEN.",
+        )
+    not_found = {
+        "RevisionNotFound": (
+            f"{repo} has no such revision.",
+            f"See {page}/tree/main, or omit the revision.",
+        ),
+        "EntryNotFound": (f"{repo} has no such file.", f"See {page}/tree/main."),
+        "RepoNotFound": (
+            f"The hub has no {repo}, or it is private.",
+            "Check the name; for a private one, log in with `hf auth login` or set HF_TOKEN.",
+        ),
+    }
+    if status == 404 or code in not_found:
+        return NotFoundError(*not_found.get(code, not_found["RepoNotFound"]))
+    if status in (401, 403):
+        return AccessDeniedError(
+            f"The hub denies access to {repo} ({status}).",
+            "Log in again with `hf auth login`, or check HF_TOKEN.",
+        )
+    message = f"The hub returned status {status}."
+    if status in (408, 425, 429) or status >= 500:
+        return RetryableError(message, retry_after=_retry_after(headers))
+    return DownloadError(message, f"See {page}.")
+
+
+def not_a_hub_error(endpoint: str) -> DownloadError:
+    """For example a captive portal, which answers all requests with its login page."""
+    return DownloadError(f"The server at {endpoint} is not a model hub.", LOGIN_HINT)
 
 
 def _certificate_error(message: str, endpoint: str) -> DownloadError:

@@ -9,9 +9,8 @@ from contextlib import suppress
 from queue import Empty, Full, Queue
 from socket import SHUT_RDWR
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
-from localspec.lazy_dataclass import dataclass
 from localspec.models.hub import hub_errors
 from localspec.models.hub.cancellation import (
     POLL_INTERVAL,
@@ -25,15 +24,11 @@ _MAX_QUEUED_CHUNKS = 64
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
-@dataclass(frozen=True, slots=True)
-class RangeRequest:
+class StreamAddress(NamedTuple):
     endpoint: str
     repo: str
     url: str
     headers: dict[str, str]
-    start: int = 0
-    end: int | None = None
-    """Exclusive; None is the end of the file."""
 
 
 class ResponseStream:
@@ -45,11 +40,16 @@ class ResponseStream:
     """According to the response."""
 
     def __init__(
-        self, request: RangeRequest, cancel: CancelToken, retry_policy: RetryPolicy
+        self,
+        address: StreamAddress,
+        start: int,
+        end: int | None,
+        cancel: CancelToken,
+        retry_policy: RetryPolicy,
     ) -> None:
-        self._request = request
-        self._cancel = cancel
-        self._retry_policy = retry_policy
+        """The bytes from `start` to `end`, exclusive; None is the end of the file."""
+        self._address, self._range = address, (start, end)
+        self._cancel, self._retry_policy = cancel, retry_policy
         self._items: Queue[Any] = Queue(_MAX_QUEUED_CHUNKS)
         """The response, its chunks, and None at the end; or an error."""
         self._is_abandoned = threading.Event()
@@ -79,8 +79,8 @@ class ResponseStream:
                     raise RetryableError("The hub does not respond.") from None
                 continue
             if isinstance(item, Exception):
-                request = self._request
-                raise hub_errors.translate_error(item, request.endpoint, request.repo) from item
+                endpoint, repo, *_ = self._address
+                raise hub_errors.translate_error(item, endpoint, repo) from item
             return item
 
     def _check_response(self, response: Any) -> None:
@@ -106,8 +106,7 @@ class ResponseStream:
         if is_elsewhere and status in (401, 403, 404, 410):
             # a new request to the hub creates a new link
             raise RetryableError("The link to the file has expired.")
-        context = self._request.endpoint, self._request.repo, headers.get("X-Error-Code", "")
-        raise hub_errors.error_for_status(status, headers, context)
+        raise hub_errors.error_for_status(status, headers, *self._address[:2])
 
     def _read(self) -> None:
         try:
@@ -120,16 +119,15 @@ class ResponseStream:
         """On the reader thread: send the request, and queue the response."""
         from huggingface_hub.utils import httpx  # noqa: PLC0415
 
-        request, policy = self._request, self._retry_policy
-        headers = {**request.headers, "Accept-Encoding": "identity"}
-        if request.start or request.end is not None:
-            last = "" if request.end is None else request.end - 1
-            headers["Range"] = f"bytes={request.start}-{last}"
+        (start, end), policy = self._range, self._retry_policy
+        headers = {**self._address.headers, "Accept-Encoding": "identity"}
+        if start or end is not None:
+            headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         timeout = httpx.Timeout(policy.stall_timeout, connect=policy.connect_timeout)
         # One client per stream: shutting down this connection cannot affect another stream.
         with (
             httpx.Client(follow_redirects=True, timeout=timeout) as client,
-            client.stream("GET", request.url, headers=headers) as response,
+            client.stream("GET", self._address.url, headers=headers) as response,
         ):
             self._response = response
             self._enqueue(response)

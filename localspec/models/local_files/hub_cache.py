@@ -55,15 +55,12 @@ def cache_root() -> Path:
     """The hub library's cache, by the same rules but without importing it."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if override := os.environ.get(name):
-            return _expand_path(override)
-    if home := os.environ.get("HF_HOME"):
-        return _expand_path(home) / "hub"
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return _expand_path(cache) / "huggingface" / "hub"
-
-
-def _expand_path(path: str) -> Path:
-    return Path(os.path.expandvars(os.path.expanduser(path)))
+            break
+    else:
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        home = os.environ.get("HF_HOME") or os.path.join(cache, "huggingface")
+        override = os.path.join(home, "hub")
+    return Path(os.path.expandvars(os.path.expanduser(override)))
 
 
 def repo_folder(cache: Path, repo: str) -> Path:

@@ -55,7 +55,7 @@ def iter_folder(
             yield replace(
                 describe_file(path, file_stat, origin, actual=actual),
                 repo=repo if has_repo else None,
-                file=_display_name("/".join(pieces[2:] if has_repo else pieces)),
+                file=sanitize("/".join(pieces[2:] if has_repo else pieces), multiline=False),
             )
 
 
@@ -99,22 +99,17 @@ def _ollama_models(folder: Path, record: checksum_cache.ChecksumRecord) -> Itera
         for manifest in walk_files(folder / name, depth=6):
             layers = _read_json(manifest, within=folder).get("layers")
             for layer in layers if isinstance(layers, list) else ():
-                digest = _weights_digest(layer)
-                blob = folder / "blobs" / f"sha256-{digest}" if digest else None
-                file_stat = stat_gguf(blob, folder) if blob else None
-                if blob and file_stat and file_stat.size == layer.get("size"):
+                is_model = isinstance(layer, dict) and layer.get("mediaType") == _OLLAMA_MODEL_TYPE
+                match = _DIGEST.fullmatch(str(layer.get("digest"))) if is_model else None
+                if match is None:
+                    continue
+                digest, blob = match[1], folder / "blobs" / f"sha256-{match[1]}"
+                file_stat = stat_gguf(blob, folder)
+                if file_stat and file_stat.size == layer.get("size"):
                     actual = checksum_cache.lookup(record, file_stat)
                     model = describe_file(blob, file_stat, "ollama", actual=actual, expected=digest)
                     repo, file = _ollama_name(manifest.relative_to(folder / name).parts)
                     yield replace(model, repo=repo, file=file)
-
-
-def _weights_digest(layer: Any) -> str | None:
-    if not isinstance(layer, dict) or layer.get("mediaType") != _OLLAMA_MODEL_TYPE:
-        return None
-    digest = layer.get("digest")
-    match = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
-    return match[1] if match else None
 
 
 def _ollama_name(pieces: tuple[str, ...]) -> tuple[str | None, str]:
@@ -124,7 +119,7 @@ def _ollama_name(pieces: tuple[str, ...]) -> tuple[str | None, str]:
     name = ":".join(("/".join(pieces[:-1]), pieces[-1]))
     for default_prefix in ("registry.ollama.ai/library/", "registry.ollama.ai/"):
         name = name.removeprefix(default_prefix)
-    return repo if from_hub else None, _display_name(name)
+    return repo if from_hub else None, sanitize(name, multiline=False)
 
 
 def _read_json(path: Path, within: Path | None = None) -> dict[str, Any]:
@@ -145,7 +140,3 @@ def _existing_folders(folders: list[Path]) -> list[Path]:
     """Without duplicates, and without those that the user may not enter."""
     real = {os.path.realpath(folder): folder for folder in reversed(folders)}
     return [folder for folder in reversed(real.values()) if os.path.isdir(folder)]
-
-
-def _display_name(name: str) -> str:
-    return sanitize(name, multiline=False)

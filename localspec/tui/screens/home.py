@@ -21,7 +21,7 @@ from localspec.chat import presets
 from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
 from localspec.launch import ResolvedPair, recent_pairs
-from localspec.models import catalog, resolver
+from localspec.models import catalog, model_lookup
 from localspec.models.gguf import reader
 from localspec.sanitize import sanitize
 from localspec.tui import app_options, downloads, home_rows, saved_chats
@@ -123,7 +123,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         elif choice == "chat":
             built_in = catalog.load(paths.catalog_file())
             ready = home_rows.find_ready_pairs(built_in, home_rows.initial_survey())
-            if (pair := ready.get(resolver.default_pair_id(built_in))) is not None:
+            if (pair := ready.get(model_lookup.default_pair_id(built_in))) is not None:
                 self._open_chat(pair)
 
     def _show_error(self, error: LocalspecError) -> None:

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from localspec.chat import presets
 from localspec.chat.slash_commands import CommandCall
-from localspec.models import resolver
+from localspec.models import model_lookup
 from localspec.sanitize import sanitize
 from localspec.tui import slash_handlers
 from localspec.tui.home_rows import PickerChoices
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _MODELS = PickerChoices(
-    "Answer with another model", "a name, or the path of a .gguf file", resolver.list_installed
+    "Answer with another model", "a name, or the path of a .gguf file", model_lookup.list_installed
 )
 _PRESETS = PickerChoices(
     "Use a preset: system prompt and settings",

@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.errors import IncompatiblePairError, LocalspecError, StorageError
-from localspec.models import resolver
+from localspec.models import model_lookup
 from localspec.sanitize import sanitize
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.glyphs import Glyphs
@@ -75,7 +75,7 @@ class PullScreen(ModalScreen[bool]):
 
         self._stop = CancelToken()
         try:
-            request = resolver.resolve(self._reference)
+            request = model_lookup.resolve(self._reference)
             plan = pull_plan.build(self._downloads.hub, [request], self._stop)
         except OperationCancelledError:
             return

@@ -15,7 +15,7 @@ from textual.widgets import Static
 from localspec import paths
 from localspec.fit.machine_profile import MachineProfile
 from localspec.machine.device import Device
-from localspec.models import catalog, resolver
+from localspec.models import catalog, model_lookup
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.home_rows import MachineSurvey
@@ -44,7 +44,7 @@ class WelcomeScreen(Screen[WelcomeChoice | None]):
         self._options = options
         self._survey = MachineSurvey()
         catalogue = catalog.load(paths.catalog_file())
-        pair = catalogue.pairs.get(resolver.default_pair_id(catalogue))
+        pair = catalogue.pairs.get(model_lookup.default_pair_id(catalogue))
         self._first_choice = ("the demo", "installed: see speculation at work")
         if pair is not None and pair.target.package:
             self._first_choice = (pair.target.title, pair.title)

@@ -13,7 +13,7 @@ from localspec.fit.speed_estimate import UseCase
 from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
 from localspec.lazy_dataclass import dataclass
-from localspec.models import resolver
+from localspec.models import model_lookup
 from localspec.models.catalog import Catalog, CatalogPair
 from localspec.tui.wizard import shortlist
 from localspec.tui.wizard.shortlist import Candidate
@@ -62,7 +62,7 @@ class WizardServices:
         self._stop = stop = CancelToken()
         try:
             planner = PullPlanner(self._hub(), stop, refresh=False)
-            return pair_shapes.resolve_shapes(resolver.resolve(pair.id), None, planner)
+            return pair_shapes.resolve_shapes(model_lookup.resolve(pair.id), None, planner)
         except (LocalspecError, OperationCancelledError):
             return None
 

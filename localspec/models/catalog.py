@@ -11,7 +11,7 @@ from pathlib import Path
 from localspec import paths
 from localspec.errors import NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models.catalog.entries import CatalogModel, CatalogPair, PairSettings
+from localspec.models.catalog_entries import CatalogModel, CatalogPair, PairSettings
 from localspec.sanitize import sanitize
 
 __all__ = ["Catalog", "CatalogModel", "CatalogPair", "PairSettings", "find", "load", "pairs_for"]
@@ -89,7 +89,7 @@ def _file_stamp(path: Path) -> tuple[int, int] | None:
 
 @functools.lru_cache(maxsize=4)
 def _load_cached(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Catalog:
-    from localspec.models.catalog import catalog_file  # noqa: PLC0415  yaml takes 30 ms to import
+    from localspec.models import catalog_file  # noqa: PLC0415  yaml takes 30 ms to import
 
     shipped, *user_files = (path for path, _ in files)
     existing = [shipped, *(path for path in user_files if os.path.exists(path))]

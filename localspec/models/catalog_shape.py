@@ -123,6 +123,8 @@ class CatalogShape:
 
     def check(self) -> None:
         """Raise ValueError if the architecture is not supported, or the shape is inconsistent."""
+        if not self.architecture:
+            raise ValueError("it needs the key architecture")
         if self.architecture not in _REQUIRED_FIELDS:
             raise ValueError(f"the architecture {self.architecture} is not supported")
         required = [*_REQUIRED_FIELDS[self.architecture], *_MIXER_FIELDS.get(self.mixer, ())]

@@ -11,8 +11,9 @@ from pathlib import Path
 from localspec import paths
 from localspec.errors import NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import catalog, local_files, reference
+from localspec.models import catalog, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
+from localspec.models.local_files import inventory
 from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
 from localspec.models.reference import HubReference, NameReference, RepoFile
 from localspec.sanitize import sanitize
@@ -52,7 +53,7 @@ class ResolvedModel:
         source = self.source
         if isinstance(source, Path):
             return None
-        return local_files.find(source.repo, source.tag, source.file, source.revision)
+        return inventory.find(source.repo, source.tag, source.file, source.revision)
 
     def find_path(self) -> Path | None:
         """The file to open, or None if it must be downloaded; a typed path may not exist."""
@@ -97,7 +98,7 @@ def resolve(text: str) -> ModelRequest:
     parsed = reference.parse(text)
     if isinstance(parsed, NameReference):
         return _resolve_name(catalogue, parsed, text)
-    local = _find_by_name(catalogue, text, local_files.list_models()) if _is_name(text) else None
+    local = _find_by_name(catalogue, text, inventory.list_models()) if _is_name(text) else None
     return ModelRequest(text, ResolvedModel(text, local.path if local else parsed))
 
 
@@ -116,7 +117,7 @@ def _has_folder(text: str) -> bool:
 
 def default_pair_id(catalogue: Catalog | None = None) -> str:
     """The first pair whose target is in an installed Python package, else the demo."""
-    packaged = {(model.repo, model.file) for model in local_files.list_packaged()}
+    packaged = {(model.repo, model.file) for model in inventory.list_packaged()}
     for pair in (catalogue or catalog.load()).pairs.values():
         has_draft_here = pair.draft is None or pair.draft.repo is None
         if has_draft_here and (pair.target.repo, pair.target.file) in packaged:
@@ -157,7 +158,7 @@ def ready_pairs(local_models: Sequence[LocalModel]) -> list[CatalogPair]:
 
 def list_installed() -> list[tuple[str, str]]:
     """References that open without a download, with titles: pairs, then models without heads."""
-    models = local_files.list_models()
+    models = inventory.list_models()
     pairs = [(pair.id, sanitize(pair.title, multiline=False)) for pair in ready_pairs(models)]
     return pairs + [
         (shortest_reference(model, models), f"{gb(model.size)}, {ORIGIN_TITLES[model.origin]}")
@@ -204,9 +205,9 @@ def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) 
     name = name_reference.name
     local = None
     if name_reference.tag is None:
-        local = _find_by_name(catalogue, name, local_files.list_models())
+        local = _find_by_name(catalogue, name, inventory.list_models())
     elif name not in catalogue.models:
-        local = local_files.find_ollama(text)
+        local = inventory.find_ollama(text)
     if local is not None:
         return ModelRequest(text, ResolvedModel(text, local.path))
     try:
@@ -235,7 +236,7 @@ def _find_by_name(
 def _resolve_local_name(name: NameReference, text: str, not_found: NotFoundError) -> ModelRequest:
     """Raises `not_found` if no file's name contains the name and its tag."""
     part, tag = name.name.lower(), (name.tag or "").lower()
-    models = local_files.list_models()
+    models = inventory.list_models()
     found = [
         m for m in models if part in f"{m.repo or ''}/{m.file}".lower() and tag in m.file.lower()
     ]

@@ -1,0 +1,168 @@
+"""A queue of downloads on a few threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from localspec.errors import LocalspecError
+from localspec.lazy_dataclass import dataclass
+from localspec.models.hub.cached_file import DownloadJob
+from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
+from localspec.models.hub.client import HubClient
+from localspec.models.hub.download import (
+    DownloadPhase,
+    DownloadState,
+    RateLimiter,
+    download_file,
+)
+
+_FINAL_PHASES = {
+    DownloadPhase.DONE,
+    DownloadPhase.FAILED,
+    DownloadPhase.CANCELLED,
+    DownloadPhase.PAUSED,
+}
+
+
+@dataclass(slots=True)
+class _QueuedDownload:
+    state: DownloadState
+    cancel: CancelToken
+    """Of the current run; reports of earlier, cancelled runs are ignored."""
+    started_cancel: CancelToken | None = None
+    """Of the run that a worker thread has started."""
+
+
+class DownloadQueue:
+    """Runs jobs in order, a few in parallel, on worker threads.  All methods are thread-safe."""
+
+    def __init__(
+        self,
+        hub: HubClient,
+        cache_dir: Path | None = None,
+        max_parallel: int = 2,
+        limit_bytes_s: float | None = None,
+    ) -> None:
+        self._hub = hub
+        self._cache_dir = cache_dir
+        self._rate_limiter = RateLimiter(limit_bytes_s)
+        self._max_parallel = max_parallel
+        self._entries: dict[DownloadJob, _QueuedDownload] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._running = 0
+
+    def add(self, job: DownloadJob) -> None:
+        """Append a job; if it is already queued, `retry` it.
+
+        One that is done starts again if its file has been removed since.
+        """
+        with self._changed:
+            entry = self._entries.get(job)
+            path = entry.state.path if entry is not None else None
+            if entry is None or (path is not None and not os.path.exists(path)):
+                self._entries[job] = _QueuedDownload(DownloadState(job), CancelToken())
+                self._start_worker()
+                return
+        self.retry(job)
+
+    def pause(self, job: DownloadJob) -> None:
+        self._stop(job, DownloadPhase.PAUSED)
+
+    def cancel(self, job: DownloadJob) -> None:
+        """The received part stays in the cache as a leftover."""
+        self._stop(job, DownloadPhase.CANCELLED)
+
+    def retry(self, job: DownloadJob) -> None:
+        """Restart a job that failed, was cancelled or is paused."""
+        with self._changed:
+            entry = self._entries.get(job)
+            if entry is not None and entry.state.phase in _FINAL_PHASES - {DownloadPhase.DONE}:
+                entry.cancel = CancelToken()
+                entry.state = replace(entry.state, phase=DownloadPhase.WAITING, error=None)
+                self._start_worker()
+
+    def set_rate_limit(self, bytes_s: float | None) -> None:
+        """Limit all downloads together; None removes the limit."""
+        self._rate_limiter.limit = bytes_s
+
+    def states(self) -> tuple[DownloadState, ...]:
+        with self._changed:
+            return tuple(entry.state for entry in self._entries.values())
+
+    def wait(self, seconds: float) -> bool:
+        """Wait up to `seconds`; returns whether no job is waiting or running."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: all(e.state.phase in _FINAL_PHASES for e in self._entries.values()), seconds
+            )
+
+    def close(self) -> None:
+        """Stop all jobs; received parts are kept."""
+        with self._changed:
+            self._closed = True
+            for entry in self._entries.values():
+                entry.cancel.cancel()
+            self._changed.notify_all()
+
+    def _stop(self, job: DownloadJob, phase: DownloadPhase) -> None:
+        with self._changed:
+            entry = self._entries.get(job)
+            if entry is None or entry.state.phase in (DownloadPhase.DONE, DownloadPhase.FAILED):
+                return
+            entry.cancel.cancel()
+            entry.state = replace(entry.state, phase=phase, rate=None, eta=None)
+            self._changed.notify_all()
+
+    def _start_worker(self) -> None:
+        """Requires the lock."""
+        if self._running < self._max_parallel and not self._closed:
+            self._running += 1
+            threading.Thread(target=self._work, name="download", daemon=True).start()
+
+    def _work(self) -> None:
+        """Worker thread: run jobs until none is waiting."""
+        while True:
+            with self._changed:
+                waiting = (
+                    each
+                    for each in self._entries.values()
+                    if each.started_cancel is not each.cancel
+                    and each.state.phase is DownloadPhase.WAITING
+                )
+                entry = None if self._closed else next(waiting, None)
+                if entry is None:
+                    self._running -= 1
+                    return
+                job, cancel = entry.state.job, entry.cancel
+                entry.started_cancel = cancel
+                entry.state = replace(entry.state, phase=DownloadPhase.CHECKING)
+            self._run(entry, job, cancel)
+
+    def _run(self, entry: _QueuedDownload, job: DownloadJob, cancel: CancelToken) -> None:
+        def report(state: DownloadState) -> None:
+            with self._changed:
+                if entry.cancel is cancel and not cancel.is_cancelled():
+                    entry.state = state
+                    self._changed.notify_all()
+
+        try:
+            download_file(
+                self._hub,
+                job,
+                report,
+                cancel=cancel,
+                cache_dir=self._cache_dir,
+                rate_limiter=self._rate_limiter,
+            )
+        except OperationCancelledError:
+            pass
+        except Exception as error:  # a bug ends this download, not the queue
+            if not isinstance(error, LocalspecError):
+                message = f"The download failed: {error!r}."
+                error = LocalspecError(message, "Please report this.")
+            failed = DownloadPhase.FAILED
+            report(replace(entry.state, phase=failed, rate=None, eta=None, error=error))

@@ -1,0 +1,175 @@
+"""The model files on this computer: in the hub's cache, the models folder and, read-only, Python
+packages, the folders of LM Studio, Ollama and llama.cpp, and what was opened by its path."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from localspec import config
+from localspec.errors import NotFoundError, StorageError
+from localspec.models import safe_names
+from localspec.models.local_files import (
+    checksum_cache,
+    hub_cache,
+    opened_files,
+    other_apps,
+    packages,
+)
+from localspec.models.local_files.hub_cache import LeftoverFile
+from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
+from localspec.models.reference import RepoFile, choose_files, parse_file_name
+
+
+def models_folder() -> Path | None:
+    """Set by --models-dir, LOCALSPEC_MODELS_DIR or config.toml."""
+    folder = config.resolve().get("models.folder")
+    return Path(folder) if folder else None
+
+
+def iter_files() -> Iterator[LocalModel]:
+    """Every model file once; the hub's cache and the models folder first."""
+    record = checksum_cache.load()
+    folder = models_folder()
+    seen: set[str] = set()
+    for model in itertools.chain(
+        hub_cache.iter_files(hub_cache.cache_root(), record),
+        other_apps.iter_folder(folder, 5, record, "folder") if folder else (),
+        packages.iter_files(record),
+        other_apps.iter_files(record),
+        opened_files.iter_files(record),
+    ):
+        path = str(model.path)
+        real_path = os.path.realpath(path) if model.origin == "opened" else path
+        if path not in seen and real_path not in seen:
+            seen |= {path, os.path.realpath(path)}
+            yield model
+
+
+def list_packaged() -> tuple[LocalModel, ...]:
+    """Only the models in Python packages: found in milliseconds."""
+    return tuple(packages.iter_files(checksum_cache.load()))
+
+
+def list_models() -> tuple[LocalModel, ...]:
+    """The complete models; the splits of one model are joined to one entry.
+
+    A file that several commits of a repository share is listed once, with the first of them.
+    """
+    models: dict[tuple[object, ...], LocalModel] = {}
+    for model in _join_all(iter_files()):
+        blobs = map(os.path.realpath, model.parts or (model.path,))
+        models.setdefault((model.origin, model.repo, model.file, *blobs), model)
+    return tuple(models.values())
+
+
+def find_ollama(name: str) -> LocalModel | None:
+    """By Ollama's name; a file may have several, of which `list_models` has one."""
+    models = other_apps.iter_files(checksum_cache.load())
+    return next((m for m in models if m.origin == "ollama" and m.file == name), None)
+
+
+def _join_all(files: Iterable[LocalModel]) -> list[LocalModel]:
+    """The complete models of all commits."""
+    return [model for splits in _group_splits(files) if (model := _join_splits(splits))]
+
+
+def _group_splits(files: Iterable[LocalModel]) -> list[list[LocalModel]]:
+    """The files by the model they belong to, in order; most models have one."""
+    splits_by_model: dict[tuple[Path, str, int], list[tuple[int, LocalModel]]] = {}
+    for file in files:
+        name = parse_file_name(file.path.name)
+        key = file.path.parent, name.stem, name.count
+        splits_by_model.setdefault(key, []).append((name.index, file))
+    groups = splits_by_model.values()
+    return [[file for _, file in sorted(group, key=lambda each: each[0])] for group in groups]
+
+
+def _join_splits(splits: list[LocalModel]) -> LocalModel | None:
+    """None if a split is missing."""
+    names = [parse_file_name(split.path.name) for split in splits]
+    if [name.index for name in names] != list(range(1, names[0].count + 1)):
+        return None
+    if len(splits) == 1:
+        return splits[0]
+    return replace(
+        splits[0],
+        size=sum(split.size for split in splits),
+        verified=all(split.verified for split in splits),
+        removable=all(split.removable for split in splits),
+        parts=tuple(split.path for split in splits),
+    )
+
+
+def find(
+    repo: str, tag: str | None = None, file: str | None = None, revision: str | None = None
+) -> LocalModel | None:
+    """The complete model that a reference selects, without the hub.
+
+    `revision` restricts it to a commit, or to the commit of a branch or tag.
+    """
+    commit = revision
+    if revision and not safe_names.COMMIT_HASH.fullmatch(revision):
+        commit = hub_cache.read_ref(hub_cache.repo_folder(hub_cache.cache_root(), repo), revision)
+        if commit is None:
+            return None
+    models: dict[str, LocalModel] = {}
+    for model in _join_all(iter_files()):
+        if model.repo == repo and commit in (None, model.revision):
+            folder, slash, _ = model.file.rpartition("/")
+            for path in model.parts or (Path(model.file),):
+                models.setdefault(f"{folder}{slash}{path.name}", model)
+    try:
+        first = choose_files([RepoFile(path, 0) for path in models], tag, file)[0]
+    except NotFoundError:
+        return None
+    return models[first.path]
+
+
+def remove(model: LocalModel) -> int:
+    """Delete all files of a model; returns the freed bytes.  Raises StorageError."""
+    if not model.removable:
+        if model.origin == "opened":
+            raise StorageError(f"{model.file} was opened by its path.", f"Delete {model.path}")
+        owners = {"hub": "another user", "folder": "another user"} | {
+            "package": "an installed Python package"
+        }
+        owner = owners.get(model.origin, ORIGIN_TITLES[model.origin])
+        raise StorageError(f"{model.file} belongs to {owner}.", "Remove it there.")
+    freed = 0
+    try:
+        if model.origin == "hub":
+            return hub_cache.remove(hub_cache.cache_root(), model)
+        for path in model.parts or (model.path,):
+            freed += 0 if path.is_symlink() else path.stat().st_size
+            path.unlink()
+            checksum_cache.discard(path)
+    except OSError as error:
+        message = f"{model.file} cannot be removed: {error.strerror}."
+        raise StorageError(message, "Check its permissions.") from error
+    return freed
+
+
+def find_leftovers() -> tuple[LeftoverFile, ...]:
+    """Unused files of earlier downloads in the hub's cache.
+
+    Finished splits count too while others of their model are missing: such a model cannot run.
+    """
+    cache = hub_cache.cache_root()
+    files = hub_cache.iter_files(cache, checksum_cache.load())
+    incomplete = (group for group in _group_splits(files) if _join_splits(group) is None)
+    splits = [split for group in incomplete for split in group if split.removable]
+    return (*hub_cache.find_leftovers(cache), *hub_cache.find_idle_splits(cache, splits))
+
+
+def delete_leftovers(leftovers: Sequence[LeftoverFile]) -> int:
+    """Returns the freed bytes; files that cannot be deleted are skipped."""
+    freed = 0
+    for leftover in leftovers:
+        with suppress(OSError):
+            freed += hub_cache.delete_leftover(hub_cache.cache_root(), leftover)
+    return freed
