@@ -7,8 +7,8 @@ from typing import Any, TypedDict, cast
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.settings import LoadedModel
-from localspec.chat.thinking import strip_thinking
 from localspec.lazy_dataclass import dataclass
+from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.protocol.events import (
     EngineReady,
     Event,

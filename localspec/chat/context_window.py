@@ -15,10 +15,10 @@ from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.chat.conversation import Conversation, DroppedTurns, Turn, build_messages
 from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
 from localspec.chat.speculation_stats import SpeculationStats
-from localspec.chat.thinking import strip_thinking
 from localspec.errors import LocalspecError, PromptTooLongError
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
+from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Prefill, Round
 from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand
 from localspec.worker import exit_causes

@@ -7,8 +7,8 @@ from markdown_it import MarkdownIt
 from localspec.chat import export
 from localspec.chat.conversation import Turn
 from localspec.chat.session import ChatSession
-from localspec.chat.thinking import strip_thinking
 from localspec.errors import UsageError
+from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.sanitize import sanitize
 from localspec.units import count
 

@@ -18,8 +18,8 @@ from localspec.chat.conversation import Attachment, Conversation, Turn, format_q
 from localspec.chat.history import ChatListEntry, ChatLocation, ChatPair, SavedChat
 from localspec.chat.recorder import make_title
 from localspec.chat.settings import ChatSettings
-from localspec.chat.thinking import split_thinking, strip_thinking
 from localspec.errors import StorageError
+from localspec.models.chat_template.thinking_tags import split_thinking, strip_thinking
 from localspec.protocol import events
 from localspec.sanitize import sanitize
 

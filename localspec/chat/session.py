@@ -35,9 +35,9 @@ from localspec.chat.presets import Preset
 from localspec.chat.recorder import ChatRecorder, make_title
 from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
-from localspec.chat.thinking import strip_thinking
 from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
+from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.protocol.events import GenerationFinished, Notice, Round
 from localspec.protocol.wire import GenerateCommand, InspectCommand
 from localspec.sanitize import sanitize

@@ -11,10 +11,10 @@ import click
 from localspec.api.answer import build_answer
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.chat.settings import LoadedModel
-from localspec.chat.thinking import AnswerPart
 from localspec.cli import global_options, speculation_text
 from localspec.launch import EXACT_NOTICE, HEAD_NOTICE
 from localspec.lazy_dataclass import dataclass
+from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.protocol.events import (
     EngineReady,
     Event,

@@ -13,9 +13,9 @@ from localspec.chat.conversation import Turn, format_question
 from localspec.chat.history import ChatHistory, SavedChat
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
-from localspec.chat.thinking import strip_thinking
 from localspec.errors import LocalspecError, NotFoundError, UsageError
 from localspec.launch import recent_pairs
+from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.sanitize import sanitize
 from localspec.units import count
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from localspec.models.chat_template.thinking_tags import ThinkingTags
+from localspec.models.chat_template.thinking_tags import ThinkingParser, ThinkingTags
 
 
 class ThinkingBudget:
@@ -23,14 +23,15 @@ class ThinkingBudget:
         closing_tokens: Sequence[int],
     ) -> None:
         """`is_open`: the prompt ends inside a thinking part. `closing_tokens` end one."""
-        self._open, self._close = (tag.strip().encode() for tag in markers or ("", ""))
-        self.is_open = is_open and bool(self._close)
+        # Tokens may hold parts of characters: bytes are parsed as the text of Latin-1.
+        opening, closing = (tag.strip().encode().decode("latin-1") for tag in markers or ("", ""))
+        self._parser = ThinkingParser((opening, closing), is_open)
+        self.is_open = self._parser.in_thinking
         self.has_thinking = self.is_open
         """Whether the answer has a thinking part, open or closed."""
-        self._is_finished = not self._close
+        self._is_finished = not self._parser.may_think
         """Whether no thinking can follow."""
         self._limit, self._piece, self._closing_tokens = limit, piece, list(closing_tokens)
-        self._buffer = b""
         self.n_tokens = 0
         """Thinking tokens so far, without the tags."""
 
@@ -63,15 +64,9 @@ class ThinkingBudget:
     def _consume_piece(self, piece: bytes) -> None:
         if self._is_finished:
             return
-        self._buffer += piece
-        if self.is_open:
-            if self._close in self._buffer:
-                self.is_open, self._is_finished = False, True
-                return
-            self.n_tokens += 1
-            self._buffer = self._buffer[-len(self._close) :]
-        elif self._buffer.lstrip().startswith(self._open):
-            self.is_open = self.has_thinking = True
-            self._buffer = b""
-        elif not self._open.startswith(self._buffer.lstrip()[: len(self._open)]):
-            self._is_finished = True  # the answer began without a thinking part
+        was_open = self.is_open
+        self._parser.feed(piece.decode("latin-1"))
+        self.is_open = self._parser.in_thinking
+        self.has_thinking |= self.is_open
+        self.n_tokens += was_open and self.is_open
+        self._is_finished = not self._parser.may_think or (was_open and not self.is_open)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.thinking import (
+from localspec.models.chat_template.thinking_tags import (
     AnswerPart,
-    ThinkingSplitter,
+    ThinkingParser,
     merge_parts,
     split_thinking,
     strip_thinking,
@@ -24,7 +24,7 @@ TEXTS = st.lists(PIECES, max_size=12).map("".join)
 @given(TEXTS, st.booleans(), st.data())
 def test_any_chunking_gives_the_same_split(text: str, inside: bool, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
-    splitter = ThinkingSplitter(MARKERS, inside)
+    splitter = ThinkingParser(MARKERS, inside)
     parts = []
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         parts += splitter.feed(text[start:end])
@@ -68,7 +68,7 @@ def test_parts(text: str, inside: bool, parts: list[AnswerPart]) -> None:
 
 
 def test_a_marker_begun_is_held_back() -> None:
-    splitter = ThinkingSplitter(MARKERS)
+    splitter = ThinkingParser(MARKERS)
     assert splitter.feed("<thi") == []
     assert splitter.feed("ng>") == [AnswerPart(False, "<thing>")]
     assert not splitter.in_thinking

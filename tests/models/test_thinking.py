@@ -48,7 +48,7 @@ def test_what_the_person_writes_begins_no_thinking() -> None:
 
 def test_a_template_without_markers_never_thinks() -> None:
     assert not thinking_tags.is_open("<think>", "Hi", None)
-    assert thinking_tags.split_thinking("<think>a</think>b", None) == (None, "<think>a</think>b")
+    assert thinking_tags.separate_thinking("<think>a</think>b", None) == (None, "<think>a</think>b")
 
 
 def test_what_stands_between_thinking_and_answer_belongs_to_neither() -> None:
@@ -56,11 +56,11 @@ def test_what_stands_between_thinking_and_answer_belongs_to_neither() -> None:
     assert markers is not None
     shown = thinking_tags.with_answer_prefix(markers)
     assert shown.close == "<|end|><|start|>assistant<|channel|>final<|message|>"
-    assert thinking_tags.split_thinking(f"{shown.open}hm{shown.close}Hello", markers) == (
+    assert thinking_tags.separate_thinking(f"{shown.open}hm{shown.close}Hello", markers) == (
         "hm",
         "Hello",
     )
-    assert thinking_tags.split_thinking("<|channel|>final<|message|>Hello", markers) == (
+    assert thinking_tags.separate_thinking("<|channel|>final<|message|>Hello", markers) == (
         None,
         "Hello",
     )

@@ -1,8 +1,10 @@
-"""Thinking tags: which ones a chat template uses, and splitting an answer at them."""
+"""Thinking tags: which ones a chat template uses, and the parser that finds them in an answer."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from localspec.lazy_dataclass import dataclass
 
 
 class ThinkingTags(NamedTuple):
@@ -70,19 +72,121 @@ def is_open(prompt: str, question: str, tags: ThinkingTags | None) -> bool:
     return end.rfind(tags.open.rstrip()) > end.rfind(tags.close)
 
 
-def split_thinking(answer: str, tags: ThinkingTags | None) -> tuple[str | None, str]:
+def separate_thinking(answer: str, tags: ThinkingTags | None) -> tuple[str | None, str]:
     """An answer's thinking (None without) and the rest of the answer.
 
     The prompt may hold the opening tag, so that the answer holds only the closing one.
     """
     if tags is None or not answer:
         return None, answer
-    opened = answer.lstrip().startswith(tags.open.rstrip())
-    thinking, closed, rest = answer.partition(tags.close)
-    if not opened and not closed:
+    opening = tags.open.rstrip()
+    is_opened = answer.lstrip().startswith(opening)
+    if not is_opened and tags.close not in answer:
         return None, answer.removeprefix(_DIRECT_ANSWER_PREFIXES.get(tags.open, ""))
-    thinking = thinking.lstrip().removeprefix(tags.open.rstrip()) if opened else thinking
+    parts = split_thinking(answer, (opening, tags.close), starts_in_thinking=not is_opened)
+    thinking = "".join(part.text for part in parts if part.is_thinking)
     if tags.open in thinking:  # text before the thinking part: not a known format
         return None, answer
-    prefix = _ANSWER_PREFIXES.get(tags.open, "")
-    return thinking.strip(), rest.lstrip().removeprefix(prefix).lstrip()
+    rest = "".join(part.text for part in parts if not part.is_thinking).lstrip()
+    return thinking.strip(), rest.removeprefix(_ANSWER_PREFIXES.get(tags.open, "")).lstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPart:
+    is_thinking: bool
+    text: str
+
+
+class ThinkingParser:
+    """Splits streamed text; the result does not depend on how the text is cut into pieces.
+
+    Thinking can begin only before the first visible character. So an answer that explains the
+    tags is not hidden. The tags are removed.
+    """
+
+    def __init__(self, tags: tuple[str, str] | None, starts_in_thinking: bool = False) -> None:
+        self._open, self._close = tags or ("", "")
+        self.in_thinking = starts_in_thinking and bool(self._close)
+        self._buffer = ""
+        """Text that may be the beginning of a tag."""
+
+    @property
+    def may_think(self) -> bool:
+        """Whether the text is thinking, or thinking may still begin."""
+        return bool(self._next_tag)
+
+    def feed(self, text: str) -> list[AnswerPart]:
+        """Return the parts that are certain so far."""
+        self._buffer += text
+        parts: list[AnswerPart] = []
+        while tag := self._next_tag:
+            before, found, after = self._buffer.partition(tag)
+            if not found:
+                break
+            if not self.in_thinking and before.strip():
+                self._open = ""  # visible text: no more thinking
+                continue
+            _append_part(parts, self.in_thinking, before)
+            self.in_thinking = not self.in_thinking
+            self._buffer = after
+        end = len(self._buffer) - _partial_length(self._buffer, self._next_tag)
+        certain, self._buffer = self._buffer[:end], self._buffer[end:]
+        self._emit(parts, certain)
+        return parts
+
+    def flush(self) -> list[AnswerPart]:
+        """Return the buffered text at the end of the answer."""
+        parts: list[AnswerPart] = []
+        rest, self._buffer = self._buffer, ""
+        self._emit(parts, rest)
+        return parts
+
+    @property
+    def _next_tag(self) -> str:
+        return self._close if self.in_thinking else self._open
+
+    def _emit(self, parts: list[AnswerPart], text: str) -> None:
+        if not self.in_thinking and text.strip():
+            self._open = ""
+            text, self._buffer = text + self._buffer, ""
+        _append_part(parts, self.in_thinking, text)
+
+
+def split_thinking(
+    text: str, tags: tuple[str, str] | None, starts_in_thinking: bool = False
+) -> tuple[AnswerPart, ...]:
+    """Split a complete text into alternating parts."""
+    parser = ThinkingParser(tags, starts_in_thinking)
+    return merge_parts([*parser.feed(text), *parser.flush()])
+
+
+def merge_parts(parts: list[AnswerPart]) -> tuple[AnswerPart, ...]:
+    """Join adjacent parts of the same type."""
+    merged: list[AnswerPart] = []
+    for part in parts:
+        _append_part(merged, part.is_thinking, part.text)
+    return tuple(merged)
+
+
+def strip_thinking(
+    text: str, tags: tuple[str, str] | None, starts_in_thinking: bool = False
+) -> str:
+    """Return the text without thinking; if there was any, also without surrounding white space."""
+    parts = split_thinking(text, tags, starts_in_thinking)
+    visible = "".join(part.text for part in parts if not part.is_thinking)
+    return visible.strip() if any(part.is_thinking for part in parts) else visible
+
+
+def _append_part(parts: list[AnswerPart], is_thinking: bool, text: str) -> None:
+    if not text:
+        return
+    if parts and parts[-1].is_thinking is is_thinking:
+        parts[-1] = AnswerPart(is_thinking, parts[-1].text + text)
+    else:
+        parts.append(AnswerPart(is_thinking, text))
+
+
+def _partial_length(text: str, tag: str) -> int:
+    """Length of the longest end of `text` that is a beginning of `tag`."""
+    longest = min(len(text), len(tag) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)

@@ -14,8 +14,8 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.conversation import Conversation, Turn
-from localspec.chat.thinking import strip_thinking
 from localspec.lazy_dataclass import dataclass
+from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.sanitize import sanitize
 from localspec.tui import clipboard
 from localspec.tui.glyphs import Glyphs
