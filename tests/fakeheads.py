@@ -92,7 +92,6 @@ class FedDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         kept = common_prefix_length(self._decoded, tokens[:-1])
@@ -101,7 +100,7 @@ class FedDrafter:
             self._runner.on_truncate(kept)
             del self._decoded[kept:]
         self._decode(tokens[kept:-1])
-        draft = self._drafter.propose(tokens, limit, draft_prefix, stop_policy)
+        draft = self._drafter.propose(tokens, limit, stop_policy)
         self._decode([tokens[-1], *draft.tokens, _REJECTED])
         return draft
 

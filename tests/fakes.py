@@ -221,7 +221,6 @@ class EmptyDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         return Draft([], None, "empty")
@@ -238,7 +237,6 @@ class RandomDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         n = self._rng.integers(limit + 1)
@@ -255,7 +253,6 @@ class ConstantDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         return Draft(self._guess[:limit], None, "constant")
@@ -273,7 +270,6 @@ class OracleDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         assert list(tokens) == self._text[: len(tokens)], "the text differs from the expected one"

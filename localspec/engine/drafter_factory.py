@@ -8,7 +8,7 @@ from dataclasses import replace
 from localspec import speculation_methods
 from localspec.engine import drafters
 from localspec.engine.constraints.output_constraint import OutputConstraint
-from localspec.engine.control.controller import DraftInput, SpeculationController
+from localspec.engine.control.controller import SpeculationController
 from localspec.engine.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
 from localspec.engine.control.pair_stats import PairStats, stats_key
 from localspec.engine.control.pass_costs import PassCosts
@@ -31,7 +31,7 @@ from localspec.protocol.wire import (
     MeasuredCosts,
 )
 
-_DRAFT_INPUTS: dict[str, DraftInput] = {"model": "tokens", "dspark": "blocks", "dflash": "blocks"}
+_BLOCK_HEADS = ("dspark", "dflash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class DrafterFactory:
         draft = self._draft
         self.costs = PassCosts(
             measured,
-            drafts_blocks=draft is not None and _DRAFT_INPUTS.get(draft.kind) == "blocks",
+            drafts_blocks=draft is not None and draft.kind in _BLOCK_HEADS,
             prices_changes=self._pair.has_workers,
             drafts_on_gpu=draft is not None and draft.is_on_gpu,
         )
@@ -138,7 +138,6 @@ class DrafterFactory:
             lookup,
             self.costs,
             self.stats(request),
-            draft_input=_DRAFT_INPUTS.get(draft.kind if draft else "", "states"),
             n_draft_read=self._n_read(inputs, prompt),
         )
         controller.max_tokens_left = request.max_tokens

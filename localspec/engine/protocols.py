@@ -46,8 +46,8 @@ class Draft:
     """For prompt lookup: length of the repeated suffix that was matched."""
     reason: str = ""
     """Why this source and length were chosen, or why nothing was drafted."""
-    logits: Sequence[Logits | None] | None = None
-    """Copies of the draft model's logits for each draft token, if requested; None from lookup."""
+    logits: Sequence[Logits] | None = None
+    """Copies of the draft model's logits for its draft tokens, if requested; none of others."""
     overlap: Overlap = ""
 
 
@@ -218,13 +218,12 @@ class Drafter(Protocol):
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        """Draft at most `limit` tokens that follow `tokens` and then `draft_prefix`.
+        """Draft at most `limit` tokens that follow `tokens`.
 
         Within one answer `tokens` is the same list and only grows, so a drafter need not check
-        its prefix again. `draft_prefix` are draft tokens of another drafter to extend.
+        its prefix again.
         """
         ...
 

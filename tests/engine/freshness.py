@@ -35,10 +35,9 @@ class Compared:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        draft = self._one.propose(tokens, limit, draft_prefix, stop_policy)
+        draft = self._one.propose(tokens, limit, stop_policy)
         fresh = self._fresh
         fresh.target.truncate(0)
         for start in range(0, len(tokens) - 1, fresh.target.n_batch):

@@ -344,7 +344,6 @@ class Watched:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         draft = self._inner.propose(tokens, limit)

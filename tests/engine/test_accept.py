@@ -186,11 +186,10 @@ class GivenUp:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         self._round += 1
-        return self._inner.propose(tokens, min(limit, self._round % 4), draft_prefix, self)
+        return self._inner.propose(tokens, min(limit, self._round % 4), self)
 
     def should_draft_token(self, confidence: float) -> bool:
         return confidence > self._likely

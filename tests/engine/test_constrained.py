@@ -118,7 +118,6 @@ class Watched:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         draft = self._drafter.propose(tokens, limit)
@@ -306,7 +305,7 @@ def test_a_draft_is_sure_of_the_only_token_that_is_allowed(sampling: SamplingPar
         model = TableModel(table(seed, 3))
         drafter = model_drafter(model, judge, sampling, 2, constraint=what.constraint)
         policy = RecordingPolicy()
-        draft = drafter.propose([0, 1], 4, (), policy)
+        draft = drafter.propose([0, 1], 4, policy)
         only = [token == 2 for token in draft.tokens]
         assert only[0]
         for is_only, confidence in zip(only, policy.confidences, strict=True):

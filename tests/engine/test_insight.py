@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from localspec.engine import drafters, speculative_loop
-from localspec.engine.drafters.draft_sampler import join_drafts
-from localspec.engine.drafters.lookup import LookupDrafter
+from localspec.engine.constraints.output_constraint import OutputConstraint
+from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Logits, Verifier
@@ -272,45 +273,45 @@ def test_a_token_is_told_by_the_pass_that_decided_it(sampling: SamplingParams) -
 
 
 @dataclass
-class Relay:
-    """A model and copying in turns: `first` guesses two, the other one goes on."""
+class FirstTwo:
+    """Drafts two tokens at most."""
 
-    first: Drafter
-    second: Drafter
+    drafter: Drafter
 
     def propose(
-        self,
-        tokens: Sequence[int],
-        limit: int,
-        draft_prefix: Sequence[int] = (),
-        stop_policy: DraftStopPolicy | None = None,
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
     ) -> Draft:
-        one = self.first.propose(tokens, min(limit, 2))
-        if not one.tokens or len(one.tokens) >= limit:
-            return one
-        return join_drafts(one, self.second.propose(tokens, limit - len(one.tokens), one.tokens))
+        return self.drafter.propose(tokens, min(limit, 2), stop_policy)
 
 
-def modelled(draft: Draft) -> list[bool]:
-    """Which guesses of a relayed draft are the model's."""
-    sources = (draft.source or "").split("+")
-    return [sources[min(i // 2, len(sources) - 1)] == "model" for i in range(len(draft.tokens))]
+@dataclass
+class TwoForced:
+    """A grammar that forces two tokens after every draft, here those of the answer itself."""
+
+    prompt_length: int
+    answer: list[int]
+
+    def count_allowed(self, text: Sequence[int], drafted: Sequence[int]) -> int:
+        return len(drafted)
+
+    def forced_after(self, text: Sequence[int], drafted: Sequence[int]) -> list[int]:
+        at = len(text) + len(drafted) - self.prompt_length
+        return self.answer[at : at + 2]
 
 
-@pytest.mark.parametrize("model_first", [True, False])
-def test_copied_places_have_no_draft_probability(model_first: bool) -> None:
+def test_forced_places_have_no_draft_probability() -> None:
     verifier = make_verifier("coupled", 3)
     sampling = replace(PLAIN, temperature=0.6, seed=3)
     what = replace(job(PROMPT, 60, sampling=sampling, draft_length=4), score_tokens=score_tokens)
-    sources: list[Drafter] = [drafting(HistoryModel(1), verifier, what), LookupDrafter(1)]
-    relay = Relay(*(sources if model_first else sources[::-1]))
-    got = run(HistoryModel(1), relay, verifier, what)
+    forced = TwoForced(len(PROMPT), plain(HistoryModel(1), verifier, what).tokens)
+    model = FirstTwo(drafting(HistoryModel(1), verifier, what))
+    drafter = ConstrainedDrafter(model, cast(OutputConstraint, forced))
+    got = run(HistoryModel(1), drafter, verifier, what)
     both = 0
     for step in got.steps:
-        both += "+" in (step.draft.source or "")
-        known = modelled(step.draft)
+        both += step.draft.source == "model+grammar"
         for i, seen in enumerate(step.probabilities):
-            by_model = i < len(known) and known[i]
+            by_model = i < min(2, len(step.draft.tokens))
             assert (seen.chosen.p_draft is not None) is by_model
             for other in seen.alternatives:
                 assert (other.p_draft is not None) is (by_model and other.is_rejected_draft)

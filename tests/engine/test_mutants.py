@@ -18,7 +18,7 @@ import pytest
 from localspec.engine import sampling, speculative_loop, token_probabilities, verifiers
 from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.control.overlapped_drafter import OverlappedDrafter
-from localspec.engine.drafters import cross_vocabulary, draft_sampler
+from localspec.engine.drafters import cross_vocabulary
 from localspec.engine.drafters.autoregressive_head import HeadRunner
 from localspec.engine.drafters.block_head import BlockHeadRunner
 from localspec.engine.drafters.constrained import ConstrainedDrafter
@@ -130,7 +130,6 @@ overlapped_hits = test_overlap.test_a_draft_that_is_always_right_is_always_there
 coupled_twin = partial(laws.twin_is_always_right, laws.SAMPLED, "coupled")
 watched = partial(test_insight.test_each_verifier_with_a_draft_model, "rejection", PLAIN)
 all_of_a_row = partial(test_insight.test_the_probabilities_of_all_tokens_add_up_to_one, 300, 1.0)
-copied_first = partial(test_insight.test_copied_places_have_no_draft_probability, False)
 end = partial(laws.end_cuts, DRAFTERS["oracle"])
 limits = partial(laws.exact_limits, DRAFTERS["oracle"])
 
@@ -455,9 +454,6 @@ MORE_MUTANTS: dict[str, Mutant] = {
     ),
     "rows of the draft, kept by llama.cpp": Mutant(
         DraftSampler.sample_draft, "logits.copy()", "logits", watched
-    ),
-    "two sources' rows without the copied places": Mutant(
-        draft_sampler._draft_logits, "[None] * len(draft.tokens)", "[]", copied_first
     ),
     "a grammar's state from the row before": Mutant(
         speculative_loop._TargetDistributions.__call__,

@@ -70,7 +70,6 @@ class World:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         """The draft model; acceptance is decided while drafting."""

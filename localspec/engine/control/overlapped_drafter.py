@@ -120,14 +120,13 @@ class OverlappedDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         was_overlapped, n_served = self._was_overlapped, self._cache.n_served
         self._was_overlapped = False
         self._policy.record_outcome(self._rankings, tokens[self._n_text :])
         self._rankings = []
-        draft = self._drafter.propose(tokens, limit, draft_prefix, stop_policy)
+        draft = self._drafter.propose(tokens, limit, stop_policy)
         self._n_text = len(tokens)
         if not was_overlapped:
             return draft

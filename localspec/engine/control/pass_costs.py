@@ -9,17 +9,15 @@ from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
 MAX_WIDTH = DRAFT_MAX + 1
 _NEW_TIME_WEIGHT = 0.2
-"""Weight of a new time for its own width."""
-_MEAN_WEIGHT = 0.02
-"""Weight of a new time in the slow mean of plain passes."""
-_EXTRAPOLATED_WEIGHT = 0.5
-"""Weight of the first time of a width beyond those measured."""
+"""Weight of a new time for its own width (also in launch/start.py)."""
 _OTHER_WIDTHS_WEIGHT = 0.1
 """Weight of a new time for the other widths: all costs grow with the context."""
+_MEAN_WEIGHT = 0.02
+"""Weight of a new time in the slow mean of plain passes."""
+_NEW_PLAIN_WEIGHT = 0.5
+"""Weight of a plain pass that is the first for a while, and of the first price of a change."""
 _MAX_CHANGE = 2.0
 """Larger changes are clipped: another program was probably running."""
-_NEW_PLAIN_WEIGHT = 0.5
-"""Weight of a plain pass that is the first for a while."""
 _MAX_PLAIN_RATIO = 1.1
 """Upper bound of a plain pass, relative to the newest wider pass."""
 _MIN_PLAIN_INTERVAL, _MAX_PLAIN_INTERVAL = 8, 128
@@ -29,10 +27,6 @@ _DEFAULT_SLOPE = 0.35
 _CATCH_UP_SHARE, _GPU_CATCH_UP_SHARE = 0.1, 0.03
 """Cost of a token that the draft model reads in a wide batch, until timed, in draft passes. With
 0.1 the regret budget never covers a first draft of a model whose pass costs 0.26 target passes."""
-_LONG_READING = 32
-"""A measured reading of this many tokens counts as much as what was known before."""
-_CLIFF_WIDTH = 3
-"""Up to this width the curve may be steeper than beyond: some kernels begin at two rows."""
 _HELD_ADVANTAGE = 1.03
 """Another width than the held one has to be better by this factor."""
 _DEFAULT_C = 0.1
@@ -58,42 +52,37 @@ class PassCosts:
         self.is_measured = measured is not None
         t1 = measured.t1_ms if measured else 1.0
         curve = measured.curve if measured else {}
-        self._ms_by_width = {int(w): v * t1 for w, v in curve.items() if 0 < int(w) <= MAX_WIDTH}
-        self._ms_by_width.setdefault(1, t1)
+        known = {int(w): v * t1 for w, v in curve.items() if 0 < int(w) <= MAX_WIDTH}
+        self._ms_by_width = {1: t1} | known
         c = measured.c if measured else None
         self.is_draft_measured = c is not None
+        self.drafts_blocks = drafts_blocks
         self.first_draft_ms = t1 * (_DEFAULT_C if c is None else c)
         """The first draft pass of a round, which also catches up with the text."""
         self.draft_ms = 0.0 if drafts_blocks else self.first_draft_ms
         """A draft pass after the first of a round."""
         self.catch_up_share = _GPU_CATCH_UP_SHARE if drafts_on_gpu else _CATCH_UP_SHARE
         """Cost of a token that the draft model reads in a wide batch, in draft passes."""
-        self._is_reading_measured = False
-        self._rounds_since_plain = 0
-        self._plain_interval = _MIN_PLAIN_INTERVAL
-        self._drafts_blocks = drafts_blocks
+        self._rounds_since_plain, self._plain_interval = 0, _MIN_PLAIN_INTERVAL
         self._prices_changes, self._last_width = prices_changes, 0
         self.change_ms = 0.0
         """Extra time of a pass whose width differs from that of the pass before."""
-        self.held_width = 1
-        """The width that is best for most rounds."""
         self.last_change_ms = 0.0
         """Of the last pass."""
+        self.held_width = 1
+        """The width that is best for most rounds."""
         self._interpolate()
         self._mean_plain_ms = self.plain_ms
 
     def _interpolate(self) -> None:
-        """Fill `verify_ms` for every width: linear between measured widths and beyond the last."""
+        """Times for every width: linear between measured widths and beyond the last."""
         times, widths = self._ms_by_width, sorted(self._ms_by_width)
-        first, slope = times[widths[0]], _DEFAULT_SLOPE * times[widths[0]]
-        line = [first] * (widths[0] + 1)
+        slope = _DEFAULT_SLOPE * times[widths[0]]
+        line = [times[widths[0]]] * (widths[0] + 1)
         for low, high in pairwise(widths):
             slope = (times[high] - times[low]) / (high - low)
             line += [times[low] + slope * i for i in range(1, high - low + 1)]
-        slope = max(slope, 0.0)
-        if widths[-1] < _CLIFF_WIDTH:
-            slope = min(slope, _DEFAULT_SLOPE * line[1])
-        line += [line[-1] + slope * i for i in range(1, MAX_WIDTH + 1 - widths[-1])]
+        line += [line[-1] + max(slope, 0.0) * i for i in range(1, MAX_WIDTH + 1 - widths[-1])]
         self._line = line
 
     @property
@@ -105,11 +94,6 @@ class PassCosts:
         return [ms if w == held else ms + price for w, ms in enumerate(self._line)]
 
     @property
-    def c(self) -> float:
-        """Cost of a draft pass in one-token target passes."""
-        return (self.first_draft_ms if self._drafts_blocks else self.draft_ms) / self.plain_ms
-
-    @property
     def plain_ms(self) -> float:
         """Milliseconds of a round that drafts nothing."""
         return self._line[1]
@@ -119,13 +103,24 @@ class PassCosts:
         """A lower estimate of `plain_ms`, which a few slow passes do not raise."""
         return min(self.plain_ms, self._mean_plain_ms)
 
+    @property
+    def c(self) -> float:
+        """Cost of a draft pass in one-token target passes."""
+        return (self.first_draft_ms if self.drafts_blocks else self.draft_ms) / self.plain_ms
+
     def record_pass(self, width: int, ms: float) -> None:
         """Record the milliseconds of a target pass, host time included."""
-        if self._prices_changes and width != self._last_width and self.is_measured:
-            ms = self._record_change(width, ms)
+        if not self.is_measured:
+            self.is_measured, self._ms_by_width = True, {width: ms}
+            self._mean_plain_ms = ms
+            self.draft_ms *= ms
+            self.first_draft_ms *= ms
+        else:
+            if self._prices_changes and width != self._last_width:
+                ms = self._record_change(width, ms)
+            self._update_times(width, ms)
         self.last_change_ms = self.change_ms if width != self._last_width else 0.0
         self._last_width = width
-        self._update_times(width, ms)
         self._interpolate()
         self._mean_plain_ms += _MEAN_WEIGHT * (self.plain_ms - self._mean_plain_ms)
 
@@ -133,40 +128,23 @@ class PassCosts:
         """Learn the price of a change of the width; returns the time without it."""
         extra = max(0.0, ms - self._line[width])
         if width <= max(self._ms_by_width):  # an extrapolated time says nothing
-            weight = _NEW_TIME_WEIGHT if self.change_ms else _EXTRAPOLATED_WEIGHT
+            weight = _NEW_TIME_WEIGHT if self.change_ms else _NEW_PLAIN_WEIGHT
             self.change_ms += weight * (extra - self.change_ms)
         return ms - min(extra, self.change_ms)
 
     def _update_times(self, width: int, ms: float) -> None:
-        if not self.is_measured:
-            self.is_measured, self._ms_by_width = True, {width: ms}
-            self._mean_plain_ms = ms
-            self.draft_ms *= ms
-            self.first_draft_ms *= ms
-            return
-        if width > 1 and max(self._ms_by_width) == 1:
-            self._ms_by_width[width] = ms
+        times, before = self._ms_by_width, self._line[width]
+        if width > 1 and max(times) == 1:
+            times[width] = ms
         else:
-            self._adjust_times(width, ms)
-        if 1 in self._ms_by_width:
-            self._ms_by_width[1] = min(
-                self._ms_by_width[1], _MAX_PLAIN_RATIO * self._ms_by_width[width]
-            )
-        self._count_plain_passes(width)
-
-    def _adjust_times(self, width: int, ms: float) -> None:
-        before = self._line[width]
-        ratio = min(max(ms / before, 1 / _MAX_CHANGE), _MAX_CHANGE)
-        share = _NEW_TIME_WEIGHT
-        if width > max(self._ms_by_width):
-            share = _EXTRAPOLATED_WEIGHT
-        elif width == 1 and self._rounds_since_plain >= _MIN_PLAIN_INTERVAL:
-            share = _NEW_PLAIN_WEIGHT
-        for w in self._ms_by_width:
-            self._ms_by_width[w] *= 1 + (ratio - 1) * _OTHER_WIDTHS_WEIGHT
-        self._ms_by_width[width] = before * (1 + (ratio - 1) * share)
-
-    def _count_plain_passes(self, width: int) -> None:
+            is_rare = width == 1 and self._rounds_since_plain >= _MIN_PLAIN_INTERVAL
+            change = min(max(ms / before, 1 / _MAX_CHANGE), _MAX_CHANGE) - 1
+            for w in times:
+                times[w] *= 1 + change * _OTHER_WIDTHS_WEIGHT
+            weight = _NEW_PLAIN_WEIGHT if is_rare else _NEW_TIME_WEIGHT
+            times[width] = before * (1 + change * weight)
+        if 1 in times:
+            times[1] = min(times[1], _MAX_PLAIN_RATIO * times[width])
         self._rounds_since_plain += 1
         if width == 1:
             if self._rounds_since_plain > _MIN_PLAIN_INTERVAL:
@@ -180,11 +158,9 @@ class PassCosts:
 
     def hold_best_width(self, acceptance: Callable[[int], float]) -> None:
         """Choose `held_width` by the mean acceptance probability of each place in a draft."""
-        best, probability, tokens = 0.0, 1.0, 1.0
-        held = self.held_width
+        best, probability, tokens, held = 0.0, 1.0, 1.0, self.held_width
         for width in range(1, MAX_WIDTH + 1):
-            draft_ms = self.draft_passes_ms(width - 1) if width > 1 else 0.0
-            rate = tokens / (self._line[width] + draft_ms)
+            rate = tokens / (self._line[width] + self.draft_passes_ms(width - 1))
             rate *= _HELD_ADVANTAGE if width == held else 1.0
             if rate > best:
                 best, self.held_width = rate, width
@@ -193,7 +169,7 @@ class PassCosts:
 
     def draft_passes_ms(self, n_passes: int) -> float:
         """Milliseconds of consecutive draft passes in one round."""
-        return self.first_draft_ms + self.draft_ms * (n_passes - 1)
+        return self.first_draft_ms + self.draft_ms * (n_passes - 1) if n_passes else 0.0
 
     def verify_loss(self, n_drafted: int) -> float:
         """The loss of verifying `n_drafted` tokens in vain, in one-token passes."""
@@ -204,27 +180,12 @@ class PassCosts:
         """The loss of drafting and verifying `n_drafted` tokens in vain, in one-token passes."""
         return self.verify_loss(n_drafted) + self.draft_passes_ms(n_drafted) / self.plain_ms
 
-    def catch_up_ms(self, n_tokens: int) -> float:
-        """Milliseconds of the draft model decoding `n_tokens` of text that it has not read."""
-        return n_tokens * self.catch_up_share * self.first_draft_ms
-
-    def use_measured_reading(self, share: float) -> None:
-        """Use what reading a token was measured to cost before, in draft passes."""
-        self.catch_up_share, self._is_reading_measured = share, True
-
-    def record_catch_up(self, ms: float, n_tokens: int, n_passes: int) -> None:
-        """Record the milliseconds of a round's draft passes, of which the first read a text."""
-        reading_ms = max(0.0, ms - self.draft_passes_ms(n_passes))
-        share = reading_ms / n_tokens / self.first_draft_ms
-        weight = n_tokens / (n_tokens + _LONG_READING) if self._is_reading_measured else 1.0
-        self.use_measured_reading(self.catch_up_share + weight * (share - self.catch_up_share))
-
     def record_draft(self, ms: float, n_passes: int) -> None:
         """Record the milliseconds of a round's draft passes."""
         if not self.is_draft_measured:
             self.is_draft_measured = True
             self.first_draft_ms = ms / n_passes
-            self.draft_ms = 0.0 if self._drafts_blocks else self.first_draft_ms
+            self.draft_ms = 0.0 if self.drafts_blocks else self.first_draft_ms
             return
         ratio = min(max(ms / self.draft_passes_ms(n_passes), 1 / _MAX_CHANGE), _MAX_CHANGE)
         self.first_draft_ms *= 1 + (ratio - 1) * _NEW_TIME_WEIGHT

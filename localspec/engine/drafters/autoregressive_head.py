@@ -96,10 +96,7 @@ class HeadRunner:
 
 
 class HeadDrafter:
-    """Drafts one answer with a `HeadRunner`.
-
-    Cannot extend another drafter's tokens, as they have no hidden states.
-    """
+    """Drafts one answer with a `HeadRunner`."""
 
     def __init__(self, head_runner: HeadRunner, inputs: DrafterInputs) -> None:
         self._head_runner = head_runner
@@ -109,12 +106,11 @@ class HeadDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         runner, head = self._head_runner, self._head_runner.head
         limit = min(limit, head.n_ctx - len(tokens))
-        if draft_prefix or limit <= 0 or not runner.is_ready(tokens):
+        if limit <= 0 or not runner.is_ready(tokens):
             return Draft()
         before = head.decode_seconds
 
@@ -123,7 +119,7 @@ class HeadDrafter:
                 return runner.first_logits(tokens[-1]), None
             return runner.next_logits(token), None
 
-        return self._sampler.sample_draft(tokens, (), limit, stop_policy, next_logits, since=before)
+        return self._sampler.sample_draft(tokens, limit, stop_policy, next_logits, since=before)
 
 
 class PendingStates:

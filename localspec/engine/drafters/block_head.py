@@ -87,12 +87,11 @@ class BlockDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         runner, head = self._head_runner, self._head_runner.head
         limit = min(limit, head.block_size - head.first_draft_row, head.n_ctx - len(tokens))
-        if draft_prefix or limit <= 0 or not runner.is_ready(tokens):
+        if limit <= 0 or not runner.is_ready(tokens):
             return Draft()
         before = head.decode_seconds
         rows, confidences = runner.draft_block(tokens[-1], limit)
@@ -102,7 +101,7 @@ class BlockDrafter:
             i = next(positions)
             return rows[i], None if confidences is None else float(confidences[i])
 
-        return self._sampler.sample_draft(tokens, (), limit, stop_policy, next_logits, since=before)
+        return self._sampler.sample_draft(tokens, limit, stop_policy, next_logits, since=before)
 
 
 def make(inputs: DrafterInputs) -> BlockDrafter:

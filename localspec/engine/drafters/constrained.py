@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from localspec.engine.constraints.output_constraint import OutputConstraint
-from localspec.engine.drafters.draft_sampler import join_drafts
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
+from localspec.engine.sampling import one_hot
 
 
 class ConstrainedDrafter:
@@ -18,11 +18,10 @@ class ConstrainedDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         """A draft of the other drafter alone, up to its first forbidden token, then forced ones."""
-        draft = self._drafter.propose(tokens, limit, draft_prefix, stop_policy)
+        draft = self._drafter.propose(tokens, limit, stop_policy)
         n_allowed = self._constraint.count_allowed(tokens, draft.tokens)
         if n_allowed < len(draft.tokens):
             # A forbidden token that was sampled stays: the one after its rejection has to come
@@ -31,10 +30,17 @@ class ConstrainedDrafter:
         forced = self._constraint.forced_after(tokens, draft.tokens)[: limit - len(draft.tokens)]
         if not forced:
             return draft
-        addition = Draft(forced, None, "grammar", reason="the grammar allows nothing else")
+        reason = "the grammar allows nothing else"
         if not draft.tokens:
-            return replace(addition, decode_seconds=draft.decode_seconds)
-        return join_drafts(draft, addition)
+            return Draft(forced, None, "grammar", draft.decode_seconds, reason=reason)
+        certain = [one_hot(token) for token in forced]
+        return replace(
+            draft,
+            tokens=[*draft.tokens, *forced],
+            distributions=draft.distributions and [*draft.distributions, *certain],
+            source=f"{draft.source}+grammar",
+            reason=f"{draft.reason}; {reason}",
+        )
 
 
 def _cut_draft(draft: Draft, n: int) -> Draft:

@@ -88,8 +88,6 @@ class DraftText:
 
 
 class CrossVocabularyDrafter:
-    """Drafts one answer. Cannot extend another drafter's tokens."""
-
     def __init__(
         self, draft_cache: PrefixCache, vocabularies: VocabularyMap, inputs: DrafterInputs
     ) -> None:
@@ -103,11 +101,10 @@ class CrossVocabularyDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         cache, model, text = self._cache, self._cache.model, self._text
-        if draft_prefix or not text.update(tokens):
+        if not text.update(tokens):
             return Draft(reason="the text ends within a character")
         limit = min(limit, model.n_ctx - len(text.tokens))
         if limit <= 0:
@@ -121,7 +118,7 @@ class CrossVocabularyDrafter:
             return Draft()
         if self._needs_distributions:
             return self._sampler.sample_draft(
-                tokens, (), limit, stop_policy, self._next_shared_logits, since=before
+                tokens, limit, stop_policy, self._next_shared_logits, since=before
             )
         index = len(tokens) - self._inputs.prompt_length
         drafted = _TextDraft(self._cache, self._map, self._inputs, text.tokens, index)

@@ -41,19 +41,6 @@ class SuffixAutomaton:
         self._last_positions[repeated] = self.size
         self.size += 1
 
-    def match_after(self, tokens: Sequence[int]) -> tuple[int, int]:
-        """`match_length` and `match_end` after these tokens, which are not indexed."""
-        state, match = self._link[self._last] if self.size else 0, self.match_length
-        for token in tokens:
-            while state > 0 and token not in self._next[state]:
-                state = self._link[state]
-                match = self._length[state]
-            if token in self._next[state]:
-                state, match = self._next[state][token], match + 1
-            else:
-                state, match = 0, 0
-        return match, self._last_positions[state] if match else -1
-
     def _add_state(self, length: int, end: int) -> int:
         self._next.append({})
         self._link.append(0)
@@ -106,24 +93,20 @@ class LookupDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         self._index_tokens(tokens)
         match, match_end = self._automaton.match_length, self._automaton.match_end
-        if draft_prefix:
-            match, match_end = self._automaton.match_after(draft_prefix)
         if match < self._min_match:
             return Draft()
-        n, drafted = len(tokens), list(draft_prefix)
+        n, drafted = len(tokens), list[int]()
         for i in range(match_end + 1, match_end + 1 + min(limit, 2 * match)):
             at = i - len(self._prediction)
             token = self._prediction[i] if at < 0 else tokens[at] if at < n else drafted[at - n]
             if token == _BREAK:
                 break
             drafted.append(token)
-        copied = drafted[len(draft_prefix) :]
-        return Draft(copied, None, "lookup", match_length=match) if copied else Draft()
+        return Draft(drafted, None, "lookup", match_length=match) if drafted else Draft()
 
     def _index_tokens(self, tokens: Sequence[int]) -> None:
         """Index new tokens; start over if the text does not continue the indexed one."""

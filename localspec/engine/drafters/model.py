@@ -26,32 +26,28 @@ class ModelDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         draft_cache, model = self._draft_cache, self._draft_cache.model
-        limit = min(limit, model.n_ctx - len(tokens) - len(draft_prefix))
+        limit = min(limit, model.n_ctx - len(tokens))
         if limit <= 0:
             return Draft(reason="the draft model's context is full")
         before = model.decode_seconds
         draft_cache.rewind_to(tokens)
-        uncached = [*tokens[draft_cache.n_cached :], *draft_prefix]
-        if max(uncached, default=0) >= model.n_vocab:  # not in the draft model's vocabulary
+        if (
+            max(tokens[draft_cache.n_cached :], default=0) >= model.n_vocab
+        ):  # not in the draft model's vocabulary
             return Draft()
-        for _ in draft_cache.prefill_until(
-            tokens, model.n_batch - len(draft_prefix), self._cancelled
-        ):
+        for _ in draft_cache.prefill_until(tokens, model.n_batch, self._cancelled):
             pass
         if self._cancelled():
             return Draft()
 
         def next_logits(token: int | None) -> tuple[Logits, None]:
-            batch = [*tokens[draft_cache.n_cached :], *draft_prefix] if token is None else [token]
+            batch = tokens[draft_cache.n_cached :] if token is None else [token]
             return draft_cache.decode(batch, 1)[0], None
 
-        return self._sampler.sample_draft(
-            tokens, draft_prefix, limit, stop_policy, next_logits, since=before
-        )
+        return self._sampler.sample_draft(tokens, limit, stop_policy, next_logits, since=before)
 
 
 def make(inputs: DrafterInputs) -> ModelDrafter:

@@ -15,7 +15,6 @@ class NoDrafter:
         self,
         tokens: Sequence[int],
         limit: int,
-        draft_prefix: Sequence[int] = (),
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         return _EMPTY_DRAFT
