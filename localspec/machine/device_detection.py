@@ -100,7 +100,7 @@ def _read_drivers() -> tuple[DriverGpu, ...]:
     with suppress(Exception):  # drivers only cross-check, and fail in many ways
         gpus += gpu_drivers.read_nvml()
     with suppress(Exception):
-        gpus += gpu_drivers.read_sysfs()
+        gpus += gpu_drivers.read_displays()
     return tuple(gpus)
 
 
@@ -150,6 +150,7 @@ def parse_device(reported: Mapping[str, Any]) -> Device:
         total=total or None,
         backend="Metal" if backend in _UNIFIED_BACKENDS else backend,
         id=parse_pci_address(reported.get("id")),
+        used_by_others=max(0, total - free) if total else None,
         unified=kind == "igpu" or is_software or backend in _UNIFIED_BACKENDS,
         note="computes on the CPU: for tests only" if is_software else "",
     )
@@ -188,10 +189,10 @@ def _matching_driver_gpus(gpu: Device, driver_gpus: Sequence[DriverGpu]) -> list
 
 def _cross_check(gpu: Device, driver_gpu: DriverGpu) -> Device:
     """Adds what only the driver reports; if free memory disagrees, the lower value counts."""
-    used, display = gpu.used_by_others, gpu.drives_display
+    display = gpu.drives_display
     gpu = replace(
         gpu,
-        used_by_others=driver_gpu.used if used is None else used,
+        used_by_others=gpu.used_by_others if driver_gpu.used is None else driver_gpu.used,
         driver=gpu.driver or driver_gpu.driver,
         drives_display=driver_gpu.drives_display if display is None else display,
     )

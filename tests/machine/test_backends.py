@@ -131,7 +131,7 @@ def test_the_driver_and_the_card_decide_which_cuda() -> None:
             assert choice.backend == "cuda"
             assert choice.wheel_index is not None
             assert choice.wheel_index.endswith(f"/{index}")
-            assert {name[-4:] for name in choice.libraries} <= {"cu11", "cu12", ",<14"}
+            assert {name[-4:] for name in choice.libraries} <= {"cu11", "cu12", ",<14", "l-py"}
 
 
 @pytest.mark.parametrize(

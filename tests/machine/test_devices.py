@@ -144,10 +144,11 @@ def test_a_driver_that_computes_on_the_cpu_shares_its_memory_and_says_so() -> No
     assert "for tests only" in device.note
 
 
-def test_an_integrated_gpus_carve_out_does_not_limit_it() -> None:
-    carved = DriverGpu("sysfs", id="0000:05:00.0", free=GIB // 4, total=GIB // 2, used=GIB // 4)
-    (card,) = reconcile({**IGPU, "id": "0000:05:00.0"}, drivers=(carved,)).devices
-    assert card.free == 15 * GIB
+def test_what_others_use_comes_from_the_backend_without_nvml() -> None:
+    radeon = ggml_device("ROCm0", "AMD Radeon RX 7900 XTX", 20, 24, id="0000:03:00.0")
+    display = DriverGpu("sysfs", id="0000:03:00.0", drives_display=True)
+    (card,) = reconcile(radeon, drivers=(display,)).devices
+    assert (card.free, card.used_by_others, card.drives_display) == (20 * GIB, 4 * GIB, True)
     assert card.note == ""
 
 

@@ -1,133 +1,113 @@
-"""machine/gpu_drivers.py: NVML, with a fake library."""
+"""machine/gpu_drivers.py: NVML, with a fake of its package."""
 
 from __future__ import annotations
 
-import ctypes
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from localspec.machine import gpu_drivers
-from localspec.machine.gpu_drivers import parse_pci_address
+from localspec.machine.gpu_drivers import DriverGpu, parse_pci_address
 
 MIB = 1 << 20
-OK, NOT_SUPPORTED, UNKNOWN = 0, 3, 999
+
+
+class NVMLError(Exception):
+    pass
 
 
 @dataclass
 class Card:
-    """One GPU of the fake library; None is not supported."""
+    """One GPU of the fake package; None is not supported."""
 
-    name: bytes = b"NVIDIA GeForce RTX 4090"
-    bus: bytes = b"00000000:C1:00.0"
-    total: int = 24564 * MIB
-    reserved: int = 430 * MIB
+    bus: str | None = "00000000:C1:00.0"
     free: int | None = 20000 * MIB
     display: int | None = 1
 
 
-@dataclass
-class Library:
-    """NVML's functions as ctypes finds them."""
+class Package:
+    """Functions of pynvml, by its names."""
 
-    cards: list[Card]
-    starts: int = OK
-    open: int = 0
-    old: bool = False
-    asked: list[str] = field(default_factory=list)
+    NVMLError = NVMLError
+    nvmlMemory_v2 = 2  # noqa: N815
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "nvmlDeviceGetMemoryInfo_v2" and not self.old:
-            return self.memory2
-        raise AttributeError(name)
+    def __init__(self, *cards: Card, starts: bool = True) -> None:
+        self.cards, self.starts, self.n_open = cards, starts, 0
 
-    def nvmlInit_v2(self) -> int:  # noqa: N802  NVML's own names
-        self.open += self.starts == OK
-        return self.starts
+    def nvmlInit(self) -> None:  # noqa: N802
+        _supported(self.starts or None)
+        self.n_open += 1
 
-    def nvmlShutdown(self) -> int:  # noqa: N802
-        self.open -= 1
-        return OK
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.n_open -= 1
 
-    def nvmlSystemGetDriverVersion(self, buffer: Any, length: Any) -> int:  # noqa: N802
-        buffer.value = b"570.86.15"
-        return OK
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.cards)
 
-    def nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
-        count._obj.value = len(self.cards)
-        return OK
-
-    def nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:  # noqa: N802
-        handle._obj.value = index.value + 1
-        return OK
-
-    def nvmlDeviceGetName(self, handle: Any, buffer: Any, length: Any) -> int:  # noqa: N802
-        buffer.value = self._card(handle).name
-        return OK
-
-    def nvmlDeviceGetPciInfo_v3(self, handle: Any, pci: Any) -> int:  # noqa: N802
-        pci._obj.bus_id = self._card(handle).bus
-        return OK
-
-    def memory2(self, handle: Any, memory: Any) -> int:
-        card, info = self._card(handle), memory._obj
-        if info.version != ctypes.sizeof(gpu_drivers.NvmlMemoryV2) | 2 << 24 or card.free is None:
-            return NOT_SUPPORTED
-        info.total, info.reserved, info.free = card.total, card.reserved, card.free
-        return OK
-
-    def nvmlDeviceGetDisplayActive(self, handle: Any, active: Any) -> int:  # noqa: N802
-        card = self._card(handle)
-        if card.display is None:
-            return NOT_SUPPORTED
-        active._obj.value = card.display
-        return OK
-
-    def _card(self, handle: Any) -> Card:
-        index: int = handle.value - 1
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:  # noqa: N802
         return self.cards[index]
 
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "570.86.15"
 
-def test_a_card_is_told_with_all_that_nvml_knows() -> None:
-    library = Library([Card()])
-    (card,) = gpu_drivers.read_nvml_gpus(library)
+    def nvmlDeviceGetName(self, card: Card) -> str:  # noqa: N802
+        return "NVIDIA GeForce RTX 4090"
+
+    def nvmlDeviceGetPciInfo(self, card: Card) -> Any:  # noqa: N802
+        return SimpleNamespace(busId=_supported(card.bus))
+
+    def nvmlDeviceGetDisplayActive(self, card: Card) -> int:  # noqa: N802
+        return int(_supported(card.display))
+
+    def nvmlDeviceGetMemoryInfo(self, card: Card, version: int) -> Any:  # noqa: N802
+        free = _supported(card.free if version == self.nvmlMemory_v2 else None)
+        return SimpleNamespace(total=24564 * MIB, reserved=430 * MIB, free=free)
+
+
+def _supported(value: Any) -> Any:
+    if value is None:
+        raise NVMLError
+    return value
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def read_with(package: Package) -> list[DriverGpu]:
+        monkeypatch.setitem(sys.modules, "pynvml", package)
+        return [*gpu_drivers.read_nvml()]
+
+    return read_with
+
+
+def test_a_card_is_told_with_all_that_nvml_knows(read: Any) -> None:
+    package = Package(Card())
+    (card,) = read(package)
     assert (card.source, card.name) == ("NVML", "NVIDIA GeForce RTX 4090")
     assert card.id == "0000:c1:00.0"
     assert (card.total, card.free) == (24564 * MIB, 20000 * MIB)
     assert card.used == (24564 - 20000 - 430) * MIB  # without memory reserved by the driver
     assert (card.driver, card.drives_display) == ("570.86.15", True)
-    assert library.open == 0
+    assert package.n_open == 0
 
 
-def test_an_old_driver_leaves_the_memory_to_ggml() -> None:
-    (card,) = gpu_drivers.read_nvml_gpus(Library([Card()], old=True))
-    assert (card.id, card.total, card.free, card.used) == ("0000:c1:00.0", None, None, None)
-
-
-def test_what_a_card_does_not_say_is_none() -> None:
-    (card,) = gpu_drivers.read_nvml_gpus(Library([Card(free=None, display=None, bus=b"")]))
+def test_what_a_card_does_not_say_is_none(read: Any) -> None:
+    """An old driver leaves the memory to ggml."""
+    (card,) = read(Package(Card(free=None, display=None, bus=None)))
     assert (card.total, card.free, card.used) == (None, None, None)
     assert (card.drives_display, card.id) == (None, None)
 
 
-def test_every_card_is_told() -> None:
-    library = Library([Card(bus=b"00000000:01:00.0"), Card(bus=b"00000000:02:00.0")])
-    assert [card.id for card in gpu_drivers.read_nvml_gpus(library)] == [
-        "0000:01:00.0",
-        "0000:02:00.0",
-    ]
+def test_every_card_is_told(read: Any) -> None:
+    cards = read(Package(Card("00000000:01:00.0"), Card("00000000:02:00.0")))
+    assert [card.id for card in cards] == ["0000:01:00.0", "0000:02:00.0"]
 
 
-def test_a_driver_that_does_not_start_says_nothing() -> None:
-    assert gpu_drivers.read_nvml_gpus(Library([Card()], starts=UNKNOWN)) == ()
-
-
-def test_a_library_that_is_none_says_nothing() -> None:
-    assert gpu_drivers.read_nvml_gpus(object()) == ()
-
-
-def test_the_structures_are_nvmls() -> None:
-    assert ctypes.sizeof(gpu_drivers.NvmlMemoryV2) == 40
-    assert ctypes.sizeof(gpu_drivers.NvmlPciInfo) == 68
+def test_a_driver_that_does_not_start_says_nothing(read: Any) -> None:
+    with pytest.raises(NVMLError):
+        read(Package(Card(), starts=False))
 
 
 ADDRESSES = [

@@ -18,61 +18,27 @@ def grow(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def amd(card: str, slot: str, total: int, used: int) -> dict[str, str]:
-    return {
-        f"{card}/device/vendor": "0x1002\n",
-        f"{card}/device/uevent": f"DRIVER=amdgpu\nPCI_CLASS=30000\nPCI_SLOT_NAME={slot}\n",
-        f"{card}/device/mem_info_vram_total": f"{total}\n",
-        f"{card}/device/mem_info_vram_used": f"{used}\n",
-        f"{card}/device/mem_info_gtt_total": f"{16 * GIB}\n",
+def card(name: str, slot: str, *states: str) -> dict[str, str]:
+    files = {f"{name}/device/uevent": f"DRIVER=amdgpu\nPCI_CLASS=30000\nPCI_SLOT_NAME={slot}\n"}
+    return files | {f"{name}/{name}-DP-{i}/status": f"{each}\n" for i, each in enumerate(states)}
+
+
+def test_the_card_with_a_screen_is_known(tmp_path: Path) -> None:
+    """A card without sockets may draw or not."""
+    files = card("card0", "0000:03:00.0", "disconnected") | card("card2", "0000:05:00.0")
+    files |= card("card1", "0000:04:00.0", "disconnected", "connected")
+    files |= {"card1-DP-1/status": "connected\n", "renderD128/device/uevent": "DRIVER=amdgpu\n"}
+    found = gpu_drivers.read_displays(grow(tmp_path, files))
+    assert {each.id: each.drives_display for each in found} == {
+        "0000:03:00.0": False,
+        "0000:04:00.0": True,
     }
-
-
-def test_amds_memory_its_driver_and_its_screen(tmp_path: Path) -> None:
-    files = amd("card1", "0000:03:00.0", 24 * GIB, 3 * GIB)
-    files |= {"card1/card1-DP-1/status": "connected\n", "card1/card1-DP-2/status": "disconnected\n"}
-    files |= {"card1-DP-1/status": "connected\n", "renderD128/device/vendor": "0x1002\n"}
-    (card,) = gpu_drivers.read_sysfs(grow(tmp_path, files))
-    assert (card.id, card.driver) == ("0000:03:00.0", "amdgpu")
-    assert (card.total, card.used, card.free) == (24 * GIB, 3 * GIB, 21 * GIB)
-    assert card.drives_display is True
-
-
-def test_a_card_without_a_screen_draws_none(tmp_path: Path) -> None:
-    files = amd("card0", "0000:03:00.0", GIB, 2 * GIB)
-    (card,) = gpu_drivers.read_sysfs(
-        grow(tmp_path, files | {"card0/card0-DP-1/status": "disconnected"})
-    )
-    assert card.drives_display is False
-    assert card.free == 0  # never below nothing
-
-
-def test_a_headless_card_has_no_sockets_and_may_draw_or_not(tmp_path: Path) -> None:
-    (card,) = gpu_drivers.read_sysfs(grow(tmp_path, amd("card0", "0000:03:00.0", GIB, 0)))
-    assert card.drives_display is None
-
-
-def test_intels_use_is_unknown_and_never_guessed(tmp_path: Path) -> None:
-    files = {
-        "card0/device/vendor": "0x8086\n",
-        "card0/device/uevent": "DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0\n",
-        "card0/lmem_total_bytes": f"{12 * GIB}\n",
-    }
-    (card,) = gpu_drivers.read_sysfs(grow(tmp_path, files))
-    assert (card.total, card.free, card.used) == (12 * GIB, None, None)
 
 
 def test_a_virtual_screen_and_a_folder_that_is_not_there_are_no_cards(tmp_path: Path) -> None:
-    assert gpu_drivers.read_sysfs(grow(tmp_path, {"card0/device/vendor": "0x1af4\n"})) == ()
-    assert gpu_drivers.read_sysfs(tmp_path / "nowhere") == ()
-
-
-def test_a_damaged_number_is_unknown(tmp_path: Path) -> None:
-    files = amd("card0", "0000:03:00.0", GIB, 0)
-    (card,) = gpu_drivers.read_sysfs(
-        grow(tmp_path, files | {"card0/device/mem_info_vram_used": "many"})
-    )
-    assert (card.total, card.free) == (GIB, None)
+    virtual = {"card0/card0-Virtual-1/status": "connected", "card0/device/uevent": "DRIVER=x"}
+    assert [*gpu_drivers.read_displays(grow(tmp_path, virtual))] == []
+    assert [*gpu_drivers.read_displays(tmp_path / "nowhere")] == []
 
 
 def test_a_containers_limit_is_all_the_memory_there_is(tmp_path: Path) -> None:
