@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from functools import partial
+from itertools import chain, product
 
 from localspec.errors import UsageError
 from localspec.fit import machine_profile, verdict
@@ -20,14 +22,7 @@ from localspec.units import gib
 
 _LONG_CTX_FREE_SHARE = 0.25
 """A context longer than the default is chosen only if this share of usable memory stays free."""
-_KV_TYPE_SCORES = {
-    "f16": 1.0,
-    "bf16": 1.0,
-    "f32": 1.0,
-    "q8_0/f16": 0.99,
-    "q8_0": 0.98,
-    "q4_0": 0.92,
-}
+_KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
 """Quality of answers by KV cache type, relative to f16."""
 _Q8_0_BLOCK = 32
 """Heads that are no multiple of it cannot have keys in q8_0."""
@@ -37,6 +32,7 @@ _EXACT_NOTE = (
     "Exact mode: the KV cache is {}, so that this CPU's attention computes passes of every width "
     "alike. Products with weights may still differ by width: localspec verify --exact shows it."
 )
+_FITTING = ("fits", "unknown")
 _TIGHT_SCORE = 0.9
 _SWA_CUT_SCORE = 0.97
 """Without swa_full a rollback may change the last bits of later logits."""
@@ -60,9 +56,6 @@ _HEAD_DESCRIPTIONS = {
     "dspark": "DSpark head: trained on the hidden states of this model. "
     "Drafts several tokens in one pass, with a confidence for each",
 }
-
-SettingsChange = tuple[str, str, str, LoadCommand]
-"""The change in words, its flags, its drawback, and the changed load command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,26 +124,23 @@ class SettingsAdvisor:
             variants = self._with_and_without_workers(request)
             advices = [advisor.advise(variant) for advisor, variant in variants]
             return max(advices, key=lambda advice: _rank_with_workers(advice.fit))
-        advice = self._choose(request)
-        return self._make_attention_exact(request, advice) if request.exact else advice
+        best = first = self.estimate_fit(self._default_settings(request))
+        if first.verdict == "fits":
+            best = self._extend_context(request, first)
+        elif first.verdict != "unknown":
+            tight = [first] if first.verdict == "tight" else []
+            best = max((*tight, *self._candidates(request)), key=self._score, default=first)
+        note = ""
+        if request.exact:
+            load = self._make_attention_exact(request, best)
+            best, note = self.estimate_fit(load), _EXACT_NOTE.format(load.target_settings.kv_type)
+        return SettingsAdvice(best, _explain_choice(best, first, len(self.target.layers)), note)
 
-    def _choose(self, request: SettingsRequest) -> SettingsAdvice:
-        first = self.estimate_fit(self._default_settings(request))
-        if first.verdict in ("fits", "unknown"):
-            fit = self._extend_context(request, first) if first.verdict == "fits" else first
-            return SettingsAdvice(fit, explain_choice(fit, first, len(self.target.layers)))
-        best = max(self._candidates(request), key=self._score, default=first)
-        if first.verdict == "tight" and self._score(first) >= self._score(best):
-            best = first
-        return SettingsAdvice(best, explain_choice(best, first, len(self.target.layers)))
-
-    def _make_attention_exact(
-        self, request: SettingsRequest, advice: SettingsAdvice
-    ) -> SettingsAdvice:
+    def _make_attention_exact(self, request: SettingsRequest, fit: FitReport) -> LoadCommand:
         """Keys of the target in q8_0, if they are in f16. Raises UsageError where that cannot be,
         or does not suffice.
         """
-        load, used = advice.fit.load, advice.fit.memory_estimate.target.on
+        load, used = fit.load, fit.memory_estimate.target.on
         others = [name for name, part in used.items() if part.weights + part.kv and name != HOST]
         if others:
             message = f"Exact mode is for CPUs: {others[0]} computes passes by their width."
@@ -170,9 +160,7 @@ class SettingsAdvisor:
                 message = "Exact mode needs keys in q8_0, which this model cannot have."
                 raise UsageError(message, "Use no exact mode.")
             load = with_target_settings(load, kv_type=_EXACT_KV)
-        fit, first = self.estimate_fit(load), self.estimate_fit(self._default_settings(request))
-        note = _EXACT_NOTE.format(load.target_settings.kv_type)
-        return SettingsAdvice(fit, explain_choice(fit, first, len(self.target.layers)), note)
+        return load
 
     def _with_and_without_workers(
         self, request: SettingsRequest
@@ -198,54 +186,45 @@ class SettingsAdvisor:
             tries.append(with_both_settings(defaults, kv_type="q8_0"))
         if not request.ctx:
             tries.append(with_both_settings(tries[-1], n_ctx=CONTEXT_SIZES[-2]))
-        fits = [self.estimate_fit(tries[0])]
-        while fits[-1].verdict not in ("fits", "unknown") and len(fits) < len(tries):
-            fits.append(self.estimate_fit(tries[len(fits)]))
-        fitting = [fit for fit in fits if fit.verdict in ("fits", "unknown")]
-        tight = [fit for fit in fits if fit.verdict == "tight"]
-        return (fitting or tight or fits)[0]
+        tight, first = None, self.estimate_fit(defaults)
+        for fit in chain([first], map(self.estimate_fit, tries[1:])):
+            if fit.verdict in _FITTING:
+                return fit
+            tight = tight or (fit if fit.verdict == "tight" else None)
+        return tight or first
 
     def find_longest_context(self, fit: FitReport) -> int | None:
         """The largest context up to the current one that fits; None if not even CTX_STEP fits."""
-        best, low, high = None, 1, -(-(fit.load.target_settings.n_ctx or DEFAULT_CTX) // CTX_STEP)
-        while low <= high:
-            middle = (low + high) // 2
-            shorter = self.estimate_fit(with_both_settings(fit.load, n_ctx=middle * CTX_STEP))
-            if shorter.verdict in ("fits", "unknown"):
-                best, low = middle * CTX_STEP, middle + 1
-            else:
-                high = middle - 1
-        return best
+
+        def is_too_long(steps: int) -> bool:
+            shorter = self.estimate_fit(with_both_settings(fit.load, n_ctx=steps * CTX_STEP))
+            return shorter.verdict not in _FITTING
+
+        longest = -(-(fit.load.target_settings.n_ctx or DEFAULT_CTX) // CTX_STEP)
+        return CTX_STEP * bisect(range(1, longest + 1), False, key=is_too_long) or None
 
     def list_memory_savings(self, fit: FitReport) -> tuple[MemorySaving, ...]:
         """Single changes that save memory: those that fit first, then the fastest."""
-        has_gpu = bool(self.machine.devices)
-        savings = [
-            MemorySaving(change, flags, _saved_bytes(fit, changed), drawback, changed)
-            for change, flags, drawback, load in list_single_changes(fit.load, self.target, has_gpu)
-            if (changed := self.estimate_fit(load)) and _saved_bytes(fit, changed) > 0
-        ]
-        return tuple(
-            sorted(
-                savings, key=lambda saving: (saving.fit.verdict == "no", -self._score(saving.fit))
-            )
-        )
+        has_gpu, tightest, savings = bool(self.machine.devices), fit.tightest, []
+        for change, flags, drawback, load in _list_changes(fit.load, self.target, has_gpu):
+            changed = self.estimate_fit(load)
+            needed = {each.device.name: each.needed for each in changed.all_fits}
+            saved = tightest.needed - needed.get(tightest.device.name, 0)
+            if saved > 0:
+                savings.append(MemorySaving(change, flags, saved, drawback, changed))
+        savings.sort(key=lambda saving: (saving.fit.verdict == "no", -self._score(saving.fit)))
+        return tuple(savings)
 
     def _default_settings(self, request: SettingsRequest) -> LoadCommand:
         """Both models fully offloaded, the default context, an f16 KV cache."""
         ctx = request.ctx or min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
-        target = replace(
-            request.load.target_settings,
-            n_ctx=ctx,
-            kv_type=request.kv or "f16",
-            n_gpu_layers=-1 if request.n_gpu_layers is None else request.n_gpu_layers,
+        load = with_both_settings(request.load, n_ctx=ctx, kv_type=request.kv or "f16")
+        n_layers, n_draft = (
+            -1 if each is None else each
+            for each in (request.n_gpu_layers, request.draft_n_gpu_layers)
         )
-        draft = replace(
-            request.load.draft_settings,
-            kv_type=request.kv or "f16",
-            n_gpu_layers=-1 if request.draft_n_gpu_layers is None else request.draft_n_gpu_layers,
-        )
-        return replace(request.load, target_settings=target, draft_settings=draft)
+        load = with_target_settings(load, n_gpu_layers=n_layers)
+        return with_draft_settings(load, n_gpu_layers=n_draft)
 
     def _extend_context(self, request: SettingsRequest, first: FitReport) -> FitReport:
         """A longer context if a GPU has memory to spare; a CPU is too slow to fill it."""
@@ -264,27 +243,26 @@ class SettingsAdvisor:
     def _candidates(self, request: SettingsRequest) -> Iterator[FitReport]:
         """What fits, by draft variant, KV cache type, context size and sliding-window cache."""
         defaults = self._default_settings(request)
-        for load in list_draft_variants(defaults):
-            for kv in (request.kv,) if request.kv else ("f16", "q8_0"):
-                if kv.startswith("q") and defaults.target_settings.flash_attn == "off":
-                    continue
-                for ctx, swa_full in product(
-                    self._context_sizes(request, defaults), self._swa_full_options()
-                ):
-                    sized = with_both_settings(load, n_ctx=ctx, kv_type=kv)
-                    yield from self._offload_variants(
-                        with_target_settings(sized, swa_full=swa_full), request
-                    )
-
-    def _swa_full_options(self) -> tuple[bool, ...]:
-        """With swa_full, sliding-window layers keep all tokens, which makes rollback exact."""
-        return (True, False) if self.target.n_swa else (True,)
-
-    def _context_sizes(self, request: SettingsRequest, defaults: LoadCommand) -> tuple[int, ...]:
-        largest = defaults.target_settings.n_ctx or DEFAULT_CTX
-        if request.ctx:
-            return (largest,)
-        return (largest, *(size for size in CONTEXT_SIZES if size < largest))
+        settings = defaults.target_settings
+        drafts = [defaults]
+        if defaults.draft:
+            drafts += [
+                with_draft_settings(defaults, n_ubatch=_SMALL_UBATCH),
+                replace(defaults, draft=None),
+            ]
+        kv_types: list[KvType] = [request.kv] if request.kv else ["f16", "q8_0"]
+        if settings.flash_attn == "off":
+            kv_types = [kv for kv in kv_types if not kv.startswith("q")]
+        largest = settings.n_ctx or DEFAULT_CTX
+        sizes = [largest]
+        if not request.ctx:
+            sizes += [size for size in CONTEXT_SIZES if size < largest]
+        # With swa_full, sliding-window layers keep all tokens, which makes rollback exact.
+        swa_full_options = (True, False) if self.target.n_swa else (True,)
+        for load, kv, ctx, swa_full in product(drafts, kv_types, sizes, swa_full_options):
+            sized = with_both_settings(load, n_ctx=ctx, kv_type=kv)
+            sized = with_target_settings(sized, swa_full=swa_full)
+            yield from self._offload_variants(sized, request)
 
     def _offload_variants(self, load: LoadCommand, request: SettingsRequest) -> Iterator[FitReport]:
         """Fully offloaded; if that does not fit, experts on the CPU, or fewer layers on the GPU."""
@@ -303,22 +281,23 @@ class SettingsAdvisor:
             yield partial
 
     def _max_gpu_layers(self, load: LoadCommand) -> FitReport | None:
-        """Binary search: device memory grows with the number of layers."""
-        best, low, high = None, 0, len(self.target.layers)
-        while low <= high:
-            middle = (low + high) // 2
-            fit = self.estimate_fit(with_target_settings(load, n_gpu_layers=middle))
-            if all(device_fit.verdict == "fits" for device_fit in fit.device_fits):
-                best, low = fit, middle + 1
-            else:
-                high = middle - 1
-        return best
+        """Device memory grows with the number of layers."""
+
+        def estimate(n: int) -> FitReport:
+            return self.estimate_fit(with_target_settings(load, n_gpu_layers=n))
+
+        def is_too_large(n: int) -> bool:
+            return any(each.verdict != "fits" for each in estimate(n).device_fits)
+
+        n = bisect(range(len(self.target.layers) + 1), False, key=is_too_large)
+        return estimate(n - 1) if n else None
 
     def _score(self, fit: FitReport) -> float:
         """Tokens per second, reduced for a short context, a quantised KV cache and tight memory."""
         settings = fit.load.target_settings
         wanted_ctx = min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
-        score: float = estimate_tokens_per_second(fit) * _KV_TYPE_SCORES[settings.kv_type]
+        score: float = estimate_tokens_per_second(fit)
+        score *= _KV_TYPE_SCORES.get(settings.kv_type, 1.0)
         score *= min(1.0, (settings.n_ctx or wanted_ctx) / wanted_ctx) ** 0.25
         score *= _TIGHT_SCORE if fit.verdict == "tight" else 1.0
         return score * (1.0 if settings.swa_full else _SWA_CUT_SCORE)
@@ -350,12 +329,6 @@ def _min_free_share(fit: FitReport) -> float:
     return min(shares, default=0.0)
 
 
-def _saved_bytes(before: FitReport, after: FitReport) -> int:
-    name = before.tightest.device.name
-    needed = {device_fit.device.name: device_fit.needed for device_fit in after.all_fits}
-    return before.tightest.needed - needed.get(name, 0)
-
-
 def with_both_settings(load: LoadCommand, **changes: object) -> LoadCommand:
     """Changes both models; the draft keeps its own n_ctx."""
     target = replace(load.target_settings, **changes)  # type: ignore[arg-type]
@@ -372,69 +345,37 @@ def with_draft_settings(load: LoadCommand, **changes: object) -> LoadCommand:
     return replace(load, draft_settings=replace(load.draft_settings, **changes))  # type: ignore[arg-type]
 
 
-def list_draft_variants(load: LoadCommand) -> tuple[LoadCommand, ...]:
-    if load.draft is None:
-        return (load,)
-    return (
-        load,
-        with_draft_settings(load, n_ubatch=_SMALL_UBATCH),
-        replace(load, draft=None),
-    )
-
-
-def list_single_changes(
+def _list_changes(
     load: LoadCommand, target: ModelShape, has_gpu: bool
-) -> Iterator[SettingsChange]:
-    settings = load.target_settings
-    ctx = settings.n_ctx or DEFAULT_CTX
-    if load.draft and load.draft_settings.n_ubatch > _SMALL_UBATCH:
-        yield (
-            f"draft batch {_SMALL_UBATCH}", "", "the draft reads prompts a little slower",
-            with_draft_settings(load, n_ubatch=_SMALL_UBATCH),
-        )  # fmt: skip
+) -> Iterator[tuple[str, str, str, LoadCommand]]:
+    """Single changes: in words, as flags, its drawback, and the changed load command."""
+    settings, draft = load.target_settings, load.draft_settings if load.draft else None
+    both, change = partial(with_both_settings, load), partial(with_target_settings, load)
+    change_draft = partial(with_draft_settings, load)
+    if draft and draft.n_ubatch > _SMALL_UBATCH:
+        slower = "the draft reads prompts a little slower"
+        yield f"draft batch {_SMALL_UBATCH}", "", slower, change_draft(n_ubatch=_SMALL_UBATCH)
     if settings.kv_type == "f16" and settings.flash_attn != "off":
-        yield (
-            "KV cache in q8_0", "--kv q8_0", "almost no loss of quality",
-            with_both_settings(load, kv_type="q8_0"),
-        )  # fmt: skip
+        loss = "almost no loss of quality"
+        yield "KV cache in q8_0", "--kv q8_0", loss, both(kv_type="q8_0")
     if settings.swa_full and target.n_swa:
-        yield (
-            "KV cache limited to the sliding window", "", "a rollback may change the last bits",
-            with_target_settings(load, swa_full=False),
-        )  # fmt: skip
-    for n_ctx in [size for size in CONTEXT_SIZES if size < ctx][:2]:
-        yield (
-            f"context {n_ctx:,}", f"--ctx {n_ctx}", "room for fewer messages",
-            with_both_settings(load, n_ctx=n_ctx),
-        )  # fmt: skip
-    if load.draft:
-        if has_gpu and load.draft_settings.n_gpu_layers:
-            yield (
-                "draft on the CPU", "--draft-gpu-layers 0", "drafting is slower",
-                with_draft_settings(load, n_gpu_layers=0),
-            )  # fmt: skip
-        yield (
-            "no draft model",
-            "--draft none",
-            "prompt lookup only",
-            replace(load, draft=None),
-        )
+        name, loss = "KV cache limited to the sliding window", "a rollback may change the last bits"
+        yield name, "", loss, change(swa_full=False)
+    for n in [size for size in CONTEXT_SIZES if size < (settings.n_ctx or DEFAULT_CTX)][:2]:
+        yield f"context {n:,}", f"--ctx {n}", "room for fewer messages", both(n_ctx=n)
+    if draft and has_gpu and draft.n_gpu_layers:
+        cpu = change_draft(n_gpu_layers=0)
+        yield "draft on the CPU", "--draft-gpu-layers 0", "drafting is slower", cpu
+    if draft:
+        yield "no draft model", "--draft none", "prompt lookup only", replace(load, draft=None)
+    if has_gpu and target.is_moe and not settings.cpu_moe:
+        slower = "experts are read from slower memory"
+        yield "experts in RAM", "--cpu-moe", slower, change(cpu_moe=True)
     if has_gpu:
-        yield from _list_offload_changes(load, target)
-
-
-def _list_offload_changes(load: LoadCommand, target: ModelShape) -> Iterator[SettingsChange]:
-    if target.is_moe and not load.target_settings.cpu_moe:
-        yield (
-            "experts in RAM", "--cpu-moe", "experts are read from slower memory",
-            with_target_settings(load, cpu_moe=True),
-        )  # fmt: skip
-    half = (len(target.layers) + 1) // 2
-    yield (
-        f"{half} of {len(target.layers) + 1} layers on the GPU", f"--gpu-layers {half}",
-        "the other layers are read from slower memory",
-        with_target_settings(load, n_gpu_layers=half),
-    )  # fmt: skip
+        n_all = len(target.layers) + 1
+        half, slower = n_all // 2, "the other layers are read from slower memory"
+        text = f"{half} of {n_all} layers on the GPU"
+        yield text, f"--gpu-layers {half}", slower, change(n_gpu_layers=half)
 
 
 def describe_head(kind: str) -> str:
@@ -442,12 +383,10 @@ def describe_head(kind: str) -> str:
     return _HEAD_DESCRIPTIONS.get(kind, "")
 
 
-def explain_choice(fit: FitReport, default_fit: FitReport, n_layer: int) -> str:
+def _explain_choice(fit: FitReport, default_fit: FitReport, n_layer: int) -> str:
     """One line: the settings chosen and the reason.  `default_fit`: with default settings."""
-    return (
-        f"{', '.join(_describe_settings(fit, default_fit, n_layer))}: "
-        f"{_describe_outcome(fit, default_fit)}"
-    )
+    settings = ", ".join(_describe_settings(fit, default_fit, n_layer))
+    return f"{settings}: {_describe_outcome(fit, default_fit)}"
 
 
 def _describe_settings(fit: FitReport, default_fit: FitReport, n_layer: int) -> Iterator[str]:
@@ -470,23 +409,23 @@ def _describe_settings(fit: FitReport, default_fit: FitReport, n_layer: int) -> 
 def _describe_outcome(fit: FitReport, default_fit: FitReport) -> str:
     unknown = [each for each in fit.device_fits if each.verdict == "unknown"]
     if unknown:
-        return f"free memory of {describe_device(unknown[0])} is unknown"
+        return f"free memory of {_describe_device(unknown[0])} is unknown"
     tightest = fit.tightest
-    device = describe_device(tightest)
+    device = _describe_device(tightest)
     if fit.verdict == "no":
         free = gib(tightest.device.free or 0)
         return f"needs {gib(tightest.needed)} of {device}, which has {free} free"
     if fit is default_fit or default_fit.verdict == "fits":
         spare = tightest.headroom or 0
         return f"fits {device}, {gib(spare)} to spare" if spare > 0 else f"fills {device}"
-    device = describe_device(default_fit.tightest)
+    device = _describe_device(default_fit.tightest)
     needs = f"{gib(default_fit.tightest.needed)} of {device}, more than available"
     if default_fit.load.draft and not fit.load.draft:
         return f"with a draft model it needs {needs}"
     return f"the default settings need {needs}"
 
 
-def describe_device(device_fit: DeviceFit) -> str:
+def _describe_device(device_fit: DeviceFit) -> str:
     if device_fit.device.kind == "cpu":
         return "this computer's memory"
     return device_fit.device.description or device_fit.device.name

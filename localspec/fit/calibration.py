@@ -39,7 +39,10 @@ _MIN_VERIFIED = 50
 """Verified draft tokens from which an acceptance rate is used."""
 _CPU_CACHE_BYTES = 64e6
 """A pair that reads less may stay in the CPU cache, so it does not show memory bandwidth."""
-_FALLBACK_BASIS = "from other models measured here"
+
+_Key = tuple[str, str]
+"""Device and weight type."""
+_Measured = Sequence[tuple[PairReads, MeasuredCosts]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +68,15 @@ def summarize_reads(
     load: LoadCommand, target: ModelShape, draft: ModelShape | None, hardware: HardwareSpeed
 ) -> PairReads:
     """The bytes a pair reads, stored with its measurements so that they apply to other models."""
+
+    def summarize(reads: PassReads) -> ModelReads:
+        return ModelReads(round(reads.weights), reads.devices, reads.weight_type, reads.is_moe)
+
     first = pass_cost.count_reads(target, load.target_settings, hardware.devices)
-    second = None
-    if draft is not None and not draft.head_kind:  # a head's pass does more than read weights
-        second = pass_cost.count_reads(draft, load.draft_settings, hardware.devices)
-    return PairReads(_summarize_model(first), _summarize_model(second) if second else None)
-
-
-def _summarize_model(reads: PassReads) -> ModelReads:
-    return ModelReads(round(reads.weights), reads.devices, reads.weight_type, reads.is_moe)
+    if draft is None or draft.head_kind:  # a head's pass does more than read weights
+        return PairReads(summarize(first))
+    second = pass_cost.count_reads(draft, load.draft_settings, hardware.devices)
+    return PairReads(summarize(first), summarize(second))
 
 
 def calibrate(
@@ -91,25 +94,69 @@ def calibrate(
         if record.reads is not None
         and record.measured is not None
         and is_trusted(record.measured)
-        and _pair_bytes(record.reads) >= _CPU_CACHE_BYTES
+        and sum(model.read for model in _models(record.reads)) >= _CPU_CACHE_BYTES
     ]
     if threads is None and usable:
         threads = usable[0][1].threads
-    usable = [record for record in usable if _is_comparable(*record, threads)]
-    curves = _mean_verify_curves(usable)
-    passes = _measured_passes(usable)
-    speeds = {
-        key: _measured_speed(points, _nominal(hardware, key[0]), curves.get(key, {}), key[1])
-        for key, points in passes.items()
-    }
+    # CPU speeds are comparable only at the same number of threads.
+    usable = [
+        (reads, measured)
+        for reads, measured in usable
+        if measured.threads == threads or all(HOST not in m.devices for m in _models(reads))
+    ]
+    acceptance = _measured_acceptance(records)
+    return replace(
+        hardware, measured_speeds=_fit_speeds(hardware, usable, threads), acceptance=acceptance
+    )
+
+
+def _models(reads: PairReads) -> list[ModelReads]:
+    return [model for model in (reads.target, reads.draft) if model is not None]
+
+
+def _fit_speeds(
+    hardware: HardwareSpeed, usable: _Measured, threads: int | None
+) -> dict[_Key, DeviceSpeed]:
+    """By device and weight type; the type "" is fitted to all, for types not measured."""
+    curves, passes = _mean_verify_curves(usable), _measured_passes(usable)
+    speeds: dict[_Key, DeviceSpeed] = {}
     for device in dict.fromkeys(device for device, _ in passes):
+        nominal = hardware.nominal_speeds.get(device, UNKNOWN_SPEED)
+        suffix = ""
+        if device == HOST and threads is not None:
+            suffix = f", {threads} thread{'s' * (threads != 1)}"
         keys = [key for key in passes if key[0] == device]
-        points = [point for key in keys for point in passes[key]]
+        for key in keys:
+            points = passes[key]
+            basis = f"{len(points)} {key[1]} model{'s' * (len(points) != 1)} measured here{suffix}"
+            speed = _fit_speed(points, nominal, curves.get(key, {}))
+            speeds[key] = replace(speed, basis=basis, measured=True)
+        # A CPU's verify curve depends on the type.
         curve = next((curves[key] for key in keys if key in curves), {})
-        speeds[device, ""] = _fallback_speed(points, _nominal(hardware, device), curve)
-    if threads is not None:
-        speeds = {key: _with_thread_count(speed, key, threads) for key, speed in speeds.items()}
-    return replace(hardware, measured_speeds=speeds, acceptance=_measured_acceptance(records))
+        speed = _fit_speed(
+            [point for key in keys for point in passes[key]],
+            nominal,
+            curve if nominal.kind == "gpu" else {},
+        )
+        error = max(TABLE_ERROR, speed.error)
+        basis = "from other models measured here"
+        speeds[device, ""] = replace(speed, error=error, basis=basis)
+    return speeds
+
+
+def _fit_speed(
+    points: Sequence[MeasuredPass], nominal: DeviceSpeed, verify_curve: Mapping[int, float]
+) -> DeviceSpeed:
+    line = fit_line(points, nominal.fixed_ms)
+    return replace(
+        nominal,
+        bandwidth=line.bandwidth,
+        efficiency=1.0,
+        fixed_ms=line.fixed_ms,
+        verify_curve=verify_curve,
+        error=min(max(line.error, CALIBRATED_ERROR), _MAX_ERROR),
+        largest_measured=max(point.weight_bytes for point in points),
+    )
 
 
 def _measured_acceptance(
@@ -130,31 +177,13 @@ def _measured_acceptance(
     return found
 
 
-def _is_comparable(reads: PairReads, measured: MeasuredCosts, threads: int | None) -> bool:
-    """CPU speeds are comparable only at the same number of threads."""
-    models = filter(None, (reads.target, reads.draft))
-    return measured.threads == threads or all(HOST not in model.devices for model in models)
-
-
-def _nominal(hardware: HardwareSpeed, device: str) -> DeviceSpeed:
-    return hardware.nominal_speeds.get(device, UNKNOWN_SPEED)
-
-
-def _pair_bytes(reads: PairReads) -> int:
-    return reads.target.read + (reads.draft.read if reads.draft else 0)
-
-
-def _measured_passes(
-    records: Iterable[tuple[PairReads, MeasuredCosts]],
-) -> dict[tuple[str, str], list[MeasuredPass]]:
-    """By device and weight type; for each size the fastest, as other programs slow the rest."""
-    fastest: defaultdict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+def _measured_passes(records: _Measured) -> dict[_Key, list[MeasuredPass]]:
+    """For each size the fastest, as other programs slow the rest."""
+    fastest: defaultdict[_Key, dict[int, float]] = defaultdict(dict)
     for reads, measured in records:
-        timed = [(reads.target, measured.t1_ms)]
-        if reads.draft is not None and measured.c is not None:
-            timed.append((reads.draft, measured.c * measured.t1_ms))
-        for model, ms in timed:
-            if len(model.devices) == 1 and model.read > 0 and _is_valid_time(ms):
+        times = (measured.t1_ms, None if measured.c is None else measured.c * measured.t1_ms)
+        for model, ms in zip(_models(reads), times, strict=False):
+            if ms is not None and len(model.devices) == 1 and model.read > 0 and _is_time(ms):
                 by_size = fastest[model.devices[0], model.family]
                 dense_ms = ms / pass_cost.moe_slowdown(model.moe)
                 by_size[model.read] = min(dense_ms, by_size.get(model.read, dense_ms))
@@ -164,25 +193,21 @@ def _measured_passes(
     }
 
 
-def _is_valid_time(ms: object) -> bool:
+def _is_time(ms: object) -> bool:
     return isinstance(ms, int | float) and isfinite(ms) and ms > 0
 
 
-def _mean_verify_curves(
-    records: Iterable[tuple[PairReads, MeasuredCosts]],
-) -> dict[tuple[str, str], dict[int, float]]:
-    """Geometric mean of the measured verify curves, by device and weight type.
+def _mean_verify_curves(records: _Measured) -> dict[_Key, dict[int, float]]:
+    """Geometric mean of the measured verify curves.
 
     Mixtures of experts are left out: their curves do not apply to dense models.
     """
-    logs: defaultdict[tuple[str, str], defaultdict[int, list[float]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    logs: defaultdict[_Key, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for reads, measured in records:
         target = reads.target
         if len(target.devices) == 1 and not target.moe:
             for width, v in measured.curve.items():
-                if width.isdecimal() and _is_valid_time(v):
+                if width.isdecimal() and _is_time(v):
                     logs[target.devices[0], target.family][int(width)].append(log(v))
     return {
         key: {width: exp(sum(values) / len(values)) for width, values in sorted(by_width.items())}
@@ -192,11 +217,9 @@ def _mean_verify_curves(
 
 def fit_line(points: Sequence[MeasuredPass], fixed_ms: float) -> LinearFit:
     """Least squares of relative errors; `fixed_ms` applies if the sizes are too close to fit it."""
-    reads = [point.weight_bytes for point in points]
+    reads, most = [point.weight_bytes for point in points], min(p.ms for p in points)
     if max(reads) < _MIN_SIZE_RATIO * min(reads):
-        return _fit_slope(
-            points, min(fixed_ms, _MAX_FIXED_SHARE * min(p.ms for p in points)), _SINGLE_SIZE_ERROR
-        )
+        return _fit_slope(points, min(fixed_ms, _MAX_FIXED_SHARE * most), _SINGLE_SIZE_ERROR)
     # Minimises Σ (a/t + s·B/t − 1)².
     u, v = [1 / p.ms for p in points], [p.weight_bytes / p.ms for p in points]
     uu, uv, vv = (_dot(a, b) for a, b in ((u, u), (u, v), (v, v)))
@@ -206,9 +229,7 @@ def fit_line(points: Sequence[MeasuredPass], fixed_ms: float) -> LinearFit:
     fixed = (sum(u) * vv - sum(v) * uv) / determinant
     slope = (sum(v) * uu - sum(u) * uv) / determinant
     if fixed < 0 or slope <= 0:
-        return _fit_slope(
-            points, 0.0 if fixed < 0 else _MAX_FIXED_SHARE * min(p.ms for p in points), 0
-        )
+        return _fit_slope(points, 0.0 if fixed < 0 else _MAX_FIXED_SHARE * most, 0.0)
     return _with_error(points, fixed, slope, 0.0)
 
 
@@ -228,39 +249,3 @@ def _with_error(
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
-
-
-def _measured_speed(
-    points: Sequence[MeasuredPass],
-    nominal: DeviceSpeed,
-    verify_curve: Mapping[int, float],
-    weight_type: str,
-) -> DeviceSpeed:
-    line = fit_line(points, nominal.fixed_ms)
-    return replace(
-        nominal,
-        bandwidth=line.bandwidth,
-        efficiency=1.0,
-        fixed_ms=line.fixed_ms,
-        verify_curve=verify_curve,
-        error=min(max(line.error, CALIBRATED_ERROR), _MAX_ERROR),
-        basis=f"{len(points)} {weight_type} model{'s' * (len(points) != 1)} measured here",
-        measured=True,
-        largest_measured=max(point.weight_bytes for point in points),
-    )
-
-
-def _fallback_speed(
-    points: Sequence[MeasuredPass], nominal: DeviceSpeed, verify_curve: Mapping[int, float]
-) -> DeviceSpeed:
-    """For weight types that were not measured on this device: from all that were."""
-    curve = verify_curve if nominal.kind == "gpu" else {}  # a CPU's depends on the type
-    speed = _measured_speed(points, nominal, curve, "")
-    error = max(TABLE_ERROR, speed.error)
-    return replace(speed, error=error, basis=_FALLBACK_BASIS, measured=False)
-
-
-def _with_thread_count(speed: DeviceSpeed, key: tuple[str, str], threads: int) -> DeviceSpeed:
-    if key[0] != HOST or not speed.measured:
-        return speed
-    return replace(speed, basis=f"{speed.basis}, {threads} thread{'s' * (threads != 1)}")

@@ -25,19 +25,18 @@ _OFFLOAD_MIN_BATCH = 32
 """From this batch size on, the first GPU computes with weights in system memory (`op_offload`)."""
 
 
-def estimate(shape: ModelShape, params: ContextParams, placement: LayerPlacement) -> list[int]:
+def estimate(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -> list[int]:
     """Bytes by backend; 0 for a GPU without layers."""
-    backends = range(placement.cpu_backend + 1)
     variants = [params]
-    if params.flash_attn_auto and params.flash_attn and _may_turn_flash_off(shape, placement):
+    if params.flash_attn_auto and params.flash_attn and _may_turn_flash_off(shape, placed):
         variants.append(replace(params, flash_attn=False))
     return [
-        max(_DeviceBuffers(shape, each, placement, backend).estimate() for each in variants)
-        for backend in backends
+        max(_DeviceBuffers(shape, each, placed, backend).estimate() for each in variants)
+        for backend in range(len(placed.backend_names))
     ]
 
 
-def _may_turn_flash_off(shape: ModelShape, placement: LayerPlacement) -> bool:
+def _may_turn_flash_off(shape: ModelShape, placed: LayerPlacement) -> bool:
     """llama.cpp turns flash attention off where it would not run on its layer's device.
 
     Of the families in tests/families.py only lfm2 and granitehybrid do, if the layers on the CPU
@@ -45,10 +44,10 @@ def _may_turn_flash_off(shape: ModelShape, placement: LayerPlacement) -> bool:
     """
     if not shape.has_recurrent_state or shape.architecture in GATED_ATTENTION:
         return False
-    homes, cpu = placement.layer_backends, placement.cpu_backend
+    homes = placed.layer_backends
     return any(
         homes[il] != homes[il + 1]
-        and cpu in homes[il : il + 2]
+        and placed.cpu_backend in homes[il : il + 2]
         and not all(layer.is_recurrent for layer in layers)
         for il, layers in enumerate(pairwise(shape.layers[: shape.n_layer]))
     )
@@ -58,38 +57,25 @@ def layer_cache_bytes(shape: ModelShape, layer: LayerShape, params: ContextParam
     """K and V of one layer; 0 for a layer without a cache."""
     if not layer.has_kv:
         return 0
-    cells = params.n_ctx_swa if layer.is_swa else params.n_ctx
-    k, v = layer.n_head_kv * layer.n_embd_head_k, layer.n_head_kv * layer.n_embd_head_v
+    v_width = layer.v_width
     if not params.v_token_major:  # transposed: all layers get the width of the widest
-        v = max(each.n_head_kv * each.n_embd_head_v for each in shape.layers)
-    rows = zip(params.kv_types, (k, 0 if shape.is_mla else v), strict=True)
-    return cells * sum(row_bytes(*row) for row in rows)
-
-
-def row_bytes(ggml_type: int, width: int) -> int:
-    _, block, block_bytes = GGML_TYPES[ggml_type]
-    return width // block * block_bytes
+        v_width = max(each.v_width for each in shape.layers)
+    widths = (layer.k_width, 0 if shape.is_mla else v_width)
+    types = (GGML_TYPES[kv_type] for kv_type in params.kv_types)
+    sizes = zip(widths, types, strict=True)
+    return params.cells(layer) * sum(width // block * size for width, (_, block, size) in sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class _DeviceBuffers:
     shape: ModelShape
     params: ContextParams
-    placement: LayerPlacement
+    placed: LayerPlacement
     backend: int
 
     @property
     def is_cpu(self) -> bool:
-        return self.backend == self.placement.cpu_backend
-
-    @property
-    def has_gpu(self) -> bool:
-        return self.placement.cpu_backend > 0
-
-    @property
-    def _is_partial(self) -> bool:
-        """Some layers, or the output, are on the CPU although there is a GPU."""
-        return self.has_gpu and not self.placement.fully_offloaded
+        return self.backend == self.placed.cpu_backend
 
     @property
     def column(self) -> int:
@@ -102,15 +88,19 @@ class _DeviceBuffers:
         return self.column * self.shape.n_embd
 
     def estimate(self) -> int:
+        placed, n_states = self.placed, self.params.n_hidden_states
         stages = [*self._layer_stages(), self._output_bytes()]
         if not any(stages) and not self.is_cpu:
             return 0
         # The token embeddings, or the rows that could be given instead of tokens.
-        size = self.placement.n_copies * (self._mask_bytes() + self.row) + _ALIGNMENT_SLACK
-        size += max(stages) + self._per_layer_input_bytes()
-        if self.placement.output_backend == self.backend or self.params.n_hidden_states:
-            size += self.params.n_hidden_states * self.row  # for a head: never overwritten
-        return size + self.row * (self.is_cpu and self.has_gpu)
+        size = placed.n_copies * (self._mask_bytes() + self.row) + _ALIGNMENT_SLACK + max(stages)
+        # Gemma 3n and 4 E: an embedding for each layer, its projection and their sum.
+        per_layer = self.column * self.shape.n_embd_per_layer * self.shape.n_layer
+        if self.is_cpu and placed.has_gpu:
+            size += self.row + 2 * per_layer
+        else:
+            size += per_layer * (3 if placed.n_copies == 1 else 2 + 2 * placed.n_copies)
+        return size + n_states * self.row  # for a head: never overwritten
 
     def _layer_stages(self) -> Iterator[int]:
         """Bytes of each layer that may compute on this device."""
@@ -120,18 +110,17 @@ class _DeviceBuffers:
                 yield size + crossing
 
     def _stage_bytes(self, il: int) -> int:
-        placement, layer = self.placement, self.shape.layers[il]
-        home = placement.layer_backends[il]
-        is_on_cpu, experts_moved = home == placement.cpu_backend, placement.experts_on_cpu
-        if not self.has_gpu:
+        placed, layer = self.placed, self.shape.layers[il]
+        home, experts_moved = placed.layer_backends[il], placed.experts_on_cpu
+        is_on_cpu = home == placed.cpu_backend
+        if not placed.has_gpu:
             return self._layer_bytes(layer)
         if self.is_cpu:
             # The first GPU cannot read repacked weights; many operations of recurrent layers
             # have no weights, and stay.
-            stays = placement.repacks or self.shape.has_recurrent_state
-            if is_on_cpu and stays:
+            if is_on_cpu and (placed.repacks or self.shape.has_recurrent_state):
                 return self._layer_bytes(layer)
-            return self.column * layer.ff * (experts_moved and placement.repacks)
+            return self.column * layer.ff * (experts_moved and placed.repacks)
         if self.backend == 0 and is_on_cpu:
             copied = max(2 * layer.expert_matrix, layer.matrix)
             source = self.shape.layers[self.shape.kv_source(il)]
@@ -148,24 +137,22 @@ class _DeviceBuffers:
             mixer = self._recurrent_bytes()
         else:
             mixer = self._attention_bytes(layer) if layer.n_head else 0
-        has_products = not self.is_cpu or not self._is_partial or self.placement.repacks
+        has_products = not self.is_cpu or not self.placed.is_partial or self.placed.repacks
         # The residual and the normed input stay until the layer has used them.
         return 2 * self.row + max(mixer, self.column * layer.ff * has_products)
 
     def _attention_bytes(self, layer: LayerShape) -> int:
         shape, params = self.shape, self.params
-        query = layer.n_head * layer.n_embd_head_k
         result = shape.mla_result or layer.n_head * layer.n_embd_head_v
-        k_width = layer.n_head_kv * layer.n_embd_head_k
-        v_width = k_width if shape.is_mla else layer.n_head_kv * layer.n_embd_head_v
         size = self.column * layer.qkv
+        v_width = layer.k_width if shape.is_mla else layer.v_width
         if not shape.is_mla:  # rotated, so that a quantised cache loses less
             keys, values = (GGML_TYPES[kv_type][1] > 1 for kv_type in params.kv_types)
-            size += self.column * (query * keys + result * values)
-        cells = params.n_ctx_swa if layer.is_swa else params.n_ctx
+            size += self.column * (layer.n_head * layer.n_embd_head_k * keys + result * values)
+        cells = params.cells(layer)
         if params.flash_attn:
-            copies = self.placement.backend_rules[self.backend].f16_copies
-            for kv_type, width in zip(params.kv_types, (k_width, v_width), strict=True):
+            copies = self.placed.backend_rules[self.backend].f16_copies
+            for kv_type, width in zip(params.kv_types, (layer.k_width, v_width), strict=True):
                 # CUDA keeps f16 copies of a cache in another type behind the result.
                 if kv_type == _F32 or (kv_type != _F16 and copies):
                     size += 2 * width * cells
@@ -177,80 +164,59 @@ class _DeviceBuffers:
         return size
 
     def _recurrent_bytes(self) -> int:
-        shape, params = self.shape, self.params
+        shape, n_rs_seq = self.shape, self.params.n_rs_seq
         if not shape.ssm_inner:
             return 7 * self.row  # a short convolution
         channels, inner = shape.ssm_channels, shape.ssm_inner
-        # The state is fetched, and each snapshot for rollback is part of the result.
-        snapshots = 4 * (params.n_rs_seq + 1) * (shape.n_embd_s + shape.n_embd_r)
-        if self.is_cpu and self._is_partial:
+        # Each snapshot for rollback is part of the result.
+        snapshots = 4 * (n_rs_seq + 1) * (shape.n_embd_s + shape.n_embd_r)
+        if self.is_cpu and self.placed.is_partial:
             # The GPU computes.  Each snapshot of the convolution is a view of all its input, and
             # the scheduler copies a view with everything between its first and its last byte.
-            return self.column * ((params.n_rs_seq + 2) * channels + inner) + snapshots
+            return self.column * ((n_rs_seq + 2) * channels + inner) + snapshots
         return self.column * 3 * (channels + inner) + snapshots
 
     def _crossing_bytes(self) -> int:
         """What a batch brings along from another device, once for each copy of the pipeline."""
-        shape, placement, homes = self.shape, self.placement, self.placement.layer_backends
-        if placement.cpu_backend < 2 and not self._is_partial:
+        shape, homes = self.shape, self.placed.layer_backends
+        if self.placed.cpu_backend < 2 and not self.placed.is_partial:
             return 0
         size = self.row
         if shape.architecture not in GATED_ATTENTION:
             size += 2 * self.column * shape.ssm_inner
         if shape.n_shared_kv:
-            here = [il for il in self.shape.own_layers if homes[il] == self.backend]
-            sources = {shape.kv_source(il) for il in here}
-            size += sum(
-                layer_cache_bytes(shape, shape.layers[il], self.params)
-                for il in sources
-                if homes[il] != self.backend
-            )
-        return size * placement.n_copies
+            here = [il for il in shape.own_layers if homes[il] == self.backend]
+            for il in {shape.kv_source(il) for il in here}:
+                if homes[il] != self.backend:
+                    size += layer_cache_bytes(shape, shape.layers[il], self.params)
+        return size * self.placed.n_copies
 
     def _mask_bytes(self) -> int:
         """One mask for all layers of a kind; a transposed V cache also has an index per element."""
-        params, homes = self.params, self.placement.layer_backends
+        params, homes, layers = self.params, self.placed.layer_backends, self.shape.layers
         # The first GPU also computes layers on the CPU.
-        here = {self.backend} | ({self.placement.cpu_backend} if self.backend == 0 else set())
-        used = [
-            layer
-            for il in self.shape.own_layers
-            if (self.is_cpu or homes[il] in here) and (layer := self.shape.layers[il]).n_head
-        ]
+        here = {self.backend} | ({self.placed.cpu_backend} if self.backend == 0 else set())
+        used = [layers[il] for il in self.shape.own_layers if self.is_cpu or homes[il] in here]
         size = 0
-        for is_swa in {layer.is_swa for layer in used}:
-            cells = params.n_ctx_swa if is_swa else params.n_ctx
-            size += cells * params.n_ubatch * (2 if params.flash_attn else 4)
+        for layer in {each.is_swa: each for each in used if each.n_head}.values():
+            size += params.cells(layer) * params.n_ubatch * (2 if params.flash_attn else 4)
             if not params.v_token_major:
-                width = max(each.n_head_kv * each.n_embd_head_v for each in used)
-                size += 8 * params.n_ubatch * width
+                size += 8 * params.n_ubatch * max(each.v_width for each in used)
         return size
-
-    def _per_layer_input_bytes(self) -> int:
-        """Gemma 3n and 4 E: an embedding for each layer, its projection and their sum."""
-        size = self.column * self.shape.n_embd_per_layer * self.shape.n_layer
-        if self.is_cpu and self.has_gpu:
-            return 2 * size
-        n_copies = self.placement.n_copies
-        return size * (3 if n_copies == 1 else 2 + 2 * n_copies)
 
     def _output_bytes(self) -> int:
         """Logits, and the rows they are computed from; a head computes all rows."""
-        shape, params, placement = self.shape, self.params, self.placement
+        shape, params, placed = self.shape, self.params, self.placed
         rows = params.n_ubatch if shape.head_kind else params.n_outputs_max
-        home, matrix_bytes = placement.output_backend, shape.output_matrix
-        if not matrix_bytes and params.target_output_matrix[0] in placement.backend_names:
+        home, matrix_bytes = placed.output_backend, shape.output_matrix
+        if not matrix_bytes and params.target_output_matrix[0] in placed.backend_names:
             name, matrix_bytes = params.target_output_matrix
-            home = placement.backend_names.index(name)
+            home = placed.backend_names.index(name)
         copied = 0
-        if (
-            self.has_gpu
-            and self.backend == 0
-            and home == placement.cpu_backend
-            and rows >= _OFFLOAD_MIN_BATCH
-        ):
+        is_offloaded = home == placed.cpu_backend and rows >= _OFFLOAD_MIN_BATCH
+        if placed.has_gpu and self.backend == 0 and is_offloaded:
             copied = matrix_bytes
-        elif self.backend not in (home, placement.output_backend):
+        elif self.backend not in (home, placed.output_backend):
             return 0
         # Logits of a reduced vocabulary are spread over the whole one.
         logits = 1 + 2 * shape.has_reduced_vocab + (copied > 0)

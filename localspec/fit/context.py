@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from localspec.fit.shape import ModelShape
+from localspec.fit.shape import LayerShape, ModelShape
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
 from localspec.machine.llama_params import CTX_STEP, MIN_BATCH, ModelRole
@@ -35,6 +35,9 @@ class ContextParams:
     n_hidden_states: int = 0
     """Of a target: layers whose hidden states are extracted for a head."""
     load_mtp: bool = False
+
+    def cells(self, layer: LayerShape) -> int:
+        return self.n_ctx_swa if layer.is_swa else self.n_ctx
 
     def hidden_state_bytes(self, shape: ModelShape) -> int:
         """Bytes of hidden states in the output buffer, beside the logits."""

@@ -15,12 +15,9 @@ from localspec.protocol.wire import ContextSettings
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationRules:
-    """How a backend's sizes differ from a tensor's own bytes.  By default those of CUDA."""
+class BackendRules:
+    """How a backend allocates.  By default as CUDA, whose rules and code most others share."""
 
-    alignment: int = 128
-    padding: int = 512
-    """Rows of quantised weights are padded to a multiple of this many elements."""
     f16_copies: bool = True
     """Attention over a cache in another type keeps f16 copies of it behind its output."""
     pipeline: bool = True
@@ -32,14 +29,11 @@ class AllocationRules:
     """
 
 
-ALLOCATION_RULES = {
-    "Vulkan": AllocationRules(alignment=64, padding=0, f16_copies=False),
-    "Metal": AllocationRules(
-        alignment=32, padding=0, f16_copies=False, pipeline=False, host_buffer=False
-    ),
+_CPU_RULES = BackendRules(f16_copies=False, pipeline=False)
+_RULES = {
+    "Vulkan": BackendRules(f16_copies=False),
+    "Metal": BackendRules(f16_copies=False, pipeline=False, host_buffer=False),
 }
-"""Other backends use the rules, and mostly the code, of CUDA."""
-_CPU_RULES = AllocationRules(alignment=32, padding=0, f16_copies=False, pipeline=False)
 _MAX_COPIES = 4
 """Copies of every input with pipeline parallelism (GGML_SCHED_MAX_COPIES)."""
 
@@ -49,27 +43,34 @@ class LayerPlacement:
     """Backends are numbered: GPUs first, the CPU last."""
 
     backend_names: tuple[str, ...]
-    backend_rules: tuple[AllocationRules, ...]
+    backend_rules: tuple[BackendRules, ...]
     layer_backends: tuple[int, ...]
     """A backend for each layer, then one for the output."""
     experts_on_cpu: bool
-    fully_offloaded: bool
-    """All layers and the output are on GPUs."""
     n_copies: int
-    """Copies of every input."""
+    """Of every input."""
 
     @property
     def cpu_backend(self) -> int:
         return len(self.backend_names) - 1
 
     @property
+    def output_backend(self) -> int:
+        return self.layer_backends[-1]
+
+    @property
+    def has_gpu(self) -> bool:
+        return self.cpu_backend > 0
+
+    @property
+    def is_partial(self) -> bool:
+        """Some layers, or the output, are on the CPU although there is a GPU."""
+        return self.has_gpu and self.cpu_backend in self.layer_backends
+
+    @property
     def repacks(self) -> bool:
         """llama.cpp repacks weights on the CPU, unless a GPU offers pinned host memory for them."""
         return not any(rule.host_buffer for rule in self.backend_rules[:-1])
-
-    @property
-    def output_backend(self) -> int:
-        return self.layer_backends[-1]
 
 
 def offload_devices(settings: ContextSettings, devices: Sequence[Device]) -> tuple[Device, ...]:
@@ -95,20 +96,18 @@ def place_layers(
 ) -> LayerPlacement:
     """`used_bytes`: memory already in use on each device."""
     chosen = offload_devices(settings, devices)
-    rules = tuple(ALLOCATION_RULES.get(d.backend, AllocationRules()) for d in chosen)
+    rules = tuple(_RULES.get(device.backend, BackendRules()) for device in chosen)
     layers = _assign_layers(len(shape.layers), settings, chosen, used_bytes)
     if chosen and chosen[-1].worker and settings.output_layer == "local":
         layers = (*layers[:-1], len(chosen))
-    full = bool(chosen) and len(chosen) not in layers
-    pipelined = full and len(chosen) > 1 and all(rule.pipeline for rule in rules)
-    pipelined = pipelined and settings.split_mode == "layer" and not settings.cpu_moe
+    is_pipelined = len(chosen) > 1 and len(chosen) not in layers and not settings.cpu_moe
+    is_pipelined = is_pipelined and settings.split_mode == "layer"
     return LayerPlacement(
-        backend_names=(*(d.name for d in chosen), HOST),
-        backend_rules=(*rules, _CPU_RULES),
-        layer_backends=layers,
-        experts_on_cpu=settings.cpu_moe,
-        fully_offloaded=full,
-        n_copies=_MAX_COPIES if pipelined else 1,
+        (*(device.name for device in chosen), HOST),
+        (*rules, _CPU_RULES),
+        layers,
+        settings.cpu_moe,
+        _MAX_COPIES if is_pipelined and all(rule.pipeline for rule in rules) else 1,
     )
 
 

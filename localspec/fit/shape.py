@@ -77,6 +77,15 @@ class LayerShape:
     has_kv: bool = False
     """Has a KV cache of its own."""
 
+    @property
+    def k_width(self) -> int:
+        """Of a row of keys."""
+        return self.n_head_kv * self.n_embd_head_k
+
+    @property
+    def v_width(self) -> int:
+        return self.n_head_kv * self.n_embd_head_v
+
 
 @dataclass(frozen=True, eq=False)
 class ModelShape:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from localspec.fit import catalog_shape
 from localspec.models import catalog
 from localspec.models.catalog import CatalogModel
 from localspec.models.catalog_shape import CatalogShape
@@ -213,22 +212,3 @@ def test_parameters_are_those_that_are_published() -> None:
             assert model.shape is not None
             drawn = synthetic_header.build(model.shape, "F16").parameters
             assert drawn == pytest.approx(model.parameters, rel=1e-4)
-
-
-def test_the_bits_of_a_quantisation_give_the_size_of_a_file() -> None:
-    """Where the catalogue has an exact one: files of own mixtures have up to a tenth more."""
-    for model in SHAPED.values():
-        if model.shape is None or model.bytes is None:
-            continue
-        known = catalog_shape.build(model.shape, model.quantization, None)
-        assert known is not None
-        n_bytes = known.input_bytes + known.output_bytes
-        n_bytes += sum(layer.weights + layer.experts for layer in known.layers)
-        least = 0.89 if model.id in OWN_MIXTURE else 0.955
-        assert least * model.bytes <= n_bytes <= 1.03 * model.bytes, model.id
-
-
-def test_a_shape_without_size_or_quantisation_is_unknown() -> None:
-    shape = FAMILIES["qwen3"].full
-    assert catalog_shape.build(shape, "IQ2_XXS", None) is None
-    assert catalog_shape.build(shape, "IQ2_XXS", 3 << 30) is not None
