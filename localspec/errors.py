@@ -2,6 +2,54 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+_OPTION = re.compile(r"\{(?:([^{}|]*)\|)?(\w+)(?:=([^{}]*))?\}")
+
+
+class OptionHint(NamedTuple):
+    """An option that a hint suggests; as a `str` it is the command line's."""
+
+    lead: str
+    """Text before it, which goes with it where a front end has no such option."""
+    name: str
+    """As in Python, such as `gpu_layers`."""
+    value: str
+    """Empty for a flag, or if the option is only mentioned."""
+
+    def __str__(self) -> str:
+        return f"--{self.name.replace('_', '-')} {self.value}".rstrip()
+
+
+class Hint(str):
+    """A hint that names options. As a `str` it is for the command line; others `render_hint`.
+
+    Options are written `{name}`, `{name=value}` or `{lead|name}`, such as "Use a smaller {ctx}."
+    """
+
+    template: str
+
+    def __new__(cls, template: str) -> Hint:
+        hint = super().__new__(cls, _render(template, str))
+        hint.template = template
+        return hint
+
+
+def render_hint(hint: str, form: Callable[[OptionHint], str]) -> str:
+    """`form` gives the words for an option; none for one that the front end does not have."""
+    return _render(hint.template, form) if isinstance(hint, Hint) else hint
+
+
+def _render(template: str, form: Callable[[OptionHint], str]) -> str:
+    def replace(match: re.Match[str]) -> str:
+        option = OptionHint(match[1] or "", match[2], match[3] or "")
+        words = form(option)
+        return option.lead + words if words else ""
+
+    return _OPTION.sub(replace, template)
+
 
 class LocalspecError(Exception):
     """A failure that the user can act on: `message` is what happened, `hint` the next step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from localspec.errors import UsageError
+from localspec.errors import Hint, UsageError
 
 Spec = Literal["auto", "off", "model", "lookup", "eagle3", "mtp", "dspark", "dflash", "crossvocab"]
 SPECS: tuple[str, ...] = get_args(Spec)
@@ -25,6 +25,14 @@ def available(kind: str | None) -> tuple[str, ...]:
     return tuple(spec for spec in SPECS if spec in supported)
 
 
+def overlap_error(verify: str) -> UsageError:
+    """Drafting cannot overlap with a verification method that draws from the draft's law."""
+    return UsageError(
+        f"Overlapped drafting does not work with verification {verify}.",
+        Hint("Use {verify=coupled} or match with {overlap=on}."),
+    )
+
+
 def check(spec: str, kind: str | None) -> None:
     """Raise UsageError, with the supported methods, unless a pair supports `spec`."""
     if spec not in SPECS:
@@ -36,7 +44,7 @@ def check(spec: str, kind: str | None) -> None:
     hint = f"Use one of: {', '.join(supported)}."
     if kind is None:
         message = f"Speculation method {spec!r} needs a draft model, and none is loaded."
-        raise UsageError(message, f"{hint} Or add a draft model: --draft FILE")
+        raise UsageError(message, Hint(f"{hint} Or add a draft model: {{draft=FILE}}"))
     names = {"model": "a model", "crossvocab": "a model with another vocabulary"}
     draft = names.get(kind, f"a head ({kind})")
     raise UsageError(f"This pair does not support {spec!r}: its draft is {draft}.", hint)

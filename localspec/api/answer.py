@@ -7,6 +7,7 @@ from typing import Any, TypedDict, cast
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.settings import LoadedModel
+from localspec.errors import OptionHint, render_hint
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.protocol.events import (
@@ -126,6 +127,24 @@ class Answer:
             "timings": dict(self.timings),
             "speculation": dict(self.speculation),
         }
+
+
+def python_hint(hint: str) -> str:
+    """A hint whose options are arguments of Python."""
+    return render_hint(hint, _python_option)
+
+
+def _python_option(option: OptionHint) -> str:
+    name, value = option.name, option.value
+    if name in ("anyway", "verbose"):
+        return "`detail` of this error" if name == "verbose" else ""
+    if name == "cpu_moe":
+        return f"{name}=True"
+    if value in ("on", "off"):
+        return f"{name}={value == 'on'}"
+    if not value:
+        return name
+    return f'{name}="{value}"' if value[0].islower() else f"{name}={value}"
 
 
 def split_pieces(event: Event) -> list[Piece]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict, TypeVar
 
-from localspec import hint_rewriting, launch
+from localspec import launch
+from localspec.api.answer import python_hint
 from localspec.chat.conversation import Conversation
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from localspec.config.option_types import SWITCH
@@ -290,7 +291,7 @@ def resolve_files(model: str, draft: str, *, pull: bool) -> launch.ResolvedPair:
     try:
         return launch.resolve_or_pull(model, draft, pull_missing)
     except LocalspecError as error:
-        error.hint = hint_rewriting.for_python(error.hint)
+        error.hint = python_hint(error.hint)
         raise
 
 
@@ -299,7 +300,7 @@ def check_drafter(choice: launch.ResolvedPair, spec: str) -> None:
     try:
         launch.check_drafter(choice, spec)
     except UsageError as error:
-        error.hint = hint_rewriting.for_python(error.hint)
+        error.hint = python_hint(error.hint)
         raise
 
 

@@ -9,8 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
-from localspec import hint_rewriting
-from localspec.api.answer import Answer, Piece, build_answer, split_pieces
+from localspec.api.answer import Answer, Piece, build_answer, python_hint, split_pieces
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.context_window import check_answer
 from localspec.chat.settings import LoadedModel
@@ -29,7 +28,7 @@ class PythonJob(EngineJob[_T]):
     def finish(self, error: BaseException | None = None) -> None:
         """As of every job."""
         if isinstance(error, LocalspecError):
-            error.hint = hint_rewriting.for_python(error.hint)
+            error.hint = python_hint(error.hint)
         super().finish(error)
 
 

@@ -25,7 +25,7 @@ from localspec.cli.answer_printer import ChatAnswerPrinter
 from localspec.cli.readline_prompt import ReadlinePrompt
 from localspec.cli.slash_handlers import LinearChatView
 from localspec.cli.speculation_text import AnswerStats
-from localspec.errors import LocalspecError, PromptTooLongError
+from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, render_hint
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, StartEngine
 from localspec.lazy_dataclass import dataclass
@@ -316,9 +316,15 @@ class ChatLoop:
     def _print_error(self, error: LocalspecError, next_step: str = "") -> None:
         self._print(f"localspec: {sanitize(error.message, multiline=False)}")
         full = _CONTEXT_FULL_HINT if isinstance(error, PromptTooLongError) else ""
-        own = sanitize(error.hint, multiline=False).replace("--ctx ", "/ctx ")
+        own = sanitize(render_hint(error.hint, _name_option), multiline=False)
         for hint in filter(None, (own, full, next_step)):
             self._print(f"  {hint}")
+
+
+def _name_option(option: OptionHint) -> str:
+    """As the chat's command, where there is one."""
+    is_command = option.name in ("ctx", "spec") and option.value
+    return f"/{option.name} {option.value}" if is_command else str(option)
 
 
 _CHOICE_TEXT: dict[OverflowPolicy, str] = {

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from localspec import launch
+from localspec import launch, speculation_methods
 from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
 from localspec.cli import completion, global_options
 from localspec.config.option_types import SWITCH, check_json_schema
@@ -241,10 +241,7 @@ def build_load_request(choice: launch.ResolvedPair, given: dict[str, Any]) -> Se
     """
     method, is_preference = given.get("verify"), _is_from_config("overlap")
     if given.get("overlap") and not is_preference and method in ("rejection", "block"):
-        raise UsageError(
-            f"Overlapped drafting does not work with --verify {method}.",
-            "Use --verify coupled or match with --overlap on.",
-        )
+        raise speculation_methods.overlap_error(method)
     names = {field.name for field in fields(launch.LoadOptions)}
     options = {name: value for name, value in given.items() if name in names}
     load_options = launch.LoadOptions(**options, can_skip_workers=can_skip_workers())

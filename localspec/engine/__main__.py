@@ -70,7 +70,7 @@ class CommandServer:
                     self._send(number, event)
                     self._apply_stop()
             except errors.LocalspecError as error:
-                self._send(number, wire.FailureReply(error.code, error.message, error.hint))
+                self._send(number, _failure_reply(error))
             else:
                 self._send(number, wire.DoneReply())
             self._current = 0
@@ -157,6 +157,11 @@ class CommandServer:
                     data = data[os.write(self._outputs, data) :]
             except OSError:  # the parent has closed the pipe
                 os._exit(0)
+
+
+def _failure_reply(error: errors.LocalspecError) -> wire.FailureReply:
+    template = error.hint.template if isinstance(error.hint, errors.Hint) else ""
+    return wire.FailureReply(error.code, error.message, error.hint, template)
 
 
 def main() -> None:

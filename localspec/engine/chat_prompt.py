@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from localspec.engine.thinking_budget import ThinkingBudget
-from localspec.errors import UsageError
+from localspec.errors import Hint, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template import builtin_templates, thinking_tags, tool_calls
 from localspec.protocol.events import Event, Notice, Prefill
@@ -133,7 +133,7 @@ class PromptBuilder:
         if name is None:
             raise UsageError(
                 "This model has no chat template: it only continues text.",
-                f"Use a plain text prompt. {builtin_templates.HINT}",
+                Hint(f"Use a plain text prompt. {builtin_templates.HINT.template}"),
             )
         # Imported here: it takes 50 ms, which pass while llama.cpp loads a model (`LoadedPair`).
         from localspec.models.chat_template.jinja_render import render  # noqa: PLC0415

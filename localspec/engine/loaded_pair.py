@@ -23,7 +23,7 @@ from localspec.engine.llama.hidden_states import (
 )
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
-from localspec.errors import LocalspecError, PromptTooLongError, UsageError
+from localspec.errors import Hint, LocalspecError, PromptTooLongError, UsageError
 from localspec.machine import llama_params
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf import reader, token_bytes
@@ -148,7 +148,7 @@ class LoadedDraft:
         if is_target or draft.model.n_bytes() > self._target.model.n_bytes():
             what = "the target itself" if is_target else "larger than its target"
             message = f"The draft model is {what}, so speculation gains nothing."
-            hint = "Use a smaller draft model, or --draft none."
+            hint = "Use a smaller draft model, or none."
             self.notices.append(
                 Notice("info" if is_target else "warning", "large-draft", message, hint)
             )
@@ -325,7 +325,7 @@ class LoadedPair:
             trained = self.target.n_ctx_train
             hint = f"Shorten it: the model was trained with {trained:,} tokens."
             if not trained or larger <= trained:
-                hint = f"Use --ctx {larger}, or shorten it."
+                hint = Hint(f"Use {{ctx={larger}}}, or shorten it.")
             message = (
                 f"The prompt has {len(tokens):,} tokens; the context holds {self.target.n_ctx:,}."
             )

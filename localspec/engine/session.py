@@ -25,7 +25,7 @@ from localspec.engine.rescore import replay_passes, rescore
 from localspec.engine.speculative_loop import GenerationJob, speculative_decode
 from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import make_verifier
-from localspec.errors import UsageError
+from localspec.errors import Hint, UsageError
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.protocol.events import Event, SpeculationPlan, TokenScore
 from localspec.protocol.wire import (
@@ -297,7 +297,7 @@ def _check_request(request: GenerateCommand, n_vocab: int) -> None:
     elif not all(0 <= id_ < n_vocab and math.isfinite(b) for id_, b in sampling.logit_bias):
         error = UsageError("The logit bias names tokens that this model does not have.")
     elif request.max_tokens < 1:
-        error = UsageError("Max tokens must be at least 1.", "Use --max-tokens 1 or more.")
+        error = UsageError("Max tokens must be at least 1.", Hint("Use {max_tokens=1} or more."))
     elif not all(0 <= token < n_vocab for token in request.resumed_tokens):
         error = UsageError("The begun answer contains tokens that this model does not have.")
     elif request.grammar and request.json_schema:

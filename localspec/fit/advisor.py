@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, product
 
-from localspec.errors import UsageError
+from localspec.errors import Hint, UsageError
 from localspec.fit import machine_profile, verdict
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.shape import ModelShape
@@ -144,13 +144,14 @@ class SettingsAdvisor:
         others = [name for name, part in used.items() if part.weights + part.kv and name != HOST]
         if others:
             message = f"Exact mode is for CPUs: {others[0]} computes passes by their width."
-            raise UsageError(message, "Use --gpu-layers 0 and no --workers, or no exact mode.")
+            hint = Hint("Use {gpu_layers=0} and no {workers}, or no exact mode.")
+            raise UsageError(message, hint)
         if load.target_settings.flash_attn == "off":
-            hint = "Use --flash-attn auto, or no exact mode."
+            hint = Hint("Use {flash_attn=auto}, or no exact mode.")
             raise UsageError("Exact mode needs flash attention.", hint)
         if request.kv in ("f16", "bf16", "f32"):
             message = f"Exact mode does not work with a KV cache in {request.kv}."
-            raise UsageError(message, f"Use --kv {_EXACT_KV}, or no exact mode.")
+            raise UsageError(message, Hint(f"Use {{kv={_EXACT_KV}}}, or no exact mode."))
         if load.target_settings.kv_type == "f16":
             target = self.target
             widths = {layer.n_embd_head_k for layer in target.layers if layer.has_kv}

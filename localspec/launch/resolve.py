@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from localspec import speculation_methods
-from localspec.errors import IncompatiblePairError, LocalspecError, ModelFileError
+from localspec.errors import LocalspecError, ModelFileError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, model_lookup, pair_compatibility
 from localspec.models.gguf import reader
@@ -217,6 +217,6 @@ def _check_pair(target: Path, draft: Path) -> None:
     """Raise IncompatiblePairError if the headers do not match, before an engine is started."""
     verdict = pair_compatibility.check_compatibility(reader.read(target), reader.read(draft), draft)
     if not verdict.is_compatible:
-        error = pair_compatibility.incompatible_pair_error(verdict, target.name, draft.name)
-        suggestion = "Compatible pairs: localspec pair suggest MODEL"
-        raise IncompatiblePairError(error.message, f"{error.hint} {suggestion}")
+        raise pair_compatibility.incompatible_pair_error(
+            verdict, target.name, draft.name, " Compatible pairs: localspec pair suggest MODEL"
+        )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from localspec import paths
-from localspec.errors import DoesNotFitError, ModelFileError, OutOfMemoryError
+from localspec.errors import DoesNotFitError, Hint, ModelFileError, OutOfMemoryError
 from localspec.fit import calibration, llama_count, machine_profile, pair_shapes
 from localspec.fit.advisor import (
     SettingsAdvice,
@@ -327,18 +327,19 @@ def _does_not_fit_error(advisor: SettingsAdvisor, fit: FitReport, name: str) -> 
     name = sanitize(name, multiline=False)
     message = f"{name} needs {gib(tightest.needed)}; {where} has {gib(free)} free."
     options = [
-        saving.flags
+        f"{{{saving.flags.removeprefix('--').replace('-', '_').replace(' ', '=')}}}"
         for saving in advisor.list_memory_savings(fit)
         if saving.fit.verdict != "no" and saving.flags
     ]
     if (longest := advisor.find_longest_context(fit)) is not None:
-        options = [f"--ctx {longest}", *(flags for flags in options if "--ctx" not in flags)]
+        options = [f"{{ctx={longest}}}", *(option for option in options if "ctx" not in option)]
     hint = (
         f"This fits: {' or '.join(options)}."
         if options
         else "Smaller models: localspec pair suggest."
     )
-    return DoesNotFitError(message, f"{hint} Details: localspec fit. Load anyway: run --anyway")
+    anyway = "{ Load anyway: run |anyway}"
+    return DoesNotFitError(message, Hint(f"{hint} Details: localspec fit.{anyway}"))
 
 
 def _load_pair(engine: EngineClient, load: LoadCommand, advice: SettingsAdvice | None) -> None:

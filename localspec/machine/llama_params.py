@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from localspec.errors import UsageError
+from localspec.errors import Hint, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.cpu_cores import read_cpu_cores
 from localspec.machine.ggml import GgmlLibrary
@@ -166,7 +166,7 @@ def resolve_n_ctx(settings: ContextSettings, trained: int, name: str) -> int:
         raise UsageError(
             f"A context of {n_ctx:,} tokens is out of range for {name}, "
             f"which was trained with {trained:,}.",
-            f"Use --ctx {trained} or less.",
+            Hint(f"Use {{ctx={trained}}} or less."),
         )
     return n_ctx
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from sys import byteorder
 from typing import Literal, Protocol
 
-from localspec.errors import IncompatiblePairError, LocalspecError
+from localspec.errors import Hint, IncompatiblePairError, LocalspecError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, reference
 from localspec.models.gguf import architectures, reader, token_bytes
@@ -391,13 +391,16 @@ def _data_problems(path: Path, head: Header) -> Iterator[CompatibilityResult]:
 
 
 def incompatible_pair_error(
-    result: CompatibilityResult, target: str, draft: str
+    result: CompatibilityResult, target: str, draft: str, suggestion: str = ""
 ) -> IncompatiblePairError:
     """`target` and `draft` are file names."""
     message = f"{draft} cannot draft for {target}: {result.detail}."
     return IncompatiblePairError(
         sanitize(message, multiline=False),
-        "Use a draft of the same model family, or --draft none (prompt lookup still works).",
+        Hint(
+            "Use a draft of the same model family, or {draft=none} (prompt lookup still works)."
+            + suggestion
+        ),
     )
 
 

@@ -337,6 +337,8 @@ class FailureReply:
     code: str
     message: str
     hint: str
+    hint_template: str = ""
+    """Of an `errors.Hint`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from localspec.errors import GrammarError, LocalspecError, PromptTooLongError, UsageError
+from localspec.errors import (
+    GrammarError,
+    LocalspecError,
+    OptionHint,
+    PromptTooLongError,
+    UsageError,
+    render_hint,
+)
 
 _TYPES = {
     400: "invalid_request_error",
@@ -87,13 +94,22 @@ def shutting_down() -> ApiError:
     return ApiError(503, "The server is shutting down.", name="shutting_down")
 
 
+_FIELDS = {"max_tokens": "max_tokens", "spec": "localspec.spec", "verify": "localspec.verify"}
+"""Of a request, by option; the others are of `localspec serve`."""
+
+
+def _name_field(option: OptionHint) -> str:
+    field = _FIELDS.get(option.name)
+    return f"{field}: {option.value}" if field else str(option)
+
+
 def from_engine(error: Exception, *, may_retry: bool = True) -> ApiError:
     """`may_retry`: whether the same request may succeed after the engine was loaded again."""
     if isinstance(error, ApiError):
         return error
     if not isinstance(error, LocalspecError):
         return ApiError(500, f"Internal error: {type(error).__name__}", name="internal_error")
-    message = f"{error.message} {error.hint}".strip()
+    message = f"{error.message} {render_hint(error.hint, _name_field)}".strip()
     if isinstance(error, UsageError):
         return ApiError(400, message)
     if isinstance(error, GrammarError):

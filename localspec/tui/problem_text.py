@@ -1,4 +1,4 @@
-"""An error or a notice as one line for the screen."""
+"""An error or a notice as one line for the screen; hints in the words of the app."""
 
 from __future__ import annotations
 
@@ -6,15 +6,48 @@ from typing import Any
 
 from textual.screen import Screen
 
-from localspec import hint_rewriting
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, OptionHint, render_hint
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
 
+_OPTION_WORDS = {
+    "ctx": ("context", "a context of {}"),
+    "kv": ("KV cache", "a KV cache in {}"),
+    "gpu_layers": ("layers on the GPU", "{} layers on the GPU"),
+    "flash_attn": ("flash attention", "flash attention {}"),
+    "spec": ("/spec", "/spec {}"),
+    "verify": ("/set verify", "/set verify {}"),
+    "max_tokens": ("/set max_tokens", "/set max_tokens {}"),
+    "exact": ("/set exact on", "/set exact {}"),
+    "cpu_moe": ("the experts in RAM", ""),
+    "workers": ("the worker in the preferences", ""),
+    "verbose": ("ctrl+l", ""),
+    "anyway": ("", ""),  # a chat offers /anyway itself
+}
+"""Without and with a value."""
+_VALUE_WORDS = {
+    ("draft", "none"): "no draft model",
+    ("draft", "FILE"): "your own draft model",
+    ("draft_gpu_layers", "0"): "the draft model on the CPU",
+    ("threads", "1"): "one thread",
+}
+
+
+def screen_hint(hint: str) -> str:
+    """A hint whose options are plain words, or the chat commands that set them."""
+    return render_hint(hint, _option_words)
+
+
+def _option_words(option: OptionHint) -> str:
+    if (words := _VALUE_WORDS.get((option.name, option.value))) is not None:
+        return words
+    name, with_value = _OPTION_WORDS.get(option.name, (str(option), str(option)))
+    return with_value.format(option.value) if option.value else name
+
 
 def problem_text(problem: LocalspecError | Notice) -> str:
-    """Message and hint, without command-line options."""
-    text = hint_rewriting.for_screen(f"{problem.message} {problem.hint}")
+    """Message and hint."""
+    text = f"{problem.message} {screen_hint(problem.hint)}"
     return sanitize(text, multiline=False).strip()
 
 

@@ -219,7 +219,8 @@ class EngineProcess:
     def _keep_reply(self, output: wire.EngineOutput) -> Event | None:
         """Return an event; keep another reply. Raises the engine's error."""
         if isinstance(output, wire.FailureReply):
-            raise errors.from_code(output.code, output.message, output.hint)
+            hint = errors.Hint(output.hint_template) if output.hint_template else output.hint
+            raise errors.from_code(output.code, output.message, hint)
         if isinstance(output, wire.MeasuredCosts):
             self.measured = output
         elif isinstance(output, _SingleReply):

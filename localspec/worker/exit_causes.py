@@ -28,12 +28,14 @@ COMPILING_NOTICE = replace(
 )
 """The same, if there is a GPU."""
 
-_USE_LESS_MEMORY = (
-    "Try a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none."
+_USE_LESS_MEMORY = errors.Hint(
+    "Try a smaller {ctx}, fewer {gpu_layers}, a smaller quantisation, or {draft=none}."
 )
 _FREE_DISK_SPACE = "Free disk space or raise your disk quota, then run it again."
 _REINSTALL = "Reinstall localspec: its files are of different versions."
-_TRY_ANOTHER_FILE = "Try another file, or --draft none; --verbose shows the last log lines."
+_TRY_ANOTHER_FILE = errors.Hint(
+    "Try another file, or {draft=none}; {verbose} shows the last log lines."
+)
 
 _FILE_CHANGED = "The model file changed or its disk went away while it was in use"
 
@@ -91,7 +93,9 @@ _NTSTATUS_SIGNALS = {
 
 HANG = EngineExit(
     "hang",
-    hint="Run it again; if it happens again, try --draft none, --threads 1 or --gpu-layers 0.",
+    hint=errors.Hint(
+        "Run it again; if it happens again, try {draft=none}, {threads=1} or {gpu_layers=0}."
+    ),
 )
 PROTOCOL_ERROR = EngineExit("protocol", hint=_REINSTALL)
 VERSION_MISMATCH = EngineExit(
@@ -174,8 +178,8 @@ def blame_worker(engine_exit: EngineExit, workers: Sequence[str]) -> EngineExit:
         return engine_exit
     names = " and ".join(silent)
     what = f"{names} does not answer" if silent else f"{' or '.join(workers)} dropped the model"
-    hint = f"The worker {what}. Start it again, or leave --workers out; the model is loaded anew."
-    return replace(engine_exit, how="worker", hint=hint)
+    hint = f"The worker {what}. Start it again, or leave {{workers}} out; the model is loaded anew."
+    return replace(engine_exit, how="worker", hint=errors.Hint(hint))
 
 
 def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from localspec.bench.benchmark import Benchmark
 from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
-from localspec.errors import LocalspecError
+from localspec.errors import Hint, LocalspecError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, ResolvedPair
 from localspec.protocol.events import (
@@ -40,7 +40,7 @@ READY = EngineReady(
     {"llama_cpp_python": "0.3.36"}, PAIR.target.name, "qwen3-0.6b-q8_0.gguf", ("CPU",), {}, {}, 1.0
 )
 COSTS = MeasuredCosts(24.0, {"1": 1.0, "2": 1.04, "4": 1.11, "8": 1.32, "16": 2.1}, c=0.087)
-DEAD = EngineExit("oom-gpu", ("cudaMalloc failed",), "Try a smaller --ctx, or --draft none.")
+DEAD = EngineExit("oom-gpu", ("cudaMalloc failed",), Hint("Try a smaller {ctx}, or {draft=none}."))
 
 
 @dataclass

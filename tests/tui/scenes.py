@@ -15,6 +15,7 @@ from textual.widgets import Static
 
 from localspec import errors
 from localspec.chat.session import ChatSession
+from localspec.errors import Hint
 from localspec.launch import ResolvedPair
 from localspec.models.hub.cached_file import DownloadJob
 from localspec.models.hub.download import DownloadPhase, DownloadState
@@ -199,7 +200,7 @@ def thought() -> Script:
 
 def dying() -> Script:
     said = answer(words(SAID))
-    hint = "Try a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none."
+    hint = Hint("Try a smaller {ctx}, fewer {gpu_layers}, a smaller quantisation, or {draft=none}.")
     return [*said[: len(said) // 3], EngineExit("oom-gpu", ("cudaMalloc failed",), hint)]
 
 

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS
-from localspec.errors import DoesNotFitError, LocalspecError
+from localspec.errors import DoesNotFitError, Hint, LocalspecError
 from localspec.launch import ResolvedPair
 from localspec.protocol.events import GenerationFinished
 from localspec.tui import app
@@ -226,7 +226,7 @@ async def test_a_refused_pair_is_tried_again() -> None:
 
 TOO_LARGE = DoesNotFitError(
     "big.gguf would take 9.40 GiB; this computer has 8.10 GiB free.",
-    "This fits: --ctx 4096. More: localspec fit; all the same: run --anyway",
+    Hint("This fits: {ctx=4096}. More: localspec fit{; all the same: run |anyway}"),
 )
 
 

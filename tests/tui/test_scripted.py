@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.session import ChatSession
-from localspec.errors import UsageError
+from localspec.errors import Hint, UsageError
 from localspec.launch import ResolvedPair
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
 from localspec.tui.app import LocalspecApp
@@ -29,6 +29,7 @@ from tests.tui.scripted import (
     wait_until,
 )
 
+SMALLER = Hint("Try a smaller {ctx}.")
 TEXT = "# Title\n\nSome *words*, 漢字 and 🙂.\n"
 
 
@@ -83,7 +84,10 @@ async def test_an_endless_answer_is_stopped() -> None:
 async def test_errors_and_ends() -> None:
     app, opening = app_of(
         lambda: [UsageError("That cannot be asked.", "Ask otherwise.")],
-        lambda: [*answer(["a ", "b "])[:-1], EngineExit("oom-system", (), "Try a smaller --ctx.")],
+        lambda: [
+            *answer(["a ", "b "])[:-1],
+            EngineExit("oom-system", (), Hint("Try a smaller {ctx}.")),
+        ],
     )
     async with app.run_test(size=(100, 30)) as pilot:
         await wait_until(pilot, lambda: chat(app).phase == "ready")

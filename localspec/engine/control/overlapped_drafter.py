@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from localspec import speculation_methods
 from localspec.engine import drafters
 from localspec.engine.control.overlap_policy import N_RANKS, OverlapPolicy, PlaceRanking
 from localspec.engine.control.pass_costs import PassCosts
@@ -36,7 +37,7 @@ from localspec.engine.sampling import (
 )
 from localspec.engine.speculative_loop import GenerationJob, RoundResult
 from localspec.engine.verifiers import RankingVerifier
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError
 from localspec.protocol.wire import GenerateCommand
 
 if TYPE_CHECKING:
@@ -272,10 +273,7 @@ class DraftOverlap:
         """None if drafting does not overlap verification. Raises UsageError."""
         if not isinstance(inputs.verifier, RankingVerifier):
             if request.overlap:
-                raise UsageError(
-                    f"Overlapped drafting does not work with --verify {request.verify}.",
-                    "Use --verify coupled or match with --overlap on.",
-                )
+                raise speculation_methods.overlap_error(request.verify)
             return None
         wanted = self._default if request.overlap is None else request.overlap
         is_model_used = request.spec in ("auto", "model")

@@ -22,7 +22,7 @@ from localspec.engine.llama.hidden_states import HiddenStateSource
 from localspec.engine.llama.library import C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import DecodeInterrupted, HiddenStateListener, HiddenStates, Logits
-from localspec.errors import DoesNotFitError, EngineError, ModelFileError
+from localspec.errors import DoesNotFitError, EngineError, Hint, ModelFileError
 from localspec.machine import llama_params
 from localspec.machine.llama_params import ModelRole
 from localspec.machine.memory_by_device import HOST
@@ -135,7 +135,7 @@ class LlamaContext(OpenContext):
             raise DoesNotFitError(
                 f"A context of {n_ctx:,} tokens needs about {gib(needed)} for keys and values; "
                 f"this machine has {gib(total)}.",
-                "Use a smaller --ctx, or --kv q8_0.",
+                Hint("Use a smaller {ctx}, or {kv=q8_0}."),
             )
         return n_ctx
 

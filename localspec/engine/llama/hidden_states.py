@@ -16,7 +16,7 @@ import numpy as np
 from localspec.engine.llama.library import C
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import HiddenStates
-from localspec.errors import EngineError
+from localspec.errors import EngineError, Hint
 from localspec.machine import head_functions
 from localspec.models.gguf import architectures
 
@@ -36,7 +36,9 @@ class HeadsUnsupportedError(EngineError):
     def __init__(self, missing_function: str) -> None:
         super().__init__(
             f"This build of llama.cpp cannot run heads: it lacks {missing_function}.",
-            "Install the llama-cpp-python version that localspec requires, or use --draft none.",
+            Hint(
+                "Install the llama-cpp-python version that localspec requires, or use {draft=none}."
+            ),
         )
         self.missing_function = missing_function
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from localspec.errors import (
     EngineError,
+    Hint,
     LocalspecError,
     ModelFileError,
     OutOfMemoryError,
@@ -149,7 +150,7 @@ def load_error(path: Path) -> LocalspecError:
     if any(phrase in text.lower() for phrase in _OUT_OF_MEMORY_PHRASES):
         return OutOfMemoryError(
             f"Not enough memory to load {path.name}.",
-            "Use a smaller quantisation, fewer --gpu-layers, or --draft none.",
+            Hint("Use a smaller quantisation, fewer {gpu_layers}, or {draft=none}."),
         )
     if "not within the file bounds" in text or "failed to read" in text:
         hint = "The file is incomplete: download it again."
@@ -172,7 +173,7 @@ def _refused_split(text: str) -> UsageError | None:
             "localspec doctor lists them.",
         )
     if "does not support split buffers" in text:
-        return UsageError("This GPU's backend cannot split rows.", "Use --split layer.")
+        return UsageError("This GPU's backend cannot split rows.", Hint("Use {split=layer}."))
     return None
 
 
@@ -198,10 +199,10 @@ def context_error(path: Path) -> LocalspecError:
     if "allocate" in text or "memory" in text:
         return OutOfMemoryError(
             f"Not enough memory for the context of {path.name}.",
-            "Use a smaller --ctx, --kv q8_0, fewer --gpu-layers, or --draft none.",
+            Hint("Use a smaller {ctx}, {kv=q8_0}, fewer {gpu_layers}, or {draft=none}."),
         )
     reason = _strip_function_names((LOG.errors() or ["llama.cpp gave no reason"])[-1])
-    hint = "Try --kv f16 and --flash-attn auto, or --draft none."
+    hint = Hint("Try {kv=f16} and {flash_attn=auto}, or {draft=none}.")
     return UsageError(
         f"Cannot create a context for {path.name} with these settings: {reason}", hint
     )
@@ -222,5 +223,5 @@ def decode_error(result: int) -> LocalspecError:
     kind = OutOfMemoryError if result == _DECODE_OUT_OF_MEMORY else EngineError
     return kind(
         f"llama.cpp {reason}.{' ' + _strip_function_names(last_error) if last_error else ''}",
-        "Use a smaller --ctx, fewer --gpu-layers, or --draft none.",
+        Hint("Use a smaller {ctx}, fewer {gpu_layers}, or {draft=none}."),
     )

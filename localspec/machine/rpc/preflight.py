@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 
-from localspec.errors import EngineError, InUseError, LocalspecError, UsageError
+from localspec.errors import EngineError, Hint, InUseError, LocalspecError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import installed_llama_cpp
 from localspec.machine.rpc.wire import DATA, DATA_BYTES, GREETING, PING, PONG, WorkerStatus
@@ -137,5 +137,5 @@ def _time_reply(line: socket.socket, message: bytes) -> float:
 def _unreachable(address: WorkerAddress, reason: str) -> EngineError:
     return EngineError(
         f"The worker {address} cannot be reached: {sanitize(reason, multiline=False)}.",
-        "Is localspec worker running there, and the port open? Or leave --workers out.",
+        Hint("Is localspec worker running there, and the port open? Or leave {workers} out."),
     )

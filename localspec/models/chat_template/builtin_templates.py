@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from localspec.errors import UsageError
+from localspec.errors import Hint, UsageError
 
 _FOLDER = Path(__file__).with_name("templates")
 
@@ -22,7 +22,7 @@ STOP_STRINGS: dict[str, tuple[str, ...]] = {
     "zephyr": ("<|user|>",),
 }
 """Strings that end an answer if the model has no end-of-turn token; the keys are all templates."""
-HINT = f"Choose another template with --template: {', '.join(STOP_STRINGS)}."
+HINT = Hint(f"Choose another template with {{template}}: {', '.join(STOP_STRINGS)}.")
 
 
 @cache

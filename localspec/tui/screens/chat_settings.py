@@ -15,6 +15,7 @@ from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
+from localspec.tui.problem_text import problem_text
 
 
 class ChatSettingsScreen(ModalScreen[None]):
@@ -86,7 +87,7 @@ class ChatSettingsScreen(ModalScreen[None]):
         try:
             self._session.with_setting(field.name or "", field.value)
         except UsageError as error:
-            return f"{error.message} {error.hint}"
+            return problem_text(error)
         return ""
 
     def _apply_value(self, field: Widget | None) -> bool:

@@ -12,7 +12,6 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from localspec import hint_rewriting
 from localspec.chat.answer import AnswerDelta, replay_turn
 from localspec.chat.conversation import Turn
 from localspec.chat.history import SearchHit
@@ -23,6 +22,7 @@ from localspec.sanitize import sanitize
 from localspec.tui import themes
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.key_bindings import bindings_for
+from localspec.tui.problem_text import screen_hint
 from localspec.tui.text.blocks import BlankLine, KeyHints, Paragraph, TextBlock
 from localspec.tui.text.turn_text import Speaker, TurnText, format_end_reason
 from localspec.tui.themes import MarkdownStyle
@@ -147,7 +147,7 @@ class Transcript(TextView, can_focus=False):
     def show_error(self, error: LocalspecError, keys: Sequence[str]) -> None:
         """Shows an error below the turns; `keys`: hints of what to do."""
         bar = self._glyphs.error_bar
-        parts = (error.message, "error"), (hint_rewriting.for_screen(error.hint), "text")
+        parts = (error.message, "error"), (screen_hint(error.hint), "text")
         self._error_blocks = [BlankLine()]
         self._error_blocks += [
             Paragraph(sanitize(text, multiline=False), style, bar) for text, style in parts if text

@@ -1,0 +1,88 @@
+"""A hint's options, as each front end names them."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from localspec.api.answer import python_hint
+from localspec.errors import Hint, OutOfMemoryError, UsageError, render_hint
+from localspec.protocol import wire
+from localspec.serve import api_error
+from localspec.tui.problem_text import screen_hint
+
+HINTS = [
+    (
+        "This fits: {ctx=2048} or {kv=q8_0}. More: localspec fit",
+        "This fits: --ctx 2048 or --kv q8_0. More: localspec fit",
+        "This fits: a context of 2048 or a KV cache in q8_0. More: localspec fit",
+        'This fits: ctx=2048 or kv="q8_0". More: localspec fit',
+    ),
+    (
+        "Use a smaller {ctx}, fewer {gpu_layers}, a smaller quantisation, or {draft=none}.",
+        "Use a smaller --ctx, fewer --gpu-layers, a smaller quantisation, or --draft none.",
+        "Use a smaller context, fewer layers on the GPU, a smaller quantisation, or no draft "
+        "model.",
+        'Use a smaller ctx, fewer gpu_layers, a smaller quantisation, or draft="none".',
+    ),
+    (
+        "Try another file, or {draft=none}; {verbose} shows the last log lines.",
+        "Try another file, or --draft none; --verbose shows the last log lines.",
+        "Try another file, or no draft model; ctrl+l shows the last log lines.",
+        'Try another file, or draft="none"; `detail` of this error shows the last log lines.',
+    ),
+    (
+        "Details: localspec fit.{ Load anyway: run |anyway}",
+        "Details: localspec fit. Load anyway: run --anyway",
+        "Details: localspec fit.",
+        "Details: localspec fit.",
+    ),
+    (
+        "{draft_gpu_layers=0} {cpu_moe} {gpu_layers=12} {threads=1}",
+        "--draft-gpu-layers 0 --cpu-moe --gpu-layers 12 --threads 1",
+        "the draft model on the CPU the experts in RAM 12 layers on the GPU one thread",
+        "draft_gpu_layers=0 cpu_moe=True gpu_layers=12 threads=1",
+    ),
+    (
+        "Use {verify=coupled} with {exact=on}, or {spec=lookup}, or leave {workers} out.",
+        "Use --verify coupled with --exact on, or --spec lookup, or leave --workers out.",
+        "Use /set verify coupled with /set exact on, or /spec lookup, or leave the worker in the "
+        "preferences out.",
+        'Use verify="coupled" with exact=True, or spec="lookup", or leave workers out.',
+    ),
+    ("Add {draft=FILE}.", "Add --draft FILE.", "Add your own draft model.", "Add draft=FILE."),
+    ("{template}: chatml.", "--template: chatml.", "--template: chatml.", "template: chatml."),
+    ("Make room on the disk.",) * 4,
+]
+
+
+@pytest.mark.parametrize(("template", "command", "screen", "python"), HINTS)
+def test_each_front_end_names_options_in_its_way(
+    template: str, command: str, screen: str, python: str
+) -> None:
+    hint = Hint(template)
+    assert (hint, screen_hint(hint), python_hint(hint)) == (command, screen, python)
+    assert json.dumps(hint) == json.dumps(command)
+    assert screen_hint(copy.deepcopy(hint)) == screen
+
+
+def test_a_plain_text_is_no_hint_with_options() -> None:
+    name = "Look at {ctx=1} of --ctx 4096."
+    assert screen_hint(name) == python_hint(name) == render_hint(name, str) == name
+
+
+def test_a_request_names_its_fields() -> None:
+    error = api_error.from_engine(UsageError("No.", Hint("Use {max_tokens=1} or {verify=match}.")))
+    assert error.message == "No. Use max_tokens: 1 or localspec.verify: match."
+    error = api_error.from_engine(OutOfMemoryError("No.", Hint("Use a smaller {ctx}.")))
+    assert error.message == "No. Use a smaller --ctx."
+
+
+def test_options_cross_the_pipe_of_the_engine() -> None:
+    hint = Hint("Use a smaller {ctx}.")
+    line = wire.encode_output(1, wire.FailureReply("usage", "No.", hint, hint.template))
+    assert wire.decode_output(line)[1] == wire.FailureReply("usage", "No.", hint, hint.template)
+    body = json.loads(line)
+    assert (body["hint"], body["hint_template"]) == ("Use a smaller --ctx.", "Use a smaller {ctx}.")
