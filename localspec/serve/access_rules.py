@@ -24,7 +24,11 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _OPEN_PATHS = ("/health", "/v1/health")
 """Answered without a key."""
-_ALLOWED_METHODS = "GET, POST, OPTIONS"
+_CORS_HEADERS = {
+    "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+    "Access-Control-Max-Age": "600",
+    "Vary": "Origin",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class AccessRules:
         if name in {_host_name(host) for host in (self.host, *self.allowed_hosts)} - {""}:
             return True
         # A name can be rebound to this computer; an address cannot.
-        return _is_wildcard(self.host) and _is_address(name)
+        return self.host in ("0.0.0.0", "::", "") and _is_address(name)
 
     def is_origin_allowed(self, origin: str) -> bool:
         if origin in self.allowed_origins or "*" in self.allowed_origins:
@@ -81,15 +85,10 @@ class AccessRules:
         if not self.keys:
             return True
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        given = [headers.get("x-api-key", "")]
-        if scheme.lower() == "bearer":
-            given.append(bearer.strip())
-        matches = [
-            hmac.compare_digest(key.encode(), text.encode("utf-8", "replace"))
-            for key in self.keys
-            for text in given
-        ]
-        return any(matches)
+        bearer = bearer.strip() if scheme.lower() == "bearer" else ""
+        given = [text.encode("utf-8", "replace") for text in (bearer, headers.get("x-api-key", ""))]
+        # A list: every key is compared, however the first ones turn out.
+        return any([hmac.compare_digest(key.encode(), text) for key in self.keys for text in given])
 
 
 def is_local(host: str) -> bool:
@@ -119,10 +118,6 @@ def _is_loopback(name: str) -> bool:
     return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
-def _is_wildcard(host: str) -> bool:
-    return host in ("0.0.0.0", "::", "")
-
-
 class AccessMiddleware:
     """Applies `AccessRules`, and answers the preflight requests of allowed origins."""
 
@@ -139,7 +134,12 @@ class AccessMiddleware:
             await error_response(error)(scope, receive, send)
             return
         origin = headers.get("origin")
-        cors = _cors_headers(origin, headers) if origin is not None else {}
+        cors: dict[str, str] = {}
+        if origin is not None:
+            cors = _CORS_HEADERS | {
+                "Access-Control-Allow-Origin": origin,
+                "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "*"),
+            }
         if scope["method"] == "OPTIONS":
             await Response(status_code=204, headers=cors)(scope, receive, send)
             return
@@ -164,13 +164,3 @@ def decode_headers(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
 
 def error_response(error: ApiError) -> Response:
     return JSONResponse(error.to_json(), error.status, headers=error.headers)
-
-
-def _cors_headers(origin: str, headers: Mapping[str, str]) -> dict[str, str]:
-    return {
-        "Access-Control-Allow-Origin": origin,
-        "Access-Control-Allow-Methods": _ALLOWED_METHODS,
-        "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "*"),
-        "Access-Control-Max-Age": "600",
-        "Vary": "Origin",
-    }

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -149,17 +150,13 @@ class Completion:
         self._request = self._activity.begin(route)
         markers = self._model.loaded(raw=not prompts[0].messages).thinking_markers
         for prompt in prompts:
-            for seed_offset in range(self._options.n):
-                self._submit_choice(prompt, seed_offset, markers)
-
-    def _submit_choice(
-        self, prompt: PromptInput, seed_offset: int, markers: tuple[str, str] | None
-    ) -> None:
-        events = AnswerEvents(
-            lambda engine: self._model.build_command(engine, prompt, self._options, seed_offset)
-        )
-        self._choices.append(Choice(events, markers, self._options.tools))
-        self._queue.submit(events)
+            for index in range(self._options.n):
+                build = partial(
+                    self._model.build_command, prompt=prompt, options=self._options, index=index
+                )
+                events = AnswerEvents(build)
+                self._choices.append(Choice(events, markers, self._options.tools))
+                self._queue.submit(events)
 
     @property
     def position(self) -> int:
@@ -258,8 +255,7 @@ class Completion:
         """Stop what is not done, and leave the queue. After the end it does nothing."""
         for choice in self._choices:
             if not choice.events.is_done:
-                self._queue.stop(choice.events)
-            self._queue.forget(choice.events)
+                self._queue.host.stop(choice.events)
         if self._admission is not None:
             self._admission.release()
         self._end("cancelled", 499)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 from uuid import uuid4
 
 from localspec.models.chat_template.tool_calls import ToolCallDelta
@@ -14,26 +14,37 @@ from localspec.serve.completion import PING, AnswerText, Choice, Completion, to_
 DONE = b"data: [DONE]\n\n"
 
 
-class OpenAICompletion(Completion):
-    """One object, or chunks of it; both have `choices`."""
+class ChatCompletion(Completion):
+    """One object, or chunks of it; both have `choices`. Thinking is in `reasoning_content`."""
 
-    whole_object: ClassVar[str]
-    chunk_object: ClassVar[str]
+    id_prefix = "chatcmpl-"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    # --- the parts of a choice --------------------------------------------------------------
 
     def _first_part(self, index: int) -> dict[str, Any] | None:
         """Of a choice that begins; None for nothing."""
-        raise NotImplementedError
+        return {"delta": {"role": "assistant", "content": None}}
 
     def _part(self, text: AnswerText) -> dict[str, Any]:
-        """What a choice of a chunk has of new text."""
-        raise NotImplementedError
+        calls = list(map(_call_delta, text.calls))
+        fields = {"reasoning_content": text.reasoning, "content": text.content, "tool_calls": calls}
+        return {"delta": {name: value for name, value in fields.items() if value}}
 
     def _whole_part(self, index: int, text: AnswerText) -> dict[str, Any]:
-        """What a choice of the whole answer has of its text."""
-        raise NotImplementedError
+        message: dict[str, Any] = {"role": "assistant", "content": text.content, "refusal": None}
+        if text.reasoning:
+            message["reasoning_content"] = text.reasoning
+        if text.calls:
+            message["content"] = text.content or None
+            message["tool_calls"] = _whole_calls(text.calls)
+        return {"message": message}
 
     def _score(self, tokens: Sequence[Token], n_top: int, offset: int) -> dict[str, Any]:
-        raise NotImplementedError
+        return usage_and_timings.chat_logprobs(tokens, n_top)
+
+    # --- the whole and the stream -----------------------------------------------------------
 
     def _whole(self) -> dict[str, Any]:
         choices = [
@@ -103,34 +114,6 @@ class OpenAICompletion(Completion):
         return to_event(self._envelope(self.chunk_object) | {"choices": choices} | more)
 
 
-class ChatCompletion(OpenAICompletion):
-    """Thinking is in `reasoning_content`."""
-
-    id_prefix = "chatcmpl-"
-    whole_object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
-
-    def _first_part(self, index: int) -> dict[str, Any]:
-        return {"delta": {"role": "assistant", "content": None}}
-
-    def _part(self, text: AnswerText) -> dict[str, Any]:
-        calls = list(map(_call_delta, text.calls))
-        fields = {"reasoning_content": text.reasoning, "content": text.content, "tool_calls": calls}
-        return {"delta": {name: value for name, value in fields.items() if value}}
-
-    def _whole_part(self, index: int, text: AnswerText) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": text.content, "refusal": None}
-        if text.reasoning:
-            message["reasoning_content"] = text.reasoning
-        if text.calls:
-            message["content"] = text.content or None
-            message["tool_calls"] = _whole_calls(text.calls)
-        return {"message": message}
-
-    def _score(self, tokens: Sequence[Token], n_top: int, offset: int) -> dict[str, Any]:
-        return usage_and_timings.chat_logprobs(tokens, n_top)
-
-
 def _call_delta(delta: ToolCallDelta) -> dict[str, Any]:
     """OpenAI's form: the first delta of a call has its id and name."""
     if not delta.name:
@@ -159,7 +142,9 @@ def new_call_id() -> str:
     return f"call_{uuid4().hex[:24]}"
 
 
-class TextCompletion(OpenAICompletion):
+class TextCompletion(ChatCompletion):
+    """The same with other parts."""
+
     id_prefix = "cmpl-"
     whole_object = chunk_object = "text_completion"
     echoes: Sequence[str] = ()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from localspec.chat.context_window import check_answer
 from localspec.errors import PromptTooLongError
@@ -69,15 +70,11 @@ class AnswerEvents(AsyncJob[None]):
                 self.put(event)
                 check_answer(engine, event, lambda: self.stop_requested)
         except PromptTooLongError:
-            raise _context_exceeded(engine, command) from None
-
-
-def _context_exceeded(engine: Engine, command: GenerateCommand) -> ApiError:
-    n_prompt = len(command.prompt_tokens) or engine.count(
-        CountCommand(command.text, command.messages, command.template, command.think)
-    )
-    n_ctx = int(engine.ready.settings["target"]["n_ctx"])
-    return api_error.context_exceeded(n_prompt + len(command.resumed_tokens), n_ctx)
+            count = CountCommand(command.text, command.messages, command.template, command.think)
+            n_prompt = len(command.prompt_tokens) or engine.count(count)
+            n_ctx = int(engine.ready.settings["target"]["n_ctx"])
+            n_prompt += len(command.resumed_tokens)
+            raise api_error.context_exceeded(n_prompt, n_ctx) from None
 
 
 class EngineQueue:
@@ -94,7 +91,7 @@ class EngineQueue:
         """Consecutive failures of the engine."""
         self.ready: EngineReady | None = None
         self.is_closing = False
-        self._jobs: set[EngineJob[Any]] = set()
+        self._jobs: WeakSet[EngineJob[Any]] = WeakSet()
 
     async def load(self) -> EngineReady:
         """Load the pair. Raises the engine's error."""
@@ -122,14 +119,6 @@ class EngineQueue:
     def submit(self, job: EngineJob[Any]) -> None:
         self._jobs.add(job)
         self.host.submit(job)
-
-    def stop(self, job: EngineJob[Any]) -> None:
-        """After the round in progress; a job that has not begun never begins."""
-        self.host.stop(job)
-
-    def forget(self, job: EngineJob[Any]) -> None:
-        """Called after the end of a job."""
-        self._jobs.discard(job)
 
     def record_failure(self, error: Exception) -> ApiError:
         """The error for the client; after the second one in a row it should not try again."""
@@ -161,14 +150,13 @@ class EngineQueue:
             await job.updated.wait()
             return job.result()
         finally:
-            self.stop(job)
-            self.forget(job)
+            self.host.stop(job)
 
     def stop_all(self) -> None:
         """Refuse new requests and stop all others."""
         self.is_closing = True
         for job in tuple(self._jobs):
-            self.stop(job)
+            self.host.stop(job)
 
     def end(self) -> None:
         """Begin to close the engine; does not wait."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -78,11 +78,7 @@ class ApiServer:
             Route("/infill", self._infill, methods=["POST"]),
             Route("/tokenize", self._tokenize, methods=["POST"]),
         ]
-        handlers: dict[Any, Any] = {
-            ApiError: _on_api_error,
-            HTTPException: _on_http_error,
-            Exception: _on_internal_error,
-        }
+        handlers: Any = dict.fromkeys((ApiError, HTTPException, Exception), _on_error)
         app: AsgiApp = Starlette(routes=routes, exception_handlers=handlers)
         return app
 
@@ -170,7 +166,8 @@ class ApiServer:
             parse_special=fields.flag("parse_special", default=True),
             pieces=fields.flag("with_pieces"),
         )
-        result = await self._run(request, lambda engine: engine.tokenize(command))
+        work = self._queue.run(lambda engine: engine.tokenize(command))
+        result = await _until_disconnect(request.receive, work)
         if not command.pieces:
             return JSONResponse({"tokens": list(result.tokens)})
         pieces = map(_piece_to_json, result.pieces)
@@ -178,9 +175,6 @@ class ApiServer:
             {"id": id_, "piece": piece} for id_, piece in zip(result.tokens, pieces, strict=True)
         ]
         return JSONResponse({"tokens": tokens})
-
-    async def _run(self, request: Request, work: Callable[[Any], T]) -> T:
-        return await _until_disconnect(request, self._queue.run(work))
 
     async def _read_fields(self, request: Request) -> JsonFields:
         return JsonFields(parse_body(await self._bodies.read(request)))
@@ -222,7 +216,7 @@ def _piece_to_json(piece: str) -> str | list[int]:
 
 async def _respond(request: Request, completion: Completion, *, stream: bool) -> Response:
     if not stream:
-        body = await _until_disconnect(request, completion.run())
+        body = await _until_disconnect(request.receive, completion.run())
         return JSONResponse(body)
     try:
         await completion.wait_accepted()
@@ -236,28 +230,23 @@ async def _respond(request: Request, completion: Completion, *, stream: bool) ->
     return EventStream(completion.stream(), headers)
 
 
-async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of the work; if the client leaves, the work is cancelled."""
-    task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_wait_for_disconnect(request.receive))
+async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of the work; if the client leaves, it is cancelled, and ApiError raised."""
+
+    async def wait_for_disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect())
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ApiError(408, "The client has left.")
         return task.result()
     finally:
-        await _cancel(task, watch)
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _cancel(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        watch.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
 
 
 class EventStream(Response):
@@ -269,47 +258,30 @@ class EventStream(Response):
         self._lines = lines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pump = asyncio.ensure_future(self._pump(send))
-        watch = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
-            await asyncio.wait({pump, watch}, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(ApiError, TimeoutError):  # the client has left, or takes no bytes
+                await _until_disconnect(receive, self._pump(send))
         finally:
-            await _cancel(pump, watch)
             await self._lines.aclose()
 
     async def _pump(self, send: Send) -> None:
-        with suppress(TimeoutError):
-            await _send_in_time(
-                send,
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                },
-            )
-            async for line in self._lines:
-                await _send_in_time(
-                    send, {"type": "http.response.body", "body": line, "more_body": True}
-                )
-            await _send_in_time(send, {"type": "http.response.body", "body": b""})
+        async def send_in_time(kind: str, **fields: Any) -> None:
+            async with asyncio.timeout(_SEND_TIMEOUT):
+                await send({"type": f"http.response.{kind}"} | fields)
+
+        await send_in_time("start", status=self.status_code, headers=self.raw_headers)
+        async for line in self._lines:
+            await send_in_time("body", body=line, more_body=True)
+        await send_in_time("body", body=b"")
 
 
-async def _send_in_time(send: Send, message: dict[str, Any]) -> None:
-    async with asyncio.timeout(_SEND_TIMEOUT):
-        await send(message)
-
-
-async def _on_api_error(_: Request, error: ApiError) -> Response:
+async def _on_error(_: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        status = error.status_code if error.status_code in (404, 405) else 400
+        error = ApiError(status, str(error.detail))
+    if not isinstance(error, ApiError):
+        error = ApiError(500, f"Internal error: {type(error).__name__}")
     return error_response(error)
-
-
-async def _on_http_error(_: Request, error: HTTPException) -> Response:
-    status = error.status_code if error.status_code in (404, 405) else 400
-    return error_response(ApiError(status, str(error.detail)))
-
-
-async def _on_internal_error(_: Request, error: Exception) -> Response:
-    return error_response(ApiError(500, f"Internal error: {type(error).__name__}"))
 
 
 class BodyReader:
@@ -320,7 +292,8 @@ class BodyReader:
 
     async def read(self, request: Request) -> bytes:
         """Raises ApiError for a body that is too large or too slow."""
-        if _content_length(request) > MAX_BODY_BYTES:
+        length = request.headers.get("content-length", "0")
+        if length.isascii() and length.isdecimal() and int(length[:20]) > MAX_BODY_BYTES:
             raise _too_large()
         parts: list[bytes] = []
         size = 0
@@ -350,11 +323,6 @@ class BodyReader:
             raise ApiError(408, "The client has left.") from None
         finally:
             self._n_in_flight -= size
-
-
-def _content_length(request: Request) -> int:
-    text = request.headers.get("content-length", "0")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
 
 
 def _too_large() -> ApiError:

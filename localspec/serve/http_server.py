@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import field, replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -162,7 +163,10 @@ class HttpServer:
             self._queue.end()
             for task in (loading, stopping):
                 task.cancel()
-            await self._end_streams()
+            with suppress(TimeoutError):  # until the stopped answers have told their clients
+                async with asyncio.timeout(_END_TIMEOUT):
+                    while self.activity.running:
+                        await asyncio.sleep(0.01)
             self._uvicorn.should_exit = True
             with suppress(TimeoutError, asyncio.CancelledError):
                 async with asyncio.timeout(_END_TIMEOUT):
@@ -186,12 +190,6 @@ class HttpServer:
         """After others have loaded the pair again, with another context perhaps."""
         if self.api.model is not None:
             self.api.model = replace(self.api.model, ready=ready)
-
-    async def _end_streams(self) -> None:
-        """Wait until the stopped answers have told their clients."""
-        until = asyncio.get_running_loop().time() + _END_TIMEOUT
-        while self.activity.running and asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(0.01)
 
     def stop(self) -> None:
         """Begin to end; from any thread, or a signal handler."""
@@ -224,12 +222,9 @@ class ServerThread:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._server.serve(self._set_ready))
+            asyncio.run(self._server.serve(partial(setattr, self, "ready")))
         except BaseException as error:  # raised in the caller's thread
             self._error = error
-
-    def _set_ready(self, ready: EngineReady) -> None:
-        self.ready = ready
 
     def close(self) -> None:
         """End the server and wait for it. Raises what has ended it."""

@@ -94,14 +94,21 @@ def to_chat_fields(fields: JsonFields) -> JsonFields:
     given = fields.items("tools", _MAX_TOOLS)
     # Agents also offer tools that only OpenAI runs, such as web search.
     tools = [tool for tool in given if not isinstance(tool, dict) or tool.get("type") == "function"]
-    choice = fields.get("tool_choice")
+    choice, form = fields.get("tool_choice"), fields.fields("text").fields("format")
+    response_format: dict[str, Any] | None = None
+    if not form.is_empty:
+        schema = {"schema": form.get("schema")}
+        is_schema = form.get("type") == "json_schema"
+        response_format = {"type": form.get("type")} | (
+            {"json_schema": schema} if is_schema else {}
+        )
     return fields.replaced(
         n=None,
         stream_options=None,
         max_completion_tokens=fields.integer("max_output_tokens", 1, 2**31 - 1),
         max_tokens=None,
         reasoning_effort=fields.fields("reasoning").get("effort"),
-        response_format=_to_response_format(fields.fields("text").fields("format")),
+        response_format=response_format,
         logprobs=_LOGPROBS in include or fields.get("top_logprobs") is not None,
         tools=[_nest_function(tool) for tool in tools],
         tool_choice=_nest_function(choice) if isinstance(choice, dict) else choice,
@@ -113,12 +120,6 @@ def _nest_function(tool: Any) -> Any:
         return tool
     function = {name: value for name, value in tool.items() if name != "type"}
     return {"type": "function", "function": function}
-
-
-def _to_response_format(form: JsonFields) -> Any:
-    if form.get("type") != "json_schema":
-        return None if form.is_empty else {"type": form.get("type")}
-    return {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
 
 
 # --- the answer -------------------------------------------------------------------------------
@@ -279,6 +280,12 @@ class ResponseCompletion(Completion):
         fields, sampling = self._fields, self._options.settings.sampling
         is_done = status in ("completed", "incomplete")
         reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        given = fields.get("metadata")
+        metadata = {
+            to_unicode(name): to_unicode(text)
+            for name, text in (given.items() if isinstance(given, dict) else ())
+            if isinstance(text, str)  # what else there is has no meaning in OpenAI's API
+        }
         response: dict[str, Any] = {
             "id": self._id,
             "object": "response",
@@ -288,7 +295,7 @@ class ResponseCompletion(Completion):
             "incomplete_details": reason,
             "instructions": fields.text("instructions") or None,
             "max_output_tokens": fields.get("max_output_tokens"),
-            "metadata": _clean_metadata(fields.get("metadata")),
+            "metadata": metadata,
             "model": self._model.name,
             "output": self._output.items,
             "parallel_tool_calls": True,
@@ -321,9 +328,3 @@ class ResponseCompletion(Completion):
             "output_tokens_details": {"reasoning_tokens": n_reasoning},
             "total_tokens": usage["total_tokens"],
         }
-
-
-def _clean_metadata(given: Any) -> dict[str, str]:
-    """The texts of `metadata`; what else there is has no meaning in OpenAI's API."""
-    pairs = given.items() if isinstance(given, dict) else ()
-    return {to_unicode(name): to_unicode(text) for name, text in pairs if isinstance(text, str)}
