@@ -7,7 +7,7 @@ import weakref
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
-from typing import Literal, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from localspec.api import arguments
 from localspec.api.answer import Answer, Piece
@@ -15,7 +15,6 @@ from localspec.api.arguments import (
     AnswerOptions,
     AnswerRequest,
     ChatMessages,
-    GenerationOptions,
     MachineOptions,
     expand_signature,
     parse_answer_options,
@@ -199,37 +198,28 @@ class LLM:
 
     # --- requests -------------------------------------------------------------------------
 
-    def _prompt_request(self, prompt: str, options: AnswerOptions) -> AnswerRequest:
-        text = arguments.check_prompt(prompt)
-        return AnswerRequest(
-            self._pair, self._parse_options(options), text, template=self._template
+    def _request(self, options: AnswerOptions, **prompt: Any) -> AnswerRequest:
+        parsed = parse_answer_options(
+            options, self._pair.suggested_settings, self._spec, self._seed
         )
+        return AnswerRequest(self._pair, parsed, template=self._template, **prompt)
+
+    def _prompt_request(self, prompt: str, options: AnswerOptions) -> AnswerRequest:
+        return self._request(options, text=arguments.check_prompt(prompt))
 
     def _chat_request(self, messages: str | ChatMessages, options: AnswerOptions) -> AnswerRequest:
-        turns = arguments.to_messages(messages)
-        return AnswerRequest(
-            self._pair, self._parse_options(options), messages=turns, template=self._template
-        )
+        return self._request(options, messages=arguments.to_messages(messages))
 
     def _build_request(self, prompt: str | ChatMessages, options: AnswerOptions) -> AnswerRequest:
-        if isinstance(prompt, str):
-            return self._prompt_request(prompt, options)
-        return self._chat_request(prompt, options)
-
-    def _parse_options(self, options: AnswerOptions) -> GenerationOptions:
-        return parse_answer_options(options, self._pair.suggested_settings, self._spec, self._seed)
-
-    def _run_answer(self, request: AnswerRequest) -> Answer:
-        job = AnswerJob(request)
-        try:
-            self._engine_host.submit(job)
-            return job.result()
-        except BaseException:
-            self._engine_host.stop(job)
-            raise
+        build = self._prompt_request if isinstance(prompt, str) else self._chat_request
+        return build(prompt, options)  # type: ignore[arg-type]
 
     def _start_stream(self, request: AnswerRequest) -> Stream:
         return Stream(self._engine_host, AnswerJob(request), self)
+
+    def _run_answer(self, request: AnswerRequest) -> Answer:
+        with self._start_stream(request) as stream:  # Ctrl+C stops the answer
+            return stream.answer
 
     async def _await_answer(self, request: AnswerRequest) -> Answer:
         job = AnswerJob(request)

@@ -95,13 +95,9 @@ def to_chat_fields(fields: JsonFields) -> JsonFields:
     # Agents also offer tools that only OpenAI runs, such as web search.
     tools = [tool for tool in given if not isinstance(tool, dict) or tool.get("type") == "function"]
     choice, form = fields.get("tool_choice"), fields.fields("text").fields("format")
-    response_format: dict[str, Any] | None = None
-    if not form.is_empty:
-        schema = {"schema": form.get("schema")}
-        is_schema = form.get("type") == "json_schema"
-        response_format = {"type": form.get("type")} | (
-            {"json_schema": schema} if is_schema else {}
-        )
+    response_format = None if form.is_empty else {"type": form.get("type")}
+    if response_format is not None and form.get("type") == "json_schema":
+        response_format["json_schema"] = {"schema": form.get("schema")}
     return fields.replaced(
         n=None,
         stream_options=None,
