@@ -38,7 +38,6 @@ from localspec.tui.saved_chats import SavedChats
 from localspec.tui.screens import welcome
 from localspec.tui.screens.help import HelpScreen, HelpSection
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.screens.key_editor import KeyCaptureScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.screens.preferences import PreferencesScreen
 from localspec.tui.screens.replay import ReplayScreen
@@ -199,10 +198,6 @@ class LocalspecApp(App[None]):
 
         if not isinstance(self.screen, DoctorScreen):
             self.push_screen(DoctorScreen(self.runner, self.options))
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disables all bindings while the key editor waits for a new key."""
-        return not isinstance(self.screen, KeyCaptureScreen)
 
     def action_preferences(self) -> None:
         if not any(isinstance(screen, PreferencesScreen) for screen in self.screen_stack):

@@ -91,8 +91,9 @@ _DAMAGED_FILE = "Using the defaults; nothing is saved until it is fixed."
 def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     """Applies preferences at start-up and on change.  Invalid values fall back to the default."""
     keys, key_errors = key_bindings.validate_user_keys(view.key_bindings)
-    options.keymap.clear()
-    options.keymap.update(keys)
+    if not options.keymap or not (key_errors or view.file.error):
+        options.keymap.clear()  # else the keys that worked stay until the file is right
+        options.keymap.update(keys)
     options.theme = view.get("screen.theme")
     options.glyphs = glyphs.detect_glyphs(view.get("screen.ascii"))
     limit = view.get("downloads.limit")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import tomllib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,11 @@ from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey, refine_survey
-from localspec.tui.key_bindings import KEY_BINDINGS, KeyBinding
+from localspec.tui.key_bindings import KEY_BINDINGS
 from localspec.tui.output_filters import AsciiFilter
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.screens.key_editor import KeyEditorScreen
 from localspec.tui.screens.preferences import PreferencesScreen
-from localspec.tui.widgets.pointer_list import PointerList
 from tests.machine.test_rpc import listening, status, worker
 from tests.tui import scenes
 from tests.tui.before import been_here
@@ -69,12 +68,6 @@ class Shown:
         self.app.screen.set_focus(next(w for w in self.app.screen.focus_chain if w.name == key))
         await self.pilot.pause()
 
-    async def go_to_key(self, id_: str) -> None:
-        """To a key in the list of all."""
-        keys: PointerList[KeyBinding] = self.app.screen.query_one("#keyboard", PointerList)
-        keys.point_at([key.id for key in keys.rows].index(id_))
-        await self.pilot.pause()
-
 
 @pytest.fixture(autouse=True)
 def started_before() -> None:
@@ -83,14 +76,14 @@ def started_before() -> None:
 
 @asynccontextmanager
 async def preferences(
-    text: str | None = None, flags: dict[str, str] | None = None
+    text: str | None = None, flags: dict[str, str] | None = None, *, notifications: bool = False
 ) -> AsyncIterator[Shown]:
     if text is not None:
         paths.config_file().write_text(text)
     options = tui_app.load_options(flags)
     options.seed = 1
     app = scenes.home(options)
-    async with app.run_test(size=(100, 40)) as pilot:
+    async with app.run_test(size=(100, 40), notifications=notifications) as pilot:
         await surveyed(pilot)
         await pilot.press("f10")
         await wait_until(pilot, lambda: isinstance(app.screen, PreferencesScreen))
@@ -106,7 +99,7 @@ async def test_the_keys_are_those_of_the_focused_value(monkeypatch: pytest.Monke
         await shown.go("answers.temperature")
         assert "←→ change" not in shown.words and "enter save" in shown.words
         await shown.go("keys")
-        assert "←→ change" not in shown.words and "enter list" in shown.words
+        assert "←→ change" not in shown.words and "enter edit" in shown.words
         await shown.go("network.offline")
         assert "←→ change" not in shown.words
 
@@ -256,15 +249,15 @@ async def test_arrows_and_tab_lead_to_every_value_and_round() -> None:
 # --- keys -----------------------------------------------------------------------------------------
 
 
-async def test_a_key_is_another_from_now_on() -> None:
+async def test_keys_of_the_file_count_when_the_editor_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    edited = edit_with(monkeypatch, "[keys]\n'home.wizard' = 'z'\n")
     async with preferences() as shown:
         await shown.go("keys")
         await shown.press("enter")
-        await shown.go_to_key("home.wizard")
-        await shown.press("enter", "z")
-        assert shown.file == {"keys": {"home.wizard": "z"}}
-        assert "z config.toml" in shown.words
-        await shown.press("escape", "escape")
+        assert edited == [paths.config_file()] and "1 changed" in shown.words
+        await shown.press("escape")
         await wait_until(shown.pilot, lambda: isinstance(shown.app.screen, HomeScreen))
         await settled(shown.pilot)
         assert "z wizard" in shown.words and "w wizard" not in shown.words
@@ -274,42 +267,57 @@ async def test_a_key_is_another_from_now_on() -> None:
         assert not isinstance(shown.app.screen, HomeScreen)
 
 
-TAKEN = (
-    ("home.wizard", "o", "o is already in use: Open model files by path"),
-    ("home.wizard", "ctrl+q", "ctrl+q is already in use: Quit"),
-    ("home.wizard", "enter", "enter is needed for the list"),
-    ("chat.panel", "p", "p is needed for typing"),
-    ("chat.panel", "f2", "f2 is already in use: Token view: show the class of each token"),
-    ("app.quit", "ctrl+c", "ctrl+c is already in use: Copy the selection"),
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("'home.wizard' = 'enter'", "keys.home.wizard: enter is needed for the list."),
+        ("'chat.panel' = 'p'", "keys.chat.panel: p is needed for typing."),
+        ("'home.wizard' = 'y'\n'home.open' = 'y'", "y is also bound to keys.home.open."),
+        ("'home.wizard' = 'nothing'", "There is no key called 'nothing'."),
+        ("'home.wizard' =", "config.toml:2:"),
+    ],
 )
-
-
-async def test_a_key_that_is_taken_is_refused_and_does_nothing_meanwhile() -> None:
-    async with preferences() as shown:
+async def test_wrong_keys_are_said_and_the_old_ones_stay(
+    text: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit_with(monkeypatch, f"[keys]\n{text}\n")
+    async with preferences("[keys]\n'home.wizard' = 'z'\n") as shown:
         await shown.go("keys")
         await shown.press("enter")
-        for id_, key, why in TAKEN:
-            await shown.go_to_key(id_)
-            await shown.press("enter", key)
-            assert why in shown.words and shown.file == {}
-            assert isinstance(shown.app.screen, KeyEditorScreen)
-
-
-async def test_a_key_comes_back() -> None:
-    async with preferences("[keys]\n'home.wizard' = 'z'\n'home.open' = 'w'\n") as shown:
-        await shown.go("keys")
-        assert "2 changed" in shown.words
+        assert why in shown.words
+        assert shown.options.keymap == {"home.wizard": "z"}
+        edit_with(monkeypatch, "[keys]\n'home.wizard' = 'x'\n")
         await shown.press("enter")
-        await shown.go_to_key("home.wizard")
-        await shown.press("f5")
-        assert "w is already in use: Open model" in shown.words
-        await shown.go_to_key("home.open")
-        await shown.press("f5")
-        await shown.go_to_key("home.wizard")
-        await shown.press("enter", "escape")  # nothing is changed by esc
-        assert shown.file == {"keys": {"home.wizard": "z"}}
-        await shown.press("f5")
-        assert shown.file == {"keys": {}} and shown.options.keymap == {}
+        assert why not in shown.words
+        assert shown.options.keymap == {"home.wizard": "x"}
+
+
+async def test_without_an_editor_it_says_where_the_file_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    edit_with(monkeypatch, "")
+    for name in ("VISUAL", "EDITOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", "")
+    async with preferences(notifications=True) as shown:
+        await shown.go("keys")
+        await shown.press("enter")
+        words = " ".join(shown.words.split())
+        assert "No editor found. Set VISUAL or EDITOR. The file is" in words
+
+
+def edit_with(monkeypatch: pytest.MonkeyPatch, text: str) -> list[Path]:
+    """An editor that writes this text; what it was opened with."""
+    opened: list[Path] = []
+
+    def edit(command: Sequence[str], **_: Any) -> None:
+        opened.append(Path(command[-1]))
+        opened[-1].write_text(text)
+
+    monkeypatch.setenv("EDITOR", "ed")
+    monkeypatch.setattr(subprocess, "run", edit)
+    monkeypatch.setattr(LocalspecApp, "suspend", lambda _: nullcontext())
+    return opened
 
 
 def told(own: dict[str, str]) -> str:
@@ -382,7 +390,10 @@ async def test_thinking_is_folded_as_it_comes_and_a_setting_of_the_chat() -> Non
         assert "They ask about lists." in shown.words
 
 
-async def test_over_a_chat_the_answer_goes_on_and_new_keys_count_there_too() -> None:
+async def test_over_a_chat_the_answer_goes_on_and_new_keys_count_there_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    edit_with(monkeypatch, "[keys]\n'chat.send' = 'alt+s'\n")
     async with chatting("") as shown:
         await shown.press("f10")
         assert isinstance(shown.app.screen, PreferencesScreen)
@@ -390,8 +401,6 @@ async def test_over_a_chat_the_answer_goes_on_and_new_keys_count_there_too() -> 
         assert len([one for one in shown.app.screen_stack if one is shown.app.screen]) == 1
         await shown.go("keys")
         await shown.press("enter")
-        await shown.go_to_key("chat.send")
-        await shown.press("enter", "alt+s", "escape")
         await shown.go("chats.keep")
         await shown.press("right", "escape")
         await wait_until(shown.pilot, lambda: isinstance(shown.app.screen, ChatScreen))

@@ -359,8 +359,6 @@ PREFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "values": (PREFERRED, ("f10", "down", "down")),
     "wrong": ("", ("f10", *["up"] * 2, *"fast")),
     "damaged": ("[screen]\ntheme = \n", ("f10", "down", "right")),
-    "keys": (PREFERRED, ("f10", "up", "enter", "down", "enter", "ctrl+q")),
-    "key": ("", ("f10", "up", "enter", "enter")),
     "banner": ("[screen]\ntheme = \n", ()),
 }
 

@@ -24,7 +24,6 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.centered import CenteredLayout
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.problem_text import problem_text
-from localspec.tui.screens.key_editor import KeyEditorScreen
 from localspec.tui.text.wrapping import fit_to_width
 from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
 
@@ -108,9 +107,9 @@ class PreferenceInput(Input):
 
 
 class PreferenceLink(Static, can_focus=True):
-    """Opens the key editor."""
+    """Opens config.toml, which has the shortcuts, in the user's editor."""
 
-    BINDINGS = [Binding("enter,space,right", "screen.keyboard", "Open")]  # noqa: RUF012
+    BINDINGS = [Binding("enter,space,right", "screen.edit", "Open")]  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__(name="keys", markup=False)
@@ -136,7 +135,10 @@ class PreferenceRow(Horizontal):
         self.query_one(".origin", Static).update(Content(setting.origin_text))
 
 
-_KEYS_HELP = "All shortcuts can be changed. Press enter to list them."
+_KEYS_HELP = (
+    "All shortcuts can be changed: enter opens the file in your editor. "
+    "`localspec config list --keys` lists the actions."
+)
 
 
 def read_config(options: AppOptions) -> EffectiveConfig:
@@ -232,7 +234,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         if isinstance(self.focused, PreferenceInput):
             return "enter save"
         if isinstance(self.focused, PreferenceLink):
-            return "enter list"
+            return "enter edit"
         setting = self._focused_value
         return "" if setting is not None and setting.is_overridden else "←→ change"
 
@@ -298,21 +300,16 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
                     self._view.get(setting.definition.key)
                 )
 
-    def action_keyboard(self) -> None:
-        def on_dismiss(_: None) -> None:
-            self.reload_config()
-
-        self.app.push_screen(KeyEditorScreen(self._options, self._apply_config), on_dismiss)
-
     def action_edit(self) -> None:
-        """Opens the file in the user's editor."""
+        """Opens the file in the user's editor. Keys that are wrong there leave the old ones."""
         try:
             with self.app.suspend():
                 toml_file.open_in_editor()
         except SuspendNotSupported:
             self.notify("Use the command line: localspec config edit", markup=False)
         except LocalspecError as error:
-            self.notify(problem_text(error), severity="warning", markup=False)
+            text = f"{problem_text(error)} The file is {self._view.file.path}"
+            self.notify(sanitize(text, multiline=False), severity="warning", markup=False)
         self.reload_config()
 
     def action_back(self) -> None:
