@@ -29,9 +29,9 @@ from localspec.protocol.events import EngineExit
 from localspec.protocol.wire import LoadCommand
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
+from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.context_full import ContextFullScreen
 from tests import tinygguf
 from tests.tui.scenes import PAIR
 from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, ready, wait_until

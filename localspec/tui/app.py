@@ -32,6 +32,15 @@ from localspec.tui import app_options, clipboard, key_bindings, themes
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for
+from localspec.tui.navigation import (
+    OpenChat,
+    OpenChatSettings,
+    OpenMeasurement,
+    OpenReplay,
+    OpenServerBoard,
+    OpenWelcome,
+    OpenWizard,
+)
 from localspec.tui.output_filters import AsciiFilter, ControlCharacterFilter
 from localspec.tui.palette import ActionProvider
 from localspec.tui.saved_chats import SavedChats
@@ -198,6 +207,51 @@ class LocalspecApp(App[None]):
 
         if not isinstance(self.screen, DoctorScreen):
             self.push_screen(DoctorScreen(self.runner, self.options))
+
+    @on(OpenChat)
+    def _open_chat(self, message: OpenChat) -> None:
+        from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415  Home is drawn before
+
+        screen = ChatScreen(message.session, self.runner, self.options, message.found)
+        self.push_screen(screen, message.then)
+
+    @on(OpenChatSettings)
+    def _open_chat_settings(self, message: OpenChatSettings) -> None:
+        from localspec.tui.screens.chat_settings import ChatSettingsScreen  # noqa: PLC0415  as above
+
+        self.push_screen(ChatSettingsScreen(message.session, message.field), message.then)
+
+    @on(OpenMeasurement)
+    def _open_measurement(self, message: OpenMeasurement) -> None:
+        from localspec.tui.screens import measurement  # noqa: PLC0415  as above
+
+        screen = measurement.open_screen(message, self.runner, self.options)
+        self.push_screen(screen, message.then)
+
+    @on(OpenReplay)
+    def _open_replay(self, message: OpenReplay) -> None:
+        self.push_screen(ReplayScreen(message.prompt, message.rounds, self.options))
+
+    @on(OpenServerBoard)
+    def _open_server_board(self, message: OpenServerBoard) -> None:
+        from localspec.tui.screens.serve import SharedServeScreen  # noqa: PLC0415  as above
+
+        assert self.runner.server is not None
+        server, stop = self.runner.server.thread, self.runner.stop_server
+        self.push_screen(SharedServeScreen(server, self.options, stop), message.then)
+
+    @on(OpenWelcome)
+    def _open_welcome(self, message: OpenWelcome) -> None:
+        screen = welcome.WelcomeScreen(self.options)
+        screen.show_survey(message.load_survey())
+        self.push_screen(screen, message.then)
+
+    @on(OpenWizard)
+    def _open_wizard(self, message: OpenWizard) -> None:
+        from localspec.tui.screens.wizard import WizardScreen  # noqa: PLC0415  as above
+
+        screen = WizardScreen(self.runner, self.options, message.downloads, message.services)
+        self.push_screen(screen, message.then)
 
     def action_preferences(self) -> None:
         if not any(isinstance(screen, PreferencesScreen) for screen in self.screen_stack):

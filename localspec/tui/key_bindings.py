@@ -50,8 +50,13 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("app.preferences", "f10", "preferences", "Preferences: theme, keys, privacy, …"),
     ),
     "home": (
-        ("home.bench", "b", "bench", "Benchmark the pair, plain and speculative"),
-        ("home.verify", "v", "verify", "Verify that speculation does not change the output"),
+        ("home.bench", "b", "measure('bench')", "Benchmark the pair, plain and speculative"),
+        (
+            "home.verify",
+            "v",
+            "measure('verify')",
+            "Verify that speculation does not change the output",
+        ),
         ("home.wizard", "w", "wizard", "Find a pair for this computer", "wizard"),
         ("home.open", "o", "open_files", "Open model files by path", "open files"),
         ("home.filter", "slash", "filter", "Search pairs, chats and the hub", "find"),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from localspec import data_files, paths
 from localspec.chat import export
@@ -17,12 +14,8 @@ from localspec.chat.history import ChatHistory, ChatListEntry, SearchHit
 from localspec.errors import LocalspecError, NotFoundError
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
-from localspec.tui.home_rows import HomeRow, HomeSection, PickerChoices
-from localspec.tui.problem_text import problem_text
+from localspec.tui.home_rows import HomeRow, HomeSection
 from localspec.units import count
-
-if TYPE_CHECKING:
-    from localspec.tui.screens.home import HomeScreen
 
 MAX_RECENT = 5
 _PINNED_FILE = "pinned.json"
@@ -110,57 +103,22 @@ def _pinned_chats(history: ChatHistory) -> list[ChatListEntry]:
     return chats
 
 
-def _pin(home: HomeScreen, _: str, chat_id: int) -> None:
+def pin_or_unpin(chat_id: int) -> str:
+    """Returns why it cannot be saved; empty if it was."""
     pinned = _load_pinned()
     ids = [id_ for id_ in pinned if id_ != chat_id]
-    if not data_files.write_json(_PINNED_FILE, ids if chat_id in pinned else [*ids, chat_id]):
-        text = f"Not saved: {paths.data_dir() / _PINNED_FILE} cannot be written."
-        home.notify(sanitize(text, multiline=False), severity="error", markup=False)
-    home.fill_list()
+    if data_files.write_json(_PINNED_FILE, ids if chat_id in pinned else [*ids, chat_id]):
+        return ""
+    path = sanitize(str(paths.data_dir() / _PINNED_FILE), multiline=False)
+    return f"Not saved: {path} cannot be written."
 
 
-def _rename(home: HomeScreen, title: str, chat_id: int) -> None:
-    def rename(new_title: str) -> None:
-        home.sessions.rename_chat(chat_id, new_title)
-        home.fill_list()
-
-    _ask(home, PickerChoices("Rename the chat", "a title"), title, title, rename)
-
-
-def _export(home: HomeScreen, title: str, chat_id: int) -> None:
-    def export_to(name: str) -> None:
-        history, path = home.sessions.history, Path(os.path.expanduser(name)).absolute()
-        if history is not None:
-            text = export.render(history.load_chat(chat_id, with_events=False), path.suffix)
-            export.save_file(path, text, overwrite=False)
-            home.notify(f"Saved: {sanitize(str(path), multiline=False)}", markup=False)
-
-    name = "-".join(re.findall(r"[\w-]+", title.lower()))[:40] or "chat"
-    choices = PickerChoices("Export the chat: .md, .html, .json or .txt", "the path of a new file")
-    _ask(home, choices, title, f"{name}.md", export_to)
-
-
-def _ask(
-    home: HomeScreen, choices: PickerChoices, current: str, initial: str, use: Callable[[str], None]
-) -> None:
-    def on_dismiss(text: str | None) -> None:
-        if text:
-            try:
-                use(text)
-            except LocalspecError as error:
-                home.notify(problem_text(error), severity="error", markup=False)
-
-    from localspec.tui.screens.picker import PickerScreen  # noqa: PLC0415  starts faster
-
-    home.app.push_screen(PickerScreen(choices, current, initial), on_dismiss)
-
-
-ACTIONS: Mapping[str, Callable[[HomeScreen, str, int], None]] = {
-    "pin": _pin,
-    "rename": _rename,
-    "export": _export,
-}
-"""What Home does with the selected chat, given its title and id."""
+def export_chat(history: ChatHistory, chat_id: int, name: str) -> Path:
+    """Writes a new file in the format of its name. Raises LocalspecError."""
+    path = Path(os.path.expanduser(name)).absolute()
+    text = export.render(history.load_chat(chat_id, with_events=False), path.suffix)
+    export.save_file(path, text, overwrite=False)
+    return path
 
 
 def search_section(history: ChatHistory, search_text: str, now: datetime) -> HomeSection:

@@ -12,27 +12,9 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch.engine_host import EngineHost
 from localspec.sanitize import sanitize
-from localspec.tui.screens.serve import SharedServeScreen
 
 if TYPE_CHECKING:
     from localspec.serve.http_server import HttpServer
-    from localspec.tui.screens.chat import ChatScreen
-
-
-def show(screen: ChatScreen) -> None:
-    """Serves the model of a chat, unless it is served, and shows the server's board."""
-    runner = screen.runner
-    if runner.server is None:
-        if screen.phase != "ready" or runner.host is None:
-            screen.notify("Wait until the model is ready.", markup=False)
-            return
-        try:
-            runner.server = SharedServer(runner.host, screen.session)
-        except LocalspecError as error:
-            screen.show_warning(error)
-            return
-    board = SharedServeScreen(runner.server.thread, screen.options, runner.stop_server)
-    screen.app.push_screen(board, lambda _: screen.draw())
 
 
 class SharedServer:

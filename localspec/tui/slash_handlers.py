@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from localspec.chat import session_commands
+from localspec.chat import presets, session_commands
 from localspec.chat.session_commands import parse_switch
 from localspec.chat.slash_commands import CommandCall, UnknownCommand
 from localspec.errors import LocalspecError
+from localspec.models import model_lookup
 from localspec.sanitize import sanitize
 from localspec.tui import clipboard
-from localspec.tui.screens.chat_settings import ChatSettingsScreen
+from localspec.tui.dialogs.choices import ContextFullScreen, OverflowChoice, PickerScreen
+from localspec.tui.dialogs.turns import TurnChoice, TurnsScreen
+from localspec.tui.home_rows import PickerChoices
+from localspec.tui.navigation import OpenChatSettings, OpenMeasurement, OpenServerBoard
+from localspec.tui.shared_server import SharedServer
 
 if TYPE_CHECKING:
+    from localspec.tui.engine_runner import OverflowRequest
     from localspec.tui.screens.chat import ChatScreen
 
 _PATH_COMMANDS = ("clear", "new", "private", "undo", "turns")
@@ -73,7 +79,82 @@ def open_settings(screen: ChatScreen, field: str) -> None:
             screen.load_if_changed()
         screen.draw()
 
-    screen.app.push_screen(ChatSettingsScreen(screen.session, field), on_dismiss)
+    screen.post_message(OpenChatSettings(screen.session, field, on_dismiss))
+
+
+PICKER_CHOICES = {
+    "model": PickerChoices(
+        "Answer with another model",
+        "a name, or the path of a .gguf file",
+        model_lookup.list_installed,
+    ),
+    "preset": PickerChoices(
+        "Use a preset: system prompt and settings",
+        "a name; save NAME makes one of this chat",
+        lambda: [(preset.name, preset.summary) for preset in presets.load().values()],
+    ),
+}
+
+
+def pick(screen: ChatScreen, command: str) -> None:
+    """Opens the dialog over a chat; what is chosen means the same as `/command CHOICE`."""
+
+    async def on_dismiss(choice: str | None) -> None:
+        if choice:
+            await execute(screen, CommandCall(command, choice))
+
+    sheet = PickerScreen(PICKER_CHOICES[command], screen.session.pair_name)
+    screen.app.push_screen(sheet, on_dismiss)
+
+
+def ask_for_overflow_policy(screen: ChatScreen, request: OverflowRequest) -> None:
+    """Asks over a chat; the answer's thread waits."""
+
+    def on_dismiss(choice: OverflowChoice | None) -> None:
+        choice = choice or OverflowChoice("stop")
+        if choice.always:
+            screen.session.change_settings(overflow=choice.overflow)
+        request.answer(choice.overflow)
+
+    screen.app.push_screen(ContextFullScreen(request.full), on_dismiss)
+
+
+def show_server(screen: ChatScreen) -> None:
+    """Serves the model of a chat, unless it is served, and shows the server's board."""
+    runner = screen.runner
+    if runner.server is None:
+        if screen.phase != "ready" or runner.host is None:
+            screen.notify("Wait until the model is ready.", markup=False)
+            return
+        try:
+            runner.server = SharedServer(runner.host, screen.session)
+        except LocalspecError as error:
+            screen.show_warning(error)
+            return
+    screen.post_message(OpenServerBoard(lambda _: screen.draw()))
+
+
+def open_turns(screen: ChatScreen) -> None:
+    """Opens the sheet over a chat, and does there what was chosen."""
+    session = screen.session
+    ids_before = [turn.id for turn in session.conversation.turns]
+
+    def on_dismiss(choice: TurnChoice | None) -> None:
+        if ids_before != [turn.id for turn in session.conversation.turns]:
+            screen.transcript.show_session(session)
+            session.branch_changed()
+        if choice is not None:
+            question = session.return_to(choice.turn_id)
+            screen.transcript.show_session(session)
+            if choice.action == "again" and screen.phase == "ready":
+                screen.send(question)
+            else:
+                screen.composer.edit_text(question)
+                screen.composer.focus()
+        screen.draw()
+
+    sheet = TurnsScreen(session.conversation, screen.options.glyphs, session.thinking_markers)
+    screen.app.push_screen(sheet, on_dismiss)
 
 
 CommandHandler = Callable[["ChatScreen", CommandCall], Awaitable[None] | None]
@@ -136,22 +217,19 @@ def _force_load(screen: ChatScreen, call: CommandCall) -> None:
 
 def _bench(screen: ChatScreen, call: CommandCall) -> None:
     """Uses the loaded engine; the chat's prompt is read again afterwards."""
-    from localspec.tui.screens import measurement  # noqa: PLC0415  starts faster
-
     if screen.notify_if_busy():
         return
     if screen.phase == "loading":
         screen.notify("Wait until the model has loaded.", markup=False)
         return
 
-    def on_dismiss(_: None) -> None:
+    def on_dismiss(_: object) -> None:
         if screen.runner.engine is None:
             screen.load()
 
-    name, choice = screen.session.pair_name, screen.session.choice
-    bench = measurement.make_benchmark(name, choice)
-    sheet = measurement.MeasurementScreen(bench, name, choice, screen.runner, screen.options)
-    screen.app.push_screen(sheet, on_dismiss)
+    session = screen.session
+    message = OpenMeasurement("bench", session.pair_name, session.choice, on_dismiss)
+    screen.post_message(message)
 
 
 HANDLERS: dict[str, CommandHandler] = {

@@ -295,7 +295,7 @@ async def test_home_says_where_there_is_nothing_to_measure() -> None:
         screen = app.screen
         assert isinstance(screen, HomeScreen)
         screen.query_one(PointerList).clear_options()
-        screen.action_bench()
+        screen.action_measure("bench")
         await pilot.pause()
         assert "Select an installed pair" in shown(pilot)
 

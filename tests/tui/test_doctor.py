@@ -19,9 +19,9 @@ from localspec.protocol.wire import LoadCommand
 from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
+from localspec.tui.dialogs.choices import ConfirmScreen
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.confirm import ConfirmScreen
 from localspec.tui.screens.doctor import DoctorScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen

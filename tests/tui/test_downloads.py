@@ -16,12 +16,12 @@ from localspec.models.hub.client import HubClient
 from localspec.tui import home_rows
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
+from localspec.tui.dialogs.pull import PullScreen
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.screens.pull import PullScreen
 from localspec.tui.widgets.pointer_list import PointerList
 from tests.downloads import QUICK
 from tests.fakehub import API, BODY, LINK, FakeHub, Fault

@@ -22,8 +22,8 @@ from localspec.protocol.events import Round, RoundTimes, Token
 from localspec.tui import home_rows
 from localspec.tui.app_options import AppOptions
 from localspec.tui.chat_sessions import ChatSessions
+from localspec.tui.dialogs.open_files import OpenFilesScreen
 from localspec.tui.glyphs import UNICODE
-from localspec.tui.screens.open_files import OpenFilesScreen
 from localspec.tui.widgets import speculation_panel
 from localspec.tui.wizard.services import WizardServices
 from tests import heads, headshapes

@@ -13,8 +13,8 @@ import pytest
 from localspec.errors import EngineError
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.tui import home_rows
+from localspec.tui.dialogs.choices import PickerScreen
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.picker import PickerScreen
 from tests import tinygguf
 from tests.tui import scenes
 from tests.tui.scripted import Script, ScriptedEngine, answer, painted, ready, wait_until

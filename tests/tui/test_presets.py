@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.tui.screens.picker import PickerScreen
+from localspec.tui.dialogs.choices import PickerScreen
 from tests.tui.scripted import wait_until
 from tests.tui.test_chat import Chat
 from tests.tui.test_kept import app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.tui.screens.context_full import ContextFullScreen
+from localspec.tui.dialogs.choices import ContextFullScreen
 from tests.tui.scripted import ScriptedEngine, answer, wait_until
 from tests.tui.test_chat import Chat, said
 

@@ -22,12 +22,12 @@ from localspec.models.hub.client import HubClient
 from localspec.models.local_files import hub_cache
 from localspec.tui import app
 from localspec.tui.app_options import AppOptions
+from localspec.tui.dialogs.choices import ContextFullScreen
+from localspec.tui.dialogs.open_files import OpenFilesScreen
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.glyphs import ASCII
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.saved_chats import SavedChats
-from localspec.tui.screens.context_full import ContextFullScreen
-from localspec.tui.screens.open_files import OpenFilesScreen
 from localspec.tui.themes import MONOCHROME
 from localspec.tui.wizard.shortlist import Candidate
 from tests.chat.talk import put

@@ -25,12 +25,12 @@ from localspec.launch import ResolvedPair
 from localspec.models.hub.client import HubClient
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
+from localspec.tui.dialogs.choices import ContextFullScreen
+from localspec.tui.dialogs.open_files import OpenFilesScreen
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.context_full import ContextFullScreen
-from localspec.tui.screens.open_files import OpenFilesScreen
 from tests.chat.talk import add_events
 from tests.often import often
 from tests.tui import scenes, test_doctor, test_first, test_log, wizards

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.protocol.wire import ChatMessage
-from localspec.tui.screens.turns import TurnsScreen
+from localspec.tui.dialogs.turns import TurnsScreen
 from tests.tui.scenes import settled
 from tests.tui.scripted import Script, ScriptedEngine, answer
 from tests.tui.test_chat import Chat, said

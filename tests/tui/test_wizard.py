@@ -28,6 +28,8 @@ from localspec.models.gguf import reader
 from localspec.models.local_files.local_model import LocalModel
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
+from localspec.tui.dialogs.choices import PickerScreen
+from localspec.tui.dialogs.open_files import OpenFilesScreen
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.glyphs import ASCII, UNICODE
@@ -35,8 +37,6 @@ from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.latest_only_worker import LatestOnlyWorker
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.screens.open_files import OpenFilesScreen
-from localspec.tui.screens.picker import PickerScreen
 from localspec.tui.screens.wizard import WizardScreen
 from localspec.tui.wizard import fit_text, pair_details, shortlist
 from localspec.tui.wizard.services import WizardServices

@@ -21,7 +21,7 @@ from localspec.chat.session import ChatSession
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
 from localspec.protocol.events import Notice
-from localspec.tui import shared_server, slash_handlers
+from localspec.tui import slash_handlers
 from localspec.tui.app_options import AppOptions
 from localspec.tui.centered import CenteredColumn
 from localspec.tui.engine_runner import (
@@ -35,9 +35,8 @@ from localspec.tui.engine_runner import (
     OverflowRequest,
 )
 from localspec.tui.key_bindings import bindings_for
+from localspec.tui.navigation import OpenReplay
 from localspec.tui.problem_text import show_notice
-from localspec.tui.screens import context_full, picker, turns
-from localspec.tui.screens.replay import ReplayScreen
 from localspec.tui.text.turn_text import format_end_reason
 from localspec.tui.timer import FramePacer
 from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
@@ -269,7 +268,7 @@ class ChatScreen(Screen[None]):
 
     @on(OverflowRequest)
     def _show_context_full(self, message: OverflowRequest) -> None:
-        context_full.show(self, message)
+        slash_handlers.ask_for_overflow_policy(self, message)
 
     @on(DeltasReady)
     def _schedule_fetch(self) -> None:
@@ -392,7 +391,7 @@ class ChatScreen(Screen[None]):
 
     def action_turns(self) -> None:
         if not self.notify_if_busy():
-            turns.show(self)
+            slash_handlers.open_turns(self)
 
     def notify_if_busy(self) -> bool:
         if self.phase not in ("answering", "inspecting"):
@@ -428,7 +427,7 @@ class ChatScreen(Screen[None]):
     def action_pick(self, command: str) -> None:
         """`model` or `preset`."""
         if not self.notify_if_busy():
-            picker.show(self, command)
+            slash_handlers.pick(self, command)
 
     def action_tokens(self) -> None:
         show = not self.transcript.token_view
@@ -466,7 +465,7 @@ class ChatScreen(Screen[None]):
         if turns and turns[number].rounds:
             prompt = turns[number].question + ("" if self.session.completes_text else "\n\n")
             rounds = self.transcript.turns[number].scored_rounds
-            self.app.push_screen(ReplayScreen(prompt, rounds, self.options))
+            self.post_message(OpenReplay(prompt, rounds))
         else:
             self.notify("No answer to replay yet.", markup=False)
 
@@ -482,7 +481,7 @@ class ChatScreen(Screen[None]):
         self.draw()
 
     def action_serve(self) -> None:
-        shared_server.show(self)
+        slash_handlers.show_server(self)
 
     def action_page(self, by: int) -> None:
         scroll = self.transcript.scroll_page_down if by > 0 else self.transcript.scroll_page_up

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from textual import on
 from textual.app import ComposeResult
@@ -28,13 +30,20 @@ from localspec.tui import app_options, downloads, home_rows, saved_chats
 from localspec.tui.app_options import AppOptions
 from localspec.tui.centered import CenteredLayout
 from localspec.tui.chat_sessions import ChatSessions
+from localspec.tui.dialogs.choices import ConfirmScreen, PickerScreen
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.home_rows import HomeRow, HomeSection, MachineSurvey
+from localspec.tui.home_rows import HomeRow, HomeSection, MachineSurvey, PickerChoices
 from localspec.tui.key_bindings import bindings_for, format_footer
+from localspec.tui.navigation import (
+    OpenChat,
+    OpenMeasurement,
+    OpenWelcome,
+    OpenWizard,
+    SurveyListener,
+    WelcomeChoice,
+)
 from localspec.tui.problem_text import problem_text
-from localspec.tui.screens.confirm import ConfirmScreen
-from localspec.tui.screens.welcome import WelcomeChoice, WelcomeScreen
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
 from localspec.tui.widgets.search_field import SearchField
@@ -42,8 +51,6 @@ from localspec.tui.wizard.services import WizardResult, WizardServices
 from localspec.tui.wizard.what_if import WhatIf
 
 if TYPE_CHECKING:
-    from localspec.bench.benchmark import Benchmark
-    from localspec.bench.lossless_check import LosslessMeasurement
     from localspec.chat.history import SearchHit
     from localspec.models.hub.cached_file import DownloadJob
 
@@ -103,7 +110,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.set_interval(_DOWNLOAD_POLL_SECONDS, self._poll_downloads)
         if self._options.first_run:
             self._options.first_run = False
-            self.app.push_screen(WelcomeScreen(self._options), self._welcome_dismissed)
+            self.post_message(OpenWelcome(lambda: self._survey, self._welcome_dismissed))
 
     def on_unmount(self) -> None:
         self._downloads.close()
@@ -143,21 +150,20 @@ class HomeScreen(CenteredLayout, Screen[None]):
                 self.call_later(self._survey_done, survey)  # thread-safe: it posts a message
                 return
             self.call_later(self._survey_done, survey)
-            for name in ("chat", "pull", "open_files", "wizard"):  # likely to come next
-                import_module(f"localspec.tui.screens.{name}")
+            for name in ("screens.chat", "dialogs.pull", "dialogs.open_files", "screens.wizard"):
+                import_module(f"localspec.tui.{name}")  # likely to come next
             self.call_later(self._survey_done, self._survey_devices(survey))
 
         threading.Thread(target=work, daemon=True, name="survey").start()
 
     def _survey_done(self, survey: MachineSurvey) -> None:
         old_hint, self._survey = self._survey.unused_gpu_hint, survey
-        self.query_one(TitleLine).show_status(self._survey.machine_label)
+        self.query_one(TitleLine).show_status(survey.machine_label)
         self.fill_list()
-        hint = self._survey.unused_gpu_hint
-        welcome_screens = [s for s in self.app.screen_stack if isinstance(s, WelcomeScreen)]
-        for screen in welcome_screens:
-            screen.show_survey(self._survey)
-        if hint and not old_hint and not welcome_screens:
+        listeners = [s for s in self.app.screen_stack if isinstance(s, SurveyListener)]
+        for screen in listeners:
+            screen.show_survey(survey)
+        if (hint := survey.unused_gpu_hint) and not old_hint and not listeners:
             self.notify(hint, severity="warning", markup=False, timeout=15)
         self._open_downloaded()
 
@@ -292,12 +298,12 @@ class HomeScreen(CenteredLayout, Screen[None]):
         return row.download.job if row is not None and row.download is not None else None
 
     def action_pause(self) -> None:
-        if self._selected_job is not None:
-            self._downloads.pause_or_resume(self._selected_job)
+        if (job := self._selected_job) is not None:
+            self._downloads.pause_or_resume(job)
 
     def action_cancel(self) -> None:
-        if self._selected_job is not None:
-            self._downloads.cancel(self._selected_job)
+        if (job := self._selected_job) is not None:
+            self._downloads.cancel(job)
 
     # --- opening --------------------------------------------------------------------------
 
@@ -339,10 +345,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
             return
         if paths.package_data_dir() not in checked.target.parents:
             recent_pairs.save_last(*checked.portable_refs)
-        from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415  see `_start_survey`
-
         session = self.sessions.for_pair(checked)
-        self._push_engine_screen(ChatScreen(session, self._runner, self._options, found))
+        self.post_message(OpenChat(session, found, self._engine_screen_left))
 
     def _check_choice(self, choice: ResolvedPair) -> ResolvedPair | None:
         """Checks the files and adds a detected head. Shows an error and returns None on failure."""
@@ -358,14 +362,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
             return None
         return choice
 
-    def _push_engine_screen(self, screen: Screen[None]) -> None:
-        """Shows a screen that uses the engine; the engine is closed when it is left."""
-
-        def on_dismiss(_: None) -> None:
-            self._runner.close()
-            self.fill_list()
-
-        self.app.push_screen(screen, on_dismiss)
+    def _engine_screen_left(self, _: object) -> None:
+        self._runner.close()
+        self.fill_list()
 
     def _resume_chat(self, chat_id: int, found: SearchHit | None) -> None:
         try:
@@ -394,58 +393,67 @@ class HomeScreen(CenteredLayout, Screen[None]):
         question = f"Delete “{row.name[:60]}”? This cannot be undone."
         self.app.push_screen(ConfirmScreen(question, "delete"), on_dismiss)
 
-    def action_chat(self, what: str) -> None:
-        """`rename`, `export` or `pin` the chat."""
+    def action_chat(self, what: Literal["rename", "export", "pin"]) -> None:
         row = self._list.highlighted_row
-        if row is not None and row.chat_id is not None:
-            saved_chats.ACTIONS[what](self, row.name, row.chat_id)
+        if row is None or (chat_id := row.chat_id) is None:
+            return
+        if what == "pin":
+            if error := saved_chats.pin_or_unpin(chat_id):
+                self.notify(error, severity="error", markup=False)
+            self.fill_list()
+        elif what == "rename":
+            choices = PickerChoices("Rename the chat", "a title")
+            self._ask(choices, row.name, row.name, partial(self._rename_chat, chat_id))
+        else:
+            heading = "Export the chat: .md, .html, .json or .txt"
+            choices = PickerChoices(heading, "the path of a new file")
+            name = "-".join(re.findall(r"[\w-]+", row.name.lower()))[:40] or "chat"
+            self._ask(choices, row.name, f"{name}.md", partial(self._export_chat, chat_id))
 
-    def action_bench(self) -> None:
-        from localspec.tui.screens.measurement import make_benchmark  # noqa: PLC0415  starts faster
-
-        self._push_measurement(make_benchmark)
-
-    def action_verify(self) -> None:
-        from localspec.bench.lossless_check import LosslessMeasurement  # noqa: PLC0415  as above
-
-        self._push_measurement(lambda _name, _pair: LosslessMeasurement())
-
-    def _push_measurement(
-        self, make_measurement: Callable[[str, ResolvedPair], Benchmark | LosslessMeasurement]
+    def _ask(
+        self, choices: PickerChoices, current: str, initial: str, use: Callable[[str], None]
     ) -> None:
-        """Measures the selected pair."""
-        from localspec.tui.screens.measurement import MeasurementScreen  # noqa: PLC0415
+        def on_dismiss(text: str | None) -> None:
+            if text:
+                try:
+                    use(text)
+                except LocalspecError as error:
+                    self._show_error(error)
 
+        self.app.push_screen(PickerScreen(choices, current, initial), on_dismiss)
+
+    def _rename_chat(self, chat_id: int, title: str) -> None:
+        self.sessions.rename_chat(chat_id, title)
+        self.fill_list()
+
+    def _export_chat(self, chat_id: int, name: str) -> None:
+        if (history := self.sessions.history) is not None:
+            path = saved_chats.export_chat(history, chat_id, name)
+            self.notify(f"Saved: {sanitize(str(path), multiline=False)}", markup=False)
+
+    def action_measure(self, command: Literal["bench", "verify"]) -> None:
+        """Measures the selected pair."""
         row = self._list.highlighted_row
         if row is None or row.choice is None:
             self.notify("Select an installed pair first.", markup=False)
-            return
-        choice = self._check_choice(row.choice)
-        if choice is not None:
-            measurement = make_measurement(row.name, choice)
-            self._push_engine_screen(
-                MeasurementScreen(measurement, row.name, choice, self._runner, self._options)
-            )
+        elif (pair := self._check_choice(row.choice)) is not None:
+            self.post_message(OpenMeasurement(command, row.name, pair, self._engine_screen_left))
 
     def action_open_files(self) -> None:
         def on_dismiss(choice: ResolvedPair | None) -> None:
             if choice is not None:
                 self._open_chat(choice)
 
-        from localspec.tui.screens.open_files import OpenFilesScreen  # noqa: PLC0415  as above
+        from localspec.tui.dialogs.open_files import OpenFilesScreen  # noqa: PLC0415  starts faster
 
         sheet = OpenFilesScreen(self._runner, self._options, self._survey.machine_profile)
         self.app.push_screen(sheet, on_dismiss)
 
     def _offer_download(self, reference: str) -> None:
-        def on_dismiss(started: bool | None) -> None:
-            if started:
-                self.fill_list()
-
-        from localspec.tui.screens.pull import PullScreen  # noqa: PLC0415  as above
+        from localspec.tui.dialogs.pull import PullScreen  # noqa: PLC0415  as above
 
         sheet = PullScreen(reference, self._downloads, self._options.glyphs)
-        self.app.push_screen(sheet, on_dismiss)
+        self.app.push_screen(sheet, lambda _: self.fill_list())
 
     def action_open_recording(self) -> None:
         self.notify("Use the command line: localspec replay FILE", markup=False)
@@ -464,22 +472,15 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
         def on_dismiss(result: WizardResult | None) -> None:
             services.stop_reading()
-            if result is not None:
-                self._take_wizard_result(result)
+            if result is not None and result.choice is not None:
+                self._open_with_what_if(result.choice, result.what_if)
+            elif result is not None and result.pair is not None:
+                self._pending_opens = {result.pair.id: result.what_if}
+                self.fill_list()
+                self._start_survey()  # all its files may be on the disk already
+                self.notify("Opens when the download has finished.", markup=False)
 
-        from localspec.tui.screens.wizard import WizardScreen  # noqa: PLC0415  see `_start_survey`
-
-        screen = WizardScreen(self._runner, self._options, self._downloads, services)
-        self.app.push_screen(screen, on_dismiss)
-
-    def _take_wizard_result(self, result: WizardResult) -> None:
-        if result.choice is not None:
-            self._open_with_what_if(result.choice, result.what_if)
-        elif result.pair is not None:
-            self._pending_opens = {result.pair.id: result.what_if}
-            self.fill_list()
-            self._start_survey()  # all its files may be on the disk already
-            self.notify("Opens when the download has finished.", markup=False)
+        self.post_message(OpenWizard(self._downloads, services, on_dismiss))
 
     def _open_downloaded(self) -> None:
         """Opens the wizard's pair once downloaded; only notifies if another screen is in front."""

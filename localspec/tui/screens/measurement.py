@@ -31,6 +31,7 @@ from localspec.tui.engine_runner import (
     EngineRunner,
 )
 from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
+from localspec.tui.navigation import OpenMeasurement
 from localspec.tui.problem_text import problem_text, show_notice
 from localspec.tui.timer import FramePacer
 from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
@@ -261,3 +262,14 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
 
     def action_copy_json(self) -> None:
         self.action_copy(as_json=True)
+
+
+def open_screen(
+    message: OpenMeasurement, runner: EngineRunner, options: AppOptions
+) -> MeasurementScreen:
+    measurement = (
+        make_benchmark(message.pair_name, message.pair)
+        if message.command == "bench"
+        else LosslessMeasurement()
+    )
+    return MeasurementScreen(measurement, message.pair_name, message.pair, runner, options)

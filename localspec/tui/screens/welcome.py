@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Literal
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -20,11 +19,10 @@ from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.key_bindings import bindings_for, format_key, keys_for
+from localspec.tui.navigation import WelcomeChoice
 from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.shortlist import Candidate
 from localspec.units import gib
-
-WelcomeChoice = Literal["chat", "wizard"]
 
 _INTRO = (
     "Chat with models that run on this computer: private, offline, and fast.",

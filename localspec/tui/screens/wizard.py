@@ -24,14 +24,14 @@ from localspec.launch import ResolvedPair
 from localspec.models.catalog import CatalogPair
 from localspec.tui.app_options import AppOptions
 from localspec.tui.centered import CenteredLayout
+from localspec.tui.dialogs.choices import PickerScreen
+from localspec.tui.dialogs.open_files import OpenFilesScreen
+from localspec.tui.dialogs.pull import PullScreen
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import PickerChoices
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.latest_only_worker import LatestOnlyWorker
-from localspec.tui.screens.open_files import OpenFilesScreen
-from localspec.tui.screens.picker import PickerScreen
-from localspec.tui.screens.pull import PullScreen
 from localspec.tui.timer import set_reliable_timer
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import KeyLine

@@ -1,51 +1,49 @@
-"""The dialog that chooses a model or a preset for a chat by name."""
+"""The small dialogs: a confirmation, the choice of a name, and what to do with a full context."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.chat import presets
-from localspec.chat.slash_commands import CommandCall
-from localspec.models import model_lookup
+from localspec.chat.context_window import ContextOverflow
+from localspec.chat.settings import OverflowPolicy
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
-from localspec.tui import slash_handlers
 from localspec.tui.home_rows import PickerChoices
 
-if TYPE_CHECKING:
-    from localspec.tui.screens.chat import ChatScreen
+
+class ConfirmScreen(ModalScreen[bool]):
+    """Only `y` confirms: enter is too easily pressed by accident."""
+
+    BINDINGS = [  # noqa: RUF012
+        Binding("y", "dismiss(True)", "Yes"),
+        Binding("n,escape,enter", "dismiss(False)", "No"),
+    ]
+
+    def __init__(self, question: str, yes_label: str) -> None:
+        """`yes_label` names the action in a word or two."""
+        super().__init__()
+        self._question, self._yes_label = question, yes_label
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="sheet"):
+            with VerticalScroll(id="question"):
+                yield Static(Content(self._question), markup=False)
+            yield Static(f"y {self._yes_label}   esc cancel", classes="hint", markup=False)
 
 
-_MODELS = PickerChoices(
-    "Answer with another model", "a name, or the path of a .gguf file", model_lookup.list_installed
-)
-_PRESETS = PickerChoices(
-    "Use a preset: system prompt and settings",
-    "a name; save NAME makes one of this chat",
-    lambda: [(preset.name, preset.summary) for preset in presets.load().values()],
-)
+# --- a name -------------------------------------------------------------------------------
+
 _SEPARATORS = str.maketrans("", "", " ,-_")
-_CHOICES = {"model": _MODELS, "preset": _PRESETS}
-
-
-def show(screen: ChatScreen, command: str) -> None:
-    """Opens the dialog over a chat; what is chosen means the same as `/command CHOICE`."""
-
-    async def on_dismiss(choice: str | None) -> None:
-        if choice:
-            await slash_handlers.execute(screen, CommandCall(command, choice))
-
-    screen.app.push_screen(PickerScreen(_CHOICES[command], screen.session.pair_name), on_dismiss)
 
 
 class PickerScreen(ModalScreen[str | None]):
@@ -128,3 +126,74 @@ class PickerScreen(ModalScreen[str | None]):
 def _contains(name: str, words: Sequence[str]) -> bool:
     compact = name.lower().translate(_SEPARATORS)
     return all(word.translate(_SEPARATORS) in compact for word in words)
+
+
+# --- a full context -----------------------------------------------------------------------
+
+_CHOICE_LABELS: dict[OverflowPolicy, tuple[str, str]] = {
+    "drop": ("Leave out the oldest turns", "They stay in the chat; the model no longer sees them"),
+    "summarise": ("Summarise the oldest turns", "The model sees its own summary in their place"),
+    "stop": ("Stop here", "Nothing is left out; the answer ends"),
+}
+_NOT_SENT_LABEL = ("Do not send", "Nothing is left out; your message stays in the box")
+
+
+@dataclass(frozen=True, slots=True)
+class OverflowChoice:
+    """The chosen policy; `always` applies it to the rest of the chat."""
+
+    overflow: OverflowPolicy
+    always: bool = False
+
+
+class ContextFullScreen(ModalScreen[OverflowChoice]):
+    """Escape stops, which leaves nothing out."""
+
+    BINDINGS = [  # noqa: RUF012
+        Binding("escape", "stop", "Stop"),
+        Binding("a", "always", "Always"),
+    ]
+    AUTO_FOCUS = "#choices"
+
+    def __init__(self, full: ContextOverflow) -> None:
+        super().__init__()
+        self._full = full
+
+    def compose(self) -> ComposeResult:
+        full = self._full
+        heading = (
+            "The context is full" if full.mid_answer else "The conversation exceeds the context"
+        )
+        turns = f"{full.droppable_turns} older turn{'s' * (full.droppable_turns != 1)}"
+        with Vertical(id="sheet"):
+            yield Static(heading, classes="heading", markup=False)
+            yield Static(
+                f"{full.used:,} of {full.n_ctx:,} tokens, including {turns}.", markup=False
+            )
+            yield OptionList(
+                *(Option(self._choice_line(choice), id=choice) for choice in full.choices),
+                id="choices",
+                markup=False,
+            )
+            yield Static(
+                "enter this time   a always in this chat   esc stop", classes="hint", markup=False
+            )
+
+    def _choice_line(self, choice: OverflowPolicy) -> Content:
+        not_sent = choice == "stop" and not self._full.mid_answer
+        label, description = _NOT_SENT_LABEL if not_sent else _CHOICE_LABELS[choice]
+        return Content.assemble(f" {label}\n", (f"   {description}", "$muted"))
+
+    @property
+    def _highlighted_overflow(self) -> OverflowPolicy:
+        return self._full.choices[self.query_one("#choices", OptionList).highlighted or 0]
+
+    @on(OptionList.OptionSelected)
+    def _choose_once(self) -> None:
+        self.dismiss(OverflowChoice(self._highlighted_overflow))
+
+    def action_always(self) -> None:
+        self.dismiss(OverflowChoice(self._highlighted_overflow, always=True))
+
+    def action_stop(self) -> None:
+        self.dismiss(OverflowChoice("stop"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from textual import on
 from textual.app import ComposeResult
@@ -21,9 +21,6 @@ from localspec.tui import clipboard
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.text.wrapping import fit_to_width
 
-if TYPE_CHECKING:
-    from localspec.tui.screens.chat import ChatScreen
-
 _KEY_HINTS = "enter edit   ← → branch   r regenerate   c copy   esc done"
 
 
@@ -31,29 +28,6 @@ _KEY_HINTS = "enter edit   ← → branch   r regenerate   c copy   esc done"
 class TurnChoice:
     action: Literal["edit", "again"]
     turn_id: int
-
-
-def show(screen: ChatScreen) -> None:
-    """Opens the sheet over a chat, and does there what was chosen."""
-    session = screen.session
-    ids_before = [turn.id for turn in session.conversation.turns]
-
-    def on_dismiss(choice: TurnChoice | None) -> None:
-        if ids_before != [turn.id for turn in session.conversation.turns]:
-            screen.transcript.show_session(session)
-            session.branch_changed()
-        if choice is not None:
-            question = session.return_to(choice.turn_id)
-            screen.transcript.show_session(session)
-            if choice.action == "again" and screen.phase == "ready":
-                screen.send(question)
-            else:
-                screen.composer.edit_text(question)
-                screen.composer.focus()
-        screen.draw()
-
-    sheet = TurnsScreen(session.conversation, screen.options.glyphs, session.thinking_markers)
-    screen.app.push_screen(sheet, on_dismiss)
 
 
 class TurnsScreen(ModalScreen[TurnChoice | None]):
