@@ -9,7 +9,7 @@ apart, and the same text for every id from 5 on.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from sys import byteorder
 from typing import Literal, Protocol
@@ -34,16 +34,7 @@ _D2T_TENSOR = "d2t"
 """For each token of a head's reduced vocabulary, the target's token."""
 _I64_TYPE = 27
 
-_VOCABULARY_TYPES = {
-    0: "none",
-    1: "SPM",
-    2: "BPE",
-    3: "WPM",
-    4: "UGM",
-    5: "RWKV",
-    6: "PLaMo-2",
-    -1: "unknown",
-}
+_VOCABULARY_TYPES = ("none", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo-2")
 
 
 class ComparableVocabulary(Protocol):
@@ -137,7 +128,8 @@ def _vocabulary_mismatches(
     target: ComparableVocabulary, draft: ComparableVocabulary
 ) -> Iterator[CompatibilityResult]:
     """Apply llama.cpp's rule in its own order."""
-    kind, target_kind = (_VOCABULARY_TYPES.get(v.kind, str(v.kind)) for v in (draft, target))
+    names = dict(enumerate(_VOCABULARY_TYPES)) | {-1: "unknown"}
+    kind, target_kind = (names.get(v.kind, str(v.kind)) for v in (draft, target))
     if draft.kind != target.kind:
         detail = f"its vocabulary is of type {kind}, the target's is {target_kind}"
         yield _incompatible("vocabulary-type", detail)
@@ -181,17 +173,21 @@ def _quote(text: bytes) -> str:
     return repr(sanitize(text.decode("utf-8", "replace"), multiline=False))
 
 
+HeadRule = tuple[str, bool, str]
+"""A rule, whether a head breaks it, and how. A later rule is evaluated only if none before is."""
+
+
 def check_head(target: HeadTarget, head: Header, path: Path | None = None) -> CompatibilityResult:
     """Rejects a head with which llama.cpp would abort, or silently compute wrong values."""
-    if (mismatch := next(_structure_mismatches(target, head), None)) is not None:
+    if (mismatch := _first_broken(_structure_rules(target, head))) is not None:
         return mismatch
     result = check_vocabularies(target.vocabulary, head.tokenizer)
-    if (
-        result.is_compatible
-        and (mismatch := next(_late_mismatches(target, head, path), None)) is not None
-    ):
-        return mismatch
-    return result
+    if not result.is_compatible or draft_heads.is_standalone_mtp(head):  # has its own matrices
+        return result
+    mismatch = _first_broken(_shared_matrix_rules(target, head))
+    if mismatch is None and path is not None:
+        mismatch = _first_broken(_data_rules(path, head))
+    return mismatch or result
 
 
 def find_head_mismatch(target: Header, draft: Header | None) -> CompatibilityResult | None:
@@ -203,176 +199,132 @@ def find_head_mismatch(target: Header, draft: Header | None) -> CompatibilityRes
         return None
     if draft_heads.draft_kind_for_target(target, draft) == "model":
         return None
-    mismatches = _structure_mismatches(target_from_header(target), draft)
-    return next((m for m in mismatches if m.rule != "mask-token"), None)
+    rules = _structure_rules(target_from_header(target), draft)
+    return _first_broken(rule for rule in rules if rule[0] != "mask-token")
 
 
-def _structure_mismatches(target: HeadTarget, head: Header) -> Iterator[CompatibilityResult]:
-    if (kind := draft_heads.unsupported_kind(head)) is not None:
-        yield _incompatible("head-kind", f"it is a {kind} head, which cannot be run yet")
-    elif draft_heads.is_standalone_mtp(head):
-        yield from _mtp_layer_mismatches(target, head)
-    else:
-        yield from _hidden_state_mismatches(target, head)
-        yield from _width_mismatches(target, head)
-        yield from _header_problems(head)
+def _first_broken(rules: Iterable[HeadRule]) -> CompatibilityResult | None:
+    broken = (_incompatible(rule, detail) for rule, is_broken, detail in rules if is_broken)
+    return next(broken, None)
 
 
-def _mtp_layer_mismatches(target: HeadTarget, head: Header) -> Iterator[CompatibilityResult]:
-    """An MTP layer continues from the last layer's output of the model it was trained with."""
-    if head.architecture != target.architecture:
-        own, expected = (sanitize(m.architecture[:40], multiline=False) for m in (head, target))
-        yield _incompatible(
-            "architecture", f"it is an MTP layer of {own} models, the target is {expected}"
-        )
-    if head.n_embd != target.n_embd:
-        detail = f"it reads hidden states {head.n_embd:,} wide; the target's are {target.n_embd:,}"
-        yield _incompatible("hidden-size", detail)
-    if (n_layer := target_from_header(head).n_layer) != target.n_layer:
-        yield _incompatible(
-            "layers", f"it belongs to a model of {n_layer} layers; the target has {target.n_layer}"
-        )
-
-
-def _late_mismatches(
-    target: HeadTarget, head: Header, path: Path | None
-) -> Iterator[CompatibilityResult]:
-    """Checks that need compatible vocabularies, or read the file's data."""
-    if draft_heads.is_standalone_mtp(head):  # it has its own matrices
+def _structure_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
+    kind = draft_heads.unsupported_kind(head)
+    yield "head-kind", kind is not None, f"it is a {kind} head, which cannot be run yet"
+    if draft_heads.is_standalone_mtp(head):
+        yield from _mtp_layer_rules(target, head)
         return
-    yield from _shared_matrix_mismatches(target, head)
-    if path is not None:
-        yield from _data_problems(path, head)
+    yield from _hidden_state_rules(target, head)
+    yield from _width_rules(target, head)
+    yield from _attention_rules(head)
+    yield from _eagle3_rules(head) if head.architecture == "eagle3" else _block_rules(head)
+    yield from _d2t_rules(head)
 
 
-def _hidden_state_mismatches(target: HeadTarget, head: Header) -> Iterator[CompatibilityResult]:
+def _mtp_layer_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
+    """An MTP layer continues from the last layer's output of the model it was trained with."""
+    own, expected = (sanitize(m.architecture[:40], multiline=False) for m in (head, target))
+    detail = f"it is an MTP layer of {own} models, the target is {expected}"
+    yield "architecture", head.architecture != target.architecture, detail
+    detail = f"it reads hidden states {head.n_embd:,} wide; the target's are {target.n_embd:,}"
+    yield "hidden-size", head.n_embd != target.n_embd, detail
+    n_layer = target_from_header(head).n_layer
+    detail = f"it belongs to a model of {n_layer} layers; the target has {target.n_layer}"
+    yield "layers", n_layer != target.n_layer, detail
+
+
+def _hidden_state_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
     name = sanitize(target.architecture[:40], multiline=False)
-    if target.architecture not in architectures.EXPOSING_HIDDEN_STATES:
-        detail = f"it reads hidden states, which llama.cpp does not provide for {name} models"
-        yield _incompatible("hidden-states", detail)
-    layers = draft_heads.target_layers(head)
-    if draft_heads.file_draft_kind(head) == "eagle3" and len(layers) != _EAGLE3_TARGET_LAYERS:
-        yield _incompatible(
-            "layers",
-            f"it must read {_EAGLE3_TARGET_LAYERS} layers of its target, and names {len(layers)}",
-        )
-    if not layers:
-        yield _incompatible("layers", "it names no layers of its target to read")
+    is_exposed = target.architecture in architectures.EXPOSING_HIDDEN_STATES
+    detail = f"it reads hidden states, which llama.cpp does not provide for {name} models"
+    yield "hidden-states", not is_exposed, detail
+    layers, wanted = draft_heads.target_layers(head), _EAGLE3_TARGET_LAYERS
+    is_eagle3 = draft_heads.file_draft_kind(head) == "eagle3"
+    detail = f"it must read {wanted} layers of its target, and names {len(layers)}"
+    yield "layers", is_eagle3 and len(layers) != wanted, detail
+    yield "layers", not layers, "it names no layers of its target to read"
     after_last = target.architecture in architectures.EXPOSING_LAST_LAYER_OUTPUT
     last = target.n_layer - (not after_last)
-    if wrong := [layer for layer in layers if not 0 <= layer <= last]:
-        detail = f"it reads layer {wrong[0]} of its target, whose layers are 0 to {last}"
-        yield _incompatible("layers", detail)
+    for layer in (layer for layer in layers if not 0 <= layer <= last):
+        detail = f"it reads layer {layer} of its target, whose layers are 0 to {last}"
+        yield "layers", True, detail
 
 
-def _width_mismatches(target: HeadTarget, head: Header) -> Iterator[CompatibilityResult]:
+def _width_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
     is_block_head = draft_heads.file_draft_kind(head) != "eagle3"  # reads states of its own width
     expected = head.n_embd if is_block_head else head.hparam("target_hidden_size")
-    if expected != target.n_embd:
-        detail = f"it reads hidden states {expected:,} wide; the target's are {target.n_embd:,}"
-        yield _incompatible("hidden-size", detail)
-    tensors = head.tensors_by_name
-    missing = [name for name in ("token_embd", "output") if f"{name}.weight" not in tensors]
-    if missing and head.n_embd != target.n_embd:
-        detail = (
-            f"it has no {missing[0]} of its own, and is {head.n_embd:,} wide; "
-            f"the target's is {target.n_embd:,}"
-        )
-        yield _incompatible("embeddings", detail)
+    detail = f"it reads hidden states {expected:,} wide; the target's are {target.n_embd:,}"
+    yield "hidden-size", expected != target.n_embd, detail
+    for name in ("token_embd", "output"):
+        is_missing = f"{name}.weight" not in head.tensors_by_name
+        detail = f"it has no {name} of its own, and is {head.n_embd:,} wide; "
+        detail += f"the target's is {target.n_embd:,}"
+        yield "embeddings", is_missing and head.n_embd != target.n_embd, detail
 
 
-def _shared_matrix_mismatches(target: HeadTarget, head: Header) -> Iterator[CompatibilityResult]:
+def _shared_matrix_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
     """llama.cpp reads as many rows of the target's matrices as the head has tokens."""
-    tensors = head.tensors_by_name
     n_tokens, n_target_tokens = head.tokenizer.n_tokens, target.vocabulary.n_tokens
     is_block_head = draft_heads.file_draft_kind(head) != "eagle3"
-    has_embeddings = "token_embd.weight" in tensors
-    has_output = "output.weight" in tensors or (is_block_head and has_embeddings)
-    if not has_output and n_tokens != n_target_tokens:
-        detail = (
-            f"it has no output of its own for its {n_tokens:,} tokens; "
-            f"the target's has {n_target_tokens:,}"
-        )
-        yield _incompatible("output", detail)
+    has_embeddings = "token_embd.weight" in head.tensors_by_name
+    has_output = "output.weight" in head.tensors_by_name or (is_block_head and has_embeddings)
+    detail = f"it has no output of its own for its {n_tokens:,} tokens; "
+    detail += f"the target's has {n_target_tokens:,}"
+    yield "output", not has_output and n_tokens != n_target_tokens, detail
     mask = head.keys.get("tokenizer.ggml.mask_token_id")
-    if is_block_head and not has_embeddings and isinstance(mask, int) and mask >= n_target_tokens:
-        yield _incompatible(
-            "mask-token", f"its mask token {mask:,} is not among the target's {n_target_tokens:,}"
-        )
+    if is_block_head and not has_embeddings and isinstance(mask, int):
+        detail = f"its mask token {mask:,} is not among the target's {n_target_tokens:,}"
+        yield "mask-token", mask >= n_target_tokens, detail
 
 
-def _header_problems(head: Header) -> Iterator[CompatibilityResult]:
-    """Problems of a head alone with which llama.cpp would abort or compute wrong values."""
-    yield from _attention_problems(head)
-    if head.architecture == "eagle3":
-        yield from _eagle3_problems(head)
-    else:
-        yield from _block_problems(head)
-    yield from _d2t_problems(head)
-
-
-def _attention_problems(head: Header) -> Iterator[CompatibilityResult]:
+def _attention_rules(head: Header) -> Iterator[HeadRule]:
     n, n_kv = head.n_head, head.n_head_kv
-    if n < 1 or n_kv < 1 or n % n_kv:
-        yield _incompatible("attention", f"its {n} attention heads cannot share {n_kv} KV heads")
-        return
+    is_wrong = n < 1 or n_kv < 1 or n % n_kv > 0
+    yield "attention", is_wrong, f"its {n} attention heads cannot share {n_kv} KV heads"
     width = head.n_embd // n
     keys, values = (head.hparam(f"attention.{name}_length", width) for name in ("key", "value"))
-    if keys != values:
-        yield _incompatible("attention", f"its keys are {keys} wide and its values {values}")
+    yield "attention", keys != values, f"its keys are {keys} wide and its values {values}"
     rope_dim = head.hparam("rope.dimension_count", keys)
-    if rope_dim % 2 or not 0 < rope_dim <= keys:
-        yield _incompatible("attention", f"it rotates {rope_dim} of {keys} dimensions (RoPE)")
+    is_wrong = rope_dim % 2 > 0 or not 0 < rope_dim <= keys
+    yield "attention", is_wrong, f"it rotates {rope_dim} of {keys} dimensions (RoPE)"
 
 
-def _eagle3_problems(head: Header) -> Iterator[CompatibilityResult]:
-    if head.n_layer != 1:
-        yield _incompatible("head-layers", f"an EAGLE-3 head has one layer; it has {head.n_layer}")
-    embeddings = head.tensors_by_name.get("token_embd.weight")
-    n_tokens = head.tokenizer.n_tokens
-    if embeddings is not None and embeddings.shape[-1] != n_tokens:
-        yield _incompatible(
-            "embeddings", f"it has {embeddings.shape[-1]:,} embeddings for {n_tokens:,} tokens"
-        )
+def _eagle3_rules(head: Header) -> Iterator[HeadRule]:
+    detail = f"an EAGLE-3 head has one layer; it has {head.n_layer}"
+    yield "head-layers", head.n_layer != 1, detail
+    embeddings, n_tokens = head.tensors_by_name.get("token_embd.weight"), head.tokenizer.n_tokens
+    if embeddings is not None:
+        rows = embeddings.shape[-1]
+        yield "embeddings", rows != n_tokens, f"it has {rows:,} embeddings for {n_tokens:,} tokens"
 
 
-def _block_problems(head: Header) -> Iterator[CompatibilityResult]:
-    mask = head.keys.get("tokenizer.ggml.mask_token_id")
+def _block_rules(head: Header) -> Iterator[HeadRule]:
+    mask, n_tokens = head.keys.get("tokenizer.ggml.mask_token_id"), head.tokenizer.n_tokens
     if not isinstance(mask, int):
-        yield _incompatible("mask-token", "it has no mask token, which its blocks need")
-    elif not 0 <= mask < head.tokenizer.n_tokens:
-        yield _incompatible(
-            "mask-token", f"its mask token {mask:,} is beyond its {head.tokenizer.n_tokens:,}"
-        )
-    key = "dflash.block_size"
-    if "markov_w1.weight" in head.tensors_by_name and key not in head.keys:
-        yield _incompatible("block-size", "its block size is missing")
-    elif key in head.keys and head.hparam("block_size") < 2:
-        yield _incompatible(
-            "block-size", f"blocks of {str(head.keys[key])[:20]} tokens hold no draft tokens"
-        )
+        yield "mask-token", True, "it has no mask token, which its blocks need"
+    else:
+        detail = f"its mask token {mask:,} is beyond its {n_tokens:,}"
+        yield "mask-token", not 0 <= mask < n_tokens, detail
+    size = head.keys.get("dflash.block_size")
+    is_missing = size is None and "markov_w1.weight" in head.tensors_by_name
+    yield "block-size", is_missing, "its block size is missing"
+    is_wrong = size is not None and head.hparam("block_size") < 2
+    yield "block-size", is_wrong, f"blocks of {str(size)[:20]} tokens hold no draft tokens"
 
 
-def _d2t_problems(head: Header) -> Iterator[CompatibilityResult]:
-    tensors = head.tensors_by_name
-    d2t, output = tensors.get(_D2T_TENSOR), tensors.get("output.weight")
-    if d2t is None:
-        return
-    rule = "reduced-vocabulary"
-    if d2t.type != _I64_TYPE:
-        yield _incompatible(
-            rule, f"its reduced vocabulary (d2t) is of type {d2t.type_name} and must be I64"
-        )
-    if output is None or output.shape[-1] != d2t.shape[0]:
+def _d2t_rules(head: Header) -> Iterator[HeadRule]:
+    rule, name = "reduced-vocabulary", "its reduced vocabulary (d2t)"
+    d2t, output = (head.tensors_by_name.get(tensor) for tensor in (_D2T_TENSOR, "output.weight"))
+    if d2t is not None:
+        yield rule, d2t.type != _I64_TYPE, f"{name} is of type {d2t.type_name} and must be I64"
         rows = "none" if output is None else f"{output.shape[-1]:,}"
-        detail = f"its reduced vocabulary (d2t) has {d2t.shape[0]:,} tokens, its output has {rows}"
-        yield _incompatible(rule, detail)
+        detail = f"{name} has {d2t.shape[0]:,} tokens, its output has {rows}"
+        yield rule, output is None or output.shape[-1] != d2t.shape[0], detail
 
 
-def _data_problems(path: Path, head: Header) -> Iterator[CompatibilityResult]:
-    """Problems of the ids in d2t, which are data and not in the header."""
-    d2t = head.tensors_by_name.get(_D2T_TENSOR)
-    if d2t is None:
+def _data_rules(path: Path, head: Header) -> Iterator[HeadRule]:
+    """Of the ids in d2t, which are data and not in the header."""
+    if (d2t := head.tensors_by_name.get(_D2T_TENSOR)) is None:
         return
     ids = array("q")
     with path.open("rb") as file:
@@ -380,14 +332,11 @@ def _data_problems(path: Path, head: Header) -> Iterator[CompatibilityResult]:
         ids.frombytes(file.read(d2t.n_bytes))
     if byteorder == "big":
         ids.byteswap()
-    n = head.tokenizer.n_tokens
-    if wrong := [token for token in ids if not 0 <= token < n]:
-        yield _incompatible(
-            "reduced-vocabulary", f"its reduced vocabulary (d2t) names token {wrong[0]} of {n:,}"
-        )
-    elif len(set(ids)) < len(ids):
-        detail = "its reduced vocabulary (d2t) names tokens twice: it may hold offsets, not ids"
-        yield _incompatible("reduced-vocabulary", detail)
+    rule, name, n = "reduced-vocabulary", "its reduced vocabulary (d2t)", head.tokenizer.n_tokens
+    for token in (token for token in ids if not 0 <= token < n):
+        yield rule, True, f"{name} names token {token} of {n:,}"
+    detail = f"{name} names tokens twice: it may hold offsets, not ids"
+    yield rule, len(set(ids)) < len(ids), detail
 
 
 def incompatible_pair_error(
@@ -406,54 +355,47 @@ def incompatible_pair_error(
 
 def list_warnings(target: Header, draft: Header) -> tuple[str, ...]:
     """Properties that may make a compatible pair slow or inaccurate, most serious first."""
+    roles = (("The target", target), ("The draft", draft))
     warnings = [
         *(
             f"{role} cannot be run: {header.unsupported_reason}."
-            for role, header in _with_roles(target, draft)
+            for role, header in roles
             if header.unsupported_reason
         ),
         *_memory_warnings(target, draft),
-        *_cost_warnings(target, draft),
-        *_text_warnings(target, draft),
     ]
+    if target.weight_bytes and draft.weight_bytes * MIN_SIZE_RATIO > target.weight_bytes:
+        share = f"{100 * draft.weight_bytes / target.weight_bytes:.0f} % of the target's bytes"
+        warnings.append(f"The draft has {share}: it is too large to gain much.")
+    if target.is_moe:
+        warnings.append(
+            "The target is a mixture of experts: verifying several tokens reads more experts, "
+            "so speculation gains less."
+        )
+    if check_draft_model(target.tokenizer, draft.tokenizer).verdict != "cross-vocabulary":
+        warnings += _text_warnings(target, draft)  # else it has its own tokenizer and template
     return tuple(sanitize(warning, multiline=False) for warning in warnings)
-
-
-def _with_roles(target: Header, draft: Header) -> tuple[tuple[str, Header], ...]:
-    return (("The target", target), ("The draft", draft))
 
 
 def _memory_warnings(target: Header, draft: Header) -> Iterator[str]:
     is_head = draft_heads.is_head(draft) or draft_heads.is_own_mtp_layer(target, draft)
-    for role, header in _with_roles(target, draft):
-        has_state = header.is_recurrent or header.is_hybrid
+    for role, header in (("The target", target), ("The draft", draft)):
         can_rollback = header.architecture in architectures.ROLLBACK
         if header is draft and not is_head:
             can_rollback = False  # it would decode the whole text again after each rejection
-        if has_state and not can_rollback:
+        if not (header.is_recurrent or header.is_hybrid):
+            continue
+        if can_rollback:
+            yield f"{role} has a recurrent state: checkpoints for rollback need extra memory."
+        else:
             effect = "speculation is off" if header is target else "it is not used"
             yield f"{role} has a recurrent state and cannot remove rejected tokens: {effect}."
-        elif has_state:
-            yield f"{role} has a recurrent state: checkpoints for rollback need extra memory."
     if draft.architecture in architectures.DRAFT_HEADS:
         yield "The draft reads its target's hidden states: it works with one target only."
 
 
-def _cost_warnings(target: Header, draft: Header) -> Iterator[str]:
-    if target.weight_bytes and draft.weight_bytes * MIN_SIZE_RATIO > target.weight_bytes:
-        share = 100 * draft.weight_bytes / target.weight_bytes
-        yield f"The draft has {share:.0f} % of the target's bytes: it is too large to gain much."
-    if target.is_moe:
-        yield (
-            "The target is a mixture of experts: verifying several tokens reads more experts, "
-            "so speculation gains less."
-        )
-
-
 def _text_warnings(target: Header, draft: Header) -> Iterator[str]:
     a, b = target.tokenizer, draft.tokenizer
-    if check_draft_model(a, b).verdict == "cross-vocabulary":
-        return  # it has its own tokenizer, ends and template
     if a.kind == b.kind and a.pre != b.pre:
         yield f"Their pre-tokenizers differ ({a.pre or 'default'}, {b.pre or 'default'})."
     if a.eog_ids != b.eog_ids:
@@ -474,18 +416,15 @@ def find_sidecar(path: Path, target: Header) -> Path | None:
 
     In the hub's cache, a head that was downloaded later may lie in a later commit's folder.
     """
+    folders = [path.parent]
+    if path.parent.parent.name == "snapshots":
+        folders += sorted(path.parent.parent.iterdir())
     for prefix in reference.HEAD_PREFIXES:
-        for folder in _sidecar_folders(path):
+        for folder in folders:
             for candidate in sorted(folder.glob(f"{prefix}*.gguf")):
                 if is_head_for(target, candidate):
                     return candidate
     return None
-
-
-def _sidecar_folders(path: Path) -> Iterator[Path]:
-    yield path.parent
-    if path.parent.parent.name == "snapshots":
-        yield from sorted(path.parent.parent.iterdir())
 
 
 def is_head_for(target: Header, path: Path) -> bool:
