@@ -1,6 +1,6 @@
 """Resolving model arguments to files, and starting the engine."""
 
-from localspec.launch.resolve import (
+from localspec.launch.pair import (
     ResolvedPair,
     check_drafter,
     check_target,

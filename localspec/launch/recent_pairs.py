@@ -6,21 +6,21 @@ import os
 
 from localspec import config, data_files
 from localspec.launch import ResolvedPair
-from localspec.launch.resolve import split_drafts
+from localspec.launch.pair import split_drafts
 from localspec.models import model_lookup
-from localspec.models.local_files import opened_files
+from localspec.models.local_files import inventory
 
 _LAST_FILE = "last.json"
 
 
 def load() -> list[ResolvedPair]:
     """Load the pairs whose files still exist, latest first; empty if the list is damaged."""
-    return [ResolvedPair(target, draft) for target, draft in opened_files.load_pairs()]
+    return [ResolvedPair(target, draft) for target, draft in inventory.load_opened()]
 
 
 def add(pair: ResolvedPair) -> None:
     """Put a pair first. Does nothing if the list cannot be written."""
-    opened_files.add_pair((pair.target, pair.draft))
+    inventory.add_opened((pair.target, pair.draft))
 
 
 def add_if_path(pair: ResolvedPair) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,10 +18,8 @@ from localspec.fit.advisor import (
     SettingsAdvisor,
     SettingsRequest,
 )
-from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.verdict import FitReport
-from localspec.launch.resolve import ResolvedPair
+from localspec.launch.pair import ResolvedPair
 from localspec.launch.workers import check_workers, describe_transfer
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp, measurements
@@ -29,7 +28,7 @@ from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.probe import ProbeError
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.models.gguf import reader
-from localspec.models.local_files import packages
+from localspec.models.local_files import inventory
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
 from localspec.protocol.wire import (
     ContextSettings,
@@ -203,18 +202,22 @@ def start_engine(
         notify(Notice("info", "workers", transfer))
     load = advice.fit.load if advice else settings.load
     _warn(load, notify)
-    packages.verify(Path(load.target))
+    inventory.verify_packaged(Path(load.target))
     store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
     engine = EngineClient(store, measurements.make_key(load))
     on_worker(engine)
     try:
         is_measured = engine.measured is not None and _is_complete(engine.measured, load)
+        snapshot_bytes = 0  # of the RAM that the estimate leaves, for other conversations
+        if advice is not None and not load.target_settings.workers:
+            headroom = advice.fit.host.headroom or 0
+            snapshot_bytes = max(0, min(headroom // 4, _MAX_SNAPSHOT_BYTES))
         command = replace(
             load,
             measured=engine.measured,
             threads=None if is_measured else _find_threads(store, advice),
             measure_when_idle=probe and not is_measured,
-            snapshot_bytes=_snapshot_bytes(advice) if probe else 0,
+            snapshot_bytes=snapshot_bytes if probe else 0,
         )
         _load_pair(engine, command, advice)
         engine.add_notices(advice, settings.draft_note)
@@ -222,13 +225,6 @@ def start_engine(
     except BaseException:
         engine.close()
         raise
-
-
-def _snapshot_bytes(advice: SettingsAdvice | None) -> int:
-    """RAM for conversations besides the current one, of what the estimate leaves."""
-    if advice is None or advice.fit.load.target_settings.workers:
-        return 0
-    return max(0, min((advice.fit.host.headroom or 0) // 4, _MAX_SNAPSHOT_BYTES))
 
 
 def _warn(load: LoadCommand, notify: Callable[[Event], None]) -> None:
@@ -302,21 +298,13 @@ def choose_settings(
     if not advice.fit.load.target_settings.workers:
         machine = machine_profile.without_workers(machine)
         advisor = SettingsAdvisor(*pair.shapes, machine)
-    advice = replace(advice, fit=_count_if_close(advice.fit, pair, machine))
+    if llama_count.is_too_close(advice.fit):  # the estimate's error could change the verdict
+        with suppress(ProbeError, OSError):
+            advice = replace(advice, fit=llama_count.count_fit(advice.fit, pair, machine))
     fit = advice.fit
     if fit.verdict == "no" and fit.missing_bytes > fit.error and not request.skip_memory_check:
         raise _does_not_fit_error(advisor, fit, Path(load.target).name)
     return advice
-
-
-def _count_if_close(fit: FitReport, pair: PairShapes, machine: MachineProfile) -> FitReport:
-    """llama.cpp's own count, if the error of the estimate could change the verdict."""
-    if not llama_count.is_too_close(fit):
-        return fit
-    try:
-        return llama_count.count_fit(fit, pair, machine)
-    except (ProbeError, OSError):
-        return fit
 
 
 def _does_not_fit_error(advisor: SettingsAdvisor, fit: FitReport, name: str) -> DoesNotFitError:
@@ -362,12 +350,6 @@ def _summarize_reads(load: LoadCommand) -> measurements.PairReads:
     return calibration.summarize_reads(load, *pair.shapes, machine_profile.detect().hardware)
 
 
-def _settings_notices(advice: SettingsAdvice) -> Iterator[Notice]:
-    yield Notice("info", SETTINGS_NOTICE, f"Chosen: {advice.explanation}.")
-    if advice.exact_note:
-        yield Notice("info", EXACT_NOTICE, advice.exact_note)
-
-
 class EngineClient(EngineProcess):
     """An engine that saves its measurements after answers, at most once per `_SAVE_INTERVAL`.
 
@@ -410,7 +392,10 @@ class EngineClient(EngineProcess):
             )
             self._store.write_memory(self._key, memory_used)
         memory = ready.memory | {"predicted": sum(predicted.values())}
-        return replace(ready, memory=memory, notices=(*ready.notices, *_settings_notices(advice)))
+        notices = [Notice("info", SETTINGS_NOTICE, f"Chosen: {advice.explanation}.")]
+        if advice.exact_note:
+            notices.append(Notice("info", EXACT_NOTICE, advice.exact_note))
+        return replace(ready, memory=memory, notices=(*ready.notices, *notices))
 
     def close(self) -> None:
         self._save_if_changed()

@@ -11,7 +11,7 @@ import pytest
 
 from localspec.errors import ChecksumError, StorageError
 from localspec.models import model_lookup
-from localspec.models.local_files import inventory, packages
+from localspec.models.local_files import inventory
 from tests.models import packagefile
 from tests.zoo import Zoo
 
@@ -48,14 +48,14 @@ def test_it_is_verified_once_and_again_when_it_changes(
 ) -> None:
     path = packagefile.install(tmp_path / "packages", zoo["chatty"], monkeypatch)
     assert not inventory.list_packaged()[0].verified
-    packages.verify(path)
+    inventory.verify_packaged(path)
     assert inventory.list_packaged()[0].verified
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     assert not inventory.list_packaged()[0].verified
     with pytest.raises(ChecksumError, match="damaged"):
-        packages.verify(path)
+        inventory.verify_packaged(path)
 
 
 def test_a_run_without_a_model_opens_it_and_imports_none_of_its_code(

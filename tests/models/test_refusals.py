@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import httpx
 
 from localspec.errors import (
@@ -92,13 +91,11 @@ def test_a_status() -> None:
         (httpx.ReadTimeout("x"), RetryableError, "does not respond"),
         (httpx.ReadError("x"), RetryableError, "lost"),
         (httpx.RemoteProtocolError("x"), RetryableError, "lost"),
-        (ValueError("no JSON"), DownloadError, "not a model hub"),
         (RuntimeError("x"), DownloadError, "RuntimeError"),
-        (OfflineModeIsEnabled("x"), OfflineError, "Offline mode is on"),
     ],
 )
 def test_a_failure_of_the_network(error: Exception, kind: type[LocalspecError], words: str) -> None:
-    meant = hub_errors.translate_error(error, "https://hub.example", "org/m")
+    meant = hub_errors.network_error(error, "https://hub.example")
     assert type(meant) is kind
     assert words in meant.message and meant.hint
 

@@ -16,7 +16,6 @@ from localspec.models.local_files import (
     checksum_cache,
     hub_cache,
     inventory,
-    opened_files,
     other_apps,
 )
 from localspec.models.local_files.local_model import LocalModel
@@ -438,8 +437,8 @@ def test_places_that_cannot_be_looked_at_are_left_out(
     cached(home)
     monkeypatch.setenv("OLLAMA_MODELS", str(refused))
     monkeypatch.setenv("LLAMA_CACHE", str(refused))
-    opened_files.add_pair((refused / "m.gguf", None))
-    opened_files.add_pair((home / "none.gguf", refused / "m.gguf"))
+    inventory.add_opened((refused / "m.gguf", None))
+    inventory.add_opened((home / "none.gguf", refused / "m.gguf"))
     assert only().file == "m-Q4_K_M.gguf"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec.models import model_lookup
-from localspec.models.local_files import inventory, packages
+from localspec.models.local_files import inventory
 from tests.cli.command import ROOT
 from tests.engine.test_demo_equality import TWO_THREADS, parted_answers
 
@@ -40,7 +40,7 @@ def run(*words: str) -> str:
 
 
 def test_its_file_is_the_one_of_the_catalogue(starter: Path) -> None:
-    packages.verify(starter)
+    inventory.verify_packaged(starter)
     (model,) = inventory.list_packaged()
     assert model.path == starter
     assert model.verified

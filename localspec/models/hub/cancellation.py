@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
-from time import monotonic
 from typing import TypeVar
 
 from localspec.errors import DownloadError
@@ -74,30 +72,6 @@ class RetryPolicy:
         if error.retry_after is not None:
             return error.retry_after
         return float(min(self.max_delay, self.first_delay * 2 ** (attempt - 1)))
-
-
-def run_cancellable(call: Callable[[], _T], cancel: CancelToken, timeout: float) -> _T:
-    """The result of `call`; RetryableError after `timeout` seconds.
-
-    Raises OperationCancelledError as soon as `cancel` is set.  The abandoned thread ends when
-    `call` does: DNS and connecting cannot be interrupted.
-    """
-    future: Future[_T] = Future()
-
-    def complete() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # raised in the waiting thread
-            future.set_exception(error)
-
-    threading.Thread(target=complete, name="cancellable", daemon=True).start()
-    end = monotonic() + timeout
-    while not future.done():
-        cancel.raise_if_cancelled()
-        if monotonic() > end:
-            raise RetryableError("The hub does not respond.")
-        wait([future], timeout=POLL_INTERVAL)
-    return future.result()
 
 
 def retry(call: Callable[[], _T], cancel: CancelToken, policy: RetryPolicy) -> _T:

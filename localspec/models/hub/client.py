@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from logging import NullHandler
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from localspec import __version__, config
 from localspec.errors import DownloadError, OfflineError, UsageError
@@ -21,7 +22,6 @@ from localspec.models.hub.cancellation import (
     RetryableError,
     RetryPolicy,
     retry,
-    run_cancellable,
 )
 from localspec.models.hub.response_stream import ResponseStream, StreamAddress
 from localspec.models.reference import RepoFile
@@ -87,10 +87,10 @@ class HubClient:
     ) -> RepoInfo:
         """The repository's files and metadata.  One request."""
         safe_names.check_repo(repo)
-        path = repo
+        path = f"/{repo}"
         if revision is not None:
             safe_names.check_revision(revision)
-            path = f"{repo}/revision/{quote(revision, safe='')}"
+            path += f"/revision/{quote(revision, safe='')}"
         return self._request(
             path, {"blobs": "true"}, lambda info: _parse_repo(repo, info), repo, cancel
         )
@@ -128,16 +128,10 @@ class HubClient:
 
         `location` is repository, revision and path.
         """
-        self.require_online()
         repo, revision, path = location
         url = f"{self.endpoint}/{repo}/resolve/{quote(revision, safe='')}/{quote(path)}"
-        address = StreamAddress(self.endpoint, repo, url, self._headers())
-        stream = ResponseStream(address, start, end, cancel, self.retry_policy)
-        try:
-            stream.open()
+        with self._open(url, repo, start, end, cancel) as stream:
             yield stream
-        finally:
-            stream.abandon()
 
     def require_online(self) -> None:
         """Raise OfflineError in offline mode."""
@@ -149,6 +143,26 @@ class HubClient:
             hint = source if setting.current else hub_errors.OFFLINE_HINT
             raise OfflineError("Offline mode is on.", hint)
 
+    @contextmanager
+    def _open(
+        self, url: str, repo: str, start: int, end: int | None, cancel: CancelToken
+    ) -> Iterator[ResponseStream]:
+        from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415  takes 200 ms to import
+
+        self.require_online()
+        # The library's own handler would write over the screen.
+        logging.getLogger("huggingface_hub").handlers[:] = [logging.NullHandler()]
+        headers = build_hf_headers(
+            token=self._token, library_name="localspec", library_version=__version__
+        )
+        address = StreamAddress(self.endpoint, repo, url, headers)
+        stream = ResponseStream(address, start, end, cancel, self.retry_policy)
+        try:
+            stream.open()
+            yield stream
+        finally:
+            stream.abandon()
+
     def _request(
         self,
         path: str,
@@ -158,35 +172,18 @@ class HubClient:
         cancel: CancelToken | None,
     ) -> _T:
         """What `parse` makes of the JSON below /api/models; its errors mean that it is no hub's."""
-        self.require_online()
+        cancel = cancel or CancelToken()
+        url = f"{self.endpoint}/api/models{path}?{urlencode(query)}"
 
         def fetch() -> _T:
-            _configure_library()
-            from huggingface_hub.utils import get_session, hf_raise_for_status  # noqa: PLC0415  200 ms
-
+            with self._open(url, repo, 0, None, cancel) as stream:
+                body = b"".join(stream)
             try:
-                response = get_session().get(
-                    f"{self.endpoint}/api/models/{path}".rstrip("/"),
-                    params=query,
-                    headers=self._headers(),
-                    timeout=self.retry_policy.stall_timeout,
-                )
-                hf_raise_for_status(response)
-                return parse(response.json())
-            except Exception as error:
-                raise hub_errors.translate_error(error, self.endpoint, repo) from error
+                return parse(json.loads(body))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise hub_errors.not_a_hub_error(self.endpoint) from error
 
-        cancel = cancel or CancelToken()
-        policy = self.retry_policy
-        timeout = policy.connect_timeout + 2 * policy.stall_timeout
-        return retry(lambda: run_cancellable(fetch, cancel, timeout), cancel, policy)
-
-    def _headers(self) -> dict[str, str]:
-        from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415
-
-        return build_hf_headers(
-            token=self._token, library_name="localspec", library_version=__version__
-        )
+        return retry(fetch, cancel, self.retry_policy)
 
     def _fetch_header(
         self, location: tuple[str, str, str], data: bytearray, cancel: CancelToken
@@ -211,17 +208,6 @@ class HubClient:
 
             first_bytes = read_more(0, min(64, stream.file_size))
             return reader.parse(first_bytes, stream.file_size, read_more=read_more)
-
-
-def _configure_library() -> None:
-    """Turn off telemetry, Xet and its threads, progress bars, and logging to stderr."""
-    for name in ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_PROGRESS_BARS"):
-        os.environ.setdefault(name, "1")
-    from huggingface_hub.utils.logging import get_logger  # noqa: PLC0415  reads the variables on import
-
-    logger = get_logger()  # its own handler would write over the screen
-    logger.handlers[:] = [NullHandler()]
-    logger.propagate = False
 
 
 def _parse_repo(repo: str, info: Any) -> RepoInfo:

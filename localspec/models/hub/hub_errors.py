@@ -19,22 +19,12 @@ OFFLINE_HINT = "Go online and try again. Downloaded models work offline."
 LOGIN_HINT = "The network may require a login: open any web page in a browser to see."
 
 
-def translate_error(error: Exception, endpoint: str, repo: str) -> LocalspecError:
+def network_error(error: Exception, endpoint: str) -> LocalspecError:
     """The error to raise instead; RetryableError if a retry may help."""
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415  slow
+    from huggingface_hub.utils import httpx  # noqa: PLC0415  slow
 
     if isinstance(error, LocalspecError):
         return error
-    if isinstance(error, OfflineModeIsEnabled):
-        return OfflineError("Offline mode is on.", OFFLINE_HINT)
-    if isinstance(error, HfHubHTTPError):
-        return error_for_status(error.response.status_code, error.response.headers, endpoint, repo)
-    return _network_error(error, endpoint)
-
-
-def _network_error(error: Exception, endpoint: str) -> LocalspecError:
-    from huggingface_hub.utils import httpx  # noqa: PLC0415
-
     if "CERTIFICATE" in str(error):
         return _certificate_error(str(error), endpoint)
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)):
@@ -43,8 +33,6 @@ def _network_error(error: Exception, endpoint: str) -> LocalspecError:
         is_stalled = isinstance(error, httpx.TimeoutException)
         reason = "The hub does not respond." if is_stalled else "The connection was lost."
         return RetryableError(reason)
-    if isinstance(error, (ValueError, KeyError, TypeError, AttributeError)):  # invalid JSON
-        return not_a_hub_error(endpoint)
     return DownloadError(f"The request to the hub failed: {type(error).__name__}.", OFFLINE_HINT)
 
 

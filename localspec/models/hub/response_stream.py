@@ -79,8 +79,7 @@ class ResponseStream:
                     raise RetryableError("The hub does not respond.") from None
                 continue
             if isinstance(item, Exception):
-                endpoint, repo, *_ = self._address
-                raise hub_errors.translate_error(item, endpoint, repo) from item
+                raise hub_errors.network_error(item, self._address.endpoint) from item
             return item
 
     def _check_response(self, response: Any) -> None:

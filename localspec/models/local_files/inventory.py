@@ -5,24 +5,31 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from localspec import config
-from localspec.errors import NotFoundError, StorageError
-from localspec.models import safe_names
-from localspec.models.local_files import (
-    checksum_cache,
-    hub_cache,
-    opened_files,
-    other_apps,
-    packages,
-)
+from localspec import config, data_files
+from localspec.errors import ChecksumError, NotFoundError, StorageError
+from localspec.models import catalog, safe_names
+from localspec.models.local_files import checksum_cache, hub_cache, other_apps
 from localspec.models.local_files.hub_cache import LeftoverFile
-from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
+from localspec.models.local_files.local_model import (
+    ORIGIN_TITLES,
+    LocalModel,
+    describe_file,
+    stat_gguf,
+)
 from localspec.models.reference import RepoFile, choose_files, parse_file_name
+from localspec.sanitize import sanitize
+
+_RECENT_FILE = "recent.json"
+_MAX_PAIRS = 50
+
+OpenedPair = tuple[Path, Path | None]
+"""A target and its draft."""
 
 
 def models_folder() -> Path | None:
@@ -39,9 +46,9 @@ def iter_files() -> Iterator[LocalModel]:
     for model in itertools.chain(
         hub_cache.iter_files(hub_cache.cache_root(), record),
         other_apps.iter_folder(folder, 5, record, "folder") if folder else (),
-        packages.iter_files(record),
+        _iter_packaged(record),
         other_apps.iter_files(record),
-        opened_files.iter_files(record),
+        _iter_opened(record),
     ):
         path = str(model.path)
         real_path = os.path.realpath(path) if model.origin == "opened" else path
@@ -52,7 +59,7 @@ def iter_files() -> Iterator[LocalModel]:
 
 def list_packaged() -> tuple[LocalModel, ...]:
     """Only the models in Python packages: found in milliseconds."""
-    return tuple(packages.iter_files(checksum_cache.load()))
+    return tuple(_iter_packaged(checksum_cache.load()))
 
 
 def list_models() -> tuple[LocalModel, ...]:
@@ -173,3 +180,98 @@ def delete_leftovers(leftovers: Sequence[LeftoverFile]) -> int:
         with suppress(OSError):
             freed += hub_cache.delete_leftover(hub_cache.cache_root(), leftover)
     return freed
+
+
+# --- installed Python packages: their code is never imported
+
+
+def _iter_packaged(record: checksum_cache.ChecksumRecord) -> Iterator[LocalModel]:
+    """The files that the catalogue expects in packages; none if LOCALSPEC_STARTER is 0."""
+    if os.environ.get("LOCALSPEC_STARTER") == "0":
+        return
+    shipped_or_own, _ = catalog.load_valid()  # others report an invalid file
+    for model in shipped_or_own.models.values():
+        path = _find_in_package(model.package, model.file) if model.package else None
+        file_stat = stat_gguf(path) if path else None
+        if path is None or file_stat is None or file_stat.size != model.bytes:
+            continue
+        yield LocalModel(
+            path=path,
+            size=file_stat.size,
+            repo=model.repo,
+            file=model.file,
+            revision=model.revision,
+            sha256=model.sha256,
+            verified=checksum_cache.lookup(record, file_stat) == model.sha256,
+            origin="package",
+            removable=False,
+        )
+
+
+def verify_packaged(path: Path) -> None:
+    """Hash a package's file unless its checksum is recorded; does nothing for other files.
+
+    Raises ChecksumError if the file is damaged.
+    """
+    if not any(path.is_relative_to(os.path.abspath(folder)) for folder in sys.path):
+        return  # without reading the catalogue, which takes 50 ms
+    for model in list_packaged():
+        if model.path != path or model.verified or model.sha256 is None:
+            continue
+        if not checksum_cache.verify(path, model.sha256, lambda _: None):
+            name = sanitize(path.name, multiline=False)
+            raise ChecksumError(
+                f"{name} is damaged: its checksum differs from the catalogue's.",
+                f"Install its package again. It is in {path.parent}",
+            )
+
+
+def _find_in_package(package: str, file: str) -> Path | None:
+    from importlib import metadata  # noqa: PLC0415  it takes 20 ms
+
+    name, _, version = package.partition("==")
+    try:
+        distribution = metadata.distribution(name)
+        if distribution.version != version:
+            return None
+        files = distribution.files or ()
+    except (metadata.PackageNotFoundError, OSError, ValueError):
+        return None
+    found = next((entry for entry in files if entry.name == file), None)
+    return Path(os.path.abspath(str(found.locate()))) if found else None
+
+
+# --- files that were opened by their paths, latest first
+
+
+def load_opened() -> list[OpenedPair]:
+    """The pairs whose files still exist; empty if the list is damaged."""
+    try:
+        entries = [
+            (Path(entry["target"]), Path(entry["draft"]) if entry["draft"] else None)
+            for entry in data_files.read_json(_RECENT_FILE)
+        ]
+    except (TypeError, KeyError):
+        return []
+    return [
+        (target, draft)
+        for target, draft in entries
+        if os.path.isfile(target) and (draft is None or os.path.isfile(draft))
+    ]
+
+
+def add_opened(pair: OpenedPair) -> None:
+    """Put a pair first. Does nothing if the list cannot be written."""
+    pairs = [pair, *(old for old in load_opened() if old != pair)]
+    body = [
+        {"target": str(target), "draft": str(draft) if draft else None} for target, draft in pairs
+    ]
+    data_files.write_json(_RECENT_FILE, body[:_MAX_PAIRS])
+
+
+def _iter_opened(record: checksum_cache.ChecksumRecord) -> Iterator[LocalModel]:
+    for pair in load_opened():
+        for path in filter(None, pair):
+            if file_stat := stat_gguf(path):
+                actual = checksum_cache.lookup(record, file_stat)
+                yield describe_file(path, file_stat, "opened", actual=actual)

@@ -90,7 +90,12 @@ def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
         pair = with_detected_head(pair)
     if pair.draft is not None:
         reader.check_loadable(pair.draft)
-        _check_pair(pair.target, pair.draft)
+        headers = reader.read(pair.target), reader.read(pair.draft)
+        verdict = pair_compatibility.check_compatibility(*headers, pair.draft)
+        if not verdict.is_compatible:
+            hint = " Compatible pairs: localspec pair suggest MODEL"
+            names = pair.target.name, pair.draft.name
+            raise pair_compatibility.incompatible_pair_error(verdict, *names, hint)
     return pair
 
 
@@ -138,17 +143,12 @@ def _resolve_files(request: ModelRequest, draft: str) -> ResolvedPair:
         return ResolvedPair(request.target.require_path(), path, ignored_draft=ignored)
     if request.pair is None:
         return ResolvedPair(request.target.require_path(), _find_catalog_draft(request.target))
-    return _resolve_catalog_pair(request, request.pair)
-
-
-def _resolve_catalog_pair(request: ModelRequest, pair: catalog.CatalogPair) -> ResolvedPair:
-    """If a file is missing, the error refers to the whole pair, so that both are downloaded."""
+    pair = request.pair
     try:
         target, *drafts = [model.require_path() for model in request.models]
-    except NotDownloadedError as missing:
+    except NotDownloadedError as missing:  # of the whole pair, so that both are downloaded
         raise NotDownloadedError(pair.title, request.name) from missing
-    draft = drafts[0] if drafts else None
-    return ResolvedPair(target, draft, pair.spec, pair.why, pair.settings)
+    return ResolvedPair(target, (*drafts, None)[0], pair.spec, pair.why, pair.settings)
 
 
 def _find_catalog_draft(target: ResolvedModel) -> Path | None:
@@ -211,12 +211,3 @@ def check_target(target: Path) -> None:
         name = sanitize(target.name, multiline=False)
         message = f"{name} is a draft head, not a complete model."
         raise ModelFileError(message, f"Name its target: localspec run TARGET --draft {name}")
-
-
-def _check_pair(target: Path, draft: Path) -> None:
-    """Raise IncompatiblePairError if the headers do not match, before an engine is started."""
-    verdict = pair_compatibility.check_compatibility(reader.read(target), reader.read(draft), draft)
-    if not verdict.is_compatible:
-        raise pair_compatibility.incompatible_pair_error(
-            verdict, target.name, draft.name, " Compatible pairs: localspec pair suggest MODEL"
-        )
