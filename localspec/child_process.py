@@ -63,6 +63,8 @@ def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     if (early := _started_early.pop(tuple(arguments), None)) is not None:
         return early
     windows = sys.platform == "win32"
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    import_path = [str(_PACKAGE_FOLDER.parent), *filter(None, inherited)]
     process = subprocess.Popen(
         arguments,
         bufsize=0,
@@ -70,19 +72,14 @@ def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=_PACKAGE_FOLDER,
-        env=child_environment(os.environ) | _import_path(),
+        # The child imports this same package, from a wheel or from a checkout.
+        env=child_environment(os.environ) | {"PYTHONPATH": os.pathsep.join(import_path)},
         start_new_session=not windows,
         creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) if windows else 0,
     )
     if windows:
         _kill_with_parent(process)
     return process
-
-
-def _import_path() -> dict[str, str]:
-    """Makes the child import this same package, from a wheel or from a checkout."""
-    inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {"PYTHONPATH": os.pathsep.join([str(_PACKAGE_FOLDER.parent), *inherited])}
 
 
 def set_up_child(parent_pid: int) -> None:

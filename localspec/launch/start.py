@@ -208,16 +208,12 @@ def start_engine(
     on_worker(engine)
     try:
         is_measured = engine.measured is not None and _is_complete(engine.measured, load)
-        snapshot_bytes = 0  # of the RAM that the estimate leaves, for other conversations
-        if advice is not None and not load.target_settings.workers:
-            headroom = advice.fit.host.headroom or 0
-            snapshot_bytes = max(0, min(headroom // 4, _MAX_SNAPSHOT_BYTES))
         command = replace(
             load,
             measured=engine.measured,
             threads=None if is_measured else _find_threads(store, advice),
             measure_when_idle=probe and not is_measured,
-            snapshot_bytes=snapshot_bytes if probe else 0,
+            snapshot_bytes=_snapshot_bytes(advice) if probe else 0,
         )
         _load_pair(engine, command, advice)
         engine.add_notices(advice, settings.draft_note)
@@ -225,6 +221,13 @@ def start_engine(
     except BaseException:
         engine.close()
         raise
+
+
+def _snapshot_bytes(advice: SettingsAdvice | None) -> int:
+    """RAM for conversations besides the current one, of what the estimate leaves."""
+    if advice is None or advice.fit.load.target_settings.workers:
+        return 0
+    return max(0, min((advice.fit.host.headroom or 0) // 4, _MAX_SNAPSHOT_BYTES))
 
 
 def _warn(load: LoadCommand, notify: Callable[[Event], None]) -> None:

@@ -184,7 +184,10 @@ class PullPlanner:
     def _plan_new(self, resolved: ResolvedModel) -> PlannedModel:
         source = resolved.source
         if not isinstance(source, HubReference):
-            return _plan_path(resolved, resolved.require_path())
+            path = resolved.require_path()
+            reader.check_magic(path)
+            size = path.stat().st_size
+            return PlannedModel(resolved, path.name, size, path=path, header=reader.read(path))
         if (_is_pinned(source) or not self._refresh) and (local := resolved.find_local()):
             return _plan_local_model(resolved, local)
         try:
@@ -258,12 +261,6 @@ def _plan_file(source: HubReference, commit: str, file: RepoFile) -> PlannedFile
 
 def _file_size(path: Path) -> int:
     return path.stat().st_size if os.path.isfile(path) else 0
-
-
-def _plan_path(resolved: ResolvedModel, path: Path) -> PlannedModel:
-    reader.check_magic(path)
-    size = path.stat().st_size
-    return PlannedModel(resolved, path.name, size, path=path, header=reader.read(path))
 
 
 def _plan_local_model(resolved: ResolvedModel, local: LocalModel) -> PlannedModel:

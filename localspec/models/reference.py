@@ -76,7 +76,9 @@ def parse(text: str) -> Reference:
             f"{_quote(text)} is not a Hugging Face address.",
             "Download the file, then use its path.",
         )
-    if _looks_like_path(text):
+    is_relative = text.startswith(("/", "./", "../", "~")) or text in (".", "..")
+    is_windows = "\\" in text or re.match(r"[A-Za-z]:/", text)
+    if is_relative or is_windows or text.lower().endswith(".gguf"):
         return Path(text)
     if "/" in text:
         stem = text.partition(":")[0].partition("@")[0]
@@ -131,7 +133,15 @@ def choose_files(
     if file is not None:
         chosen = next((f for f in safe if f.path == file), None)
     else:
-        chosen = _first_by_tag(list_models(safe), tag)
+        models = list_models(safe)
+        patterns = [re.escape(wanted) + "[.-]" for wanted in ((tag,) if tag else _DEFAULT_TAGS)]
+        tagged = (
+            model
+            for pattern in patterns
+            for model in models
+            if re.search(pattern, model.path, re.IGNORECASE)
+        )
+        chosen = next(tagged, models[0] if models and not tag else None)
     if chosen is None:
         wanted = (
             f"file {_quote(file)}" if file else f"GGUF for {_quote(tag)}" if tag else "GGUF file"
@@ -171,15 +181,6 @@ def find_heads(files: Sequence[RepoFile], model: str) -> tuple[RepoFile, ...]:
     """The best head of each kind that a repository has for a model, by `find_companion`'s rule."""
     heads = (find_companion(files, model, prefix) for prefix in HEAD_PREFIXES if is_model(model))
     return tuple(head for head in heads if head is not None)
-
-
-def _first_by_tag(models: Sequence[RepoFile], tag: str | None) -> RepoFile | None:
-    for wanted in (tag,) if tag else _DEFAULT_TAGS:
-        pattern = re.compile(re.escape(wanted) + "[.-]", re.IGNORECASE)
-        for model in models:
-            if pattern.search(model.path):
-                return model
-    return models[0] if models and not tag else None
 
 
 def _all_splits(files: Sequence[RepoFile], split: RepoFile) -> tuple[RepoFile, ...]:
@@ -244,16 +245,6 @@ def _parse_hub(hub_path: str, typed: str) -> HubReference:
     if (at and not revision) or (revision and not safe_names.is_revision(revision)):
         raise _unreadable_error(typed)
     return HubReference(repo, tag or None, file or None, revision or None)
-
-
-def _looks_like_path(text: str) -> bool:
-    return (
-        text.startswith(("/", "./", "../", "~", ".\\", "..\\"))
-        or text in (".", "..")
-        or "\\" in text
-        or text.lower().endswith(".gguf")
-        or bool(re.match(r"[A-Za-z]:[/\\]", text))
-    )
 
 
 def _unreadable_error(text: str) -> UsageError:

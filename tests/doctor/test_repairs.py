@@ -16,7 +16,7 @@ import pytest
 
 from localspec import paths
 from localspec.chat.history import ChatHistory
-from localspec.doctor import checks, findings, llama_build, repairs, storage_checks
+from localspec.doctor import checks, findings, llama_build, storage_checks
 from localspec.doctor.findings import CommandLine, Finding, Level, RepairAction
 from localspec.doctor.repair_runner import RepairRunner
 from localspec.machine import llama_cpp_builds
@@ -120,7 +120,7 @@ def nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def action(name: str) -> RepairAction | None:
-    return repairs.find_repair(name)
+    return checks.find_repair(name)
 
 
 @pytest.mark.usefixtures("nvidia")

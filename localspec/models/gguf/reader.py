@@ -134,7 +134,12 @@ def _read_cached(path: str, size: int, mtime_ns: int) -> Header:
             return _from_json(cached["header"], Path(path))
     header = _read_file(Path(path), size)
     data_files.write_json(name, {"key": key, "header": _to_json(header)})
-    _remove_old_files()
+    from localspec import paths  # noqa: PLC0415  as above
+
+    with suppress(OSError):
+        files = (paths.data_dir() / _CACHE_FOLDER).iterdir()
+        for old in sorted(files, key=lambda file: -file.stat().st_mtime)[_MAX_CACHE_FILES:]:
+            old.unlink()
     return header
 
 
@@ -165,15 +170,6 @@ def _from_json(body: dict[str, Any], path: Path) -> Header:
             "split": body["split"] and SplitInfo(**body["split"]),
         }
     )
-
-
-def _remove_old_files() -> None:
-    from localspec import paths  # noqa: PLC0415  as above
-
-    with suppress(OSError):
-        files = (paths.data_dir() / _CACHE_FOLDER).iterdir()
-        for old in sorted(files, key=lambda file: -file.stat().st_mtime)[_MAX_CACHE_FILES:]:
-            old.unlink()
 
 
 def _read_file(path: Path, size: int) -> Header:

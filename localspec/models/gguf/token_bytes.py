@@ -14,6 +14,9 @@ _UNKNOWN, _CONTROL, _UNUSED, _BYTE = 2, 3, 5, 6
 """Values of tokenizer.ggml.token_type."""
 _BYTE_TEXTS = frozenset(b"<0x%02X>" % byte for byte in range(256))
 _SPACE = "▁".encode()
+_UNPRINTABLE = (*range(33), *range(127, 161), 173)
+_GPT2_BYTES = {256 + n: chr(byte) for n, byte in enumerate(_UNPRINTABLE)}
+"""The byte of each character, as a character below 256 (bytes_to_unicode of GPT-2)."""
 _SEPARATOR = "\uffff"
 _SAMPLE = """\
 The bicycle is one of the most efficient machines that people have built. Most of the energy \
@@ -70,28 +73,21 @@ class TokenBytes:
             at = end or at + 1
 
 
-class _ComparedByFingerprint:
-    """A vocabulary as a cache key: equal if its fingerprint and kind are."""
-
-    def __init__(self, tokenizer: TokenizerMetadata) -> None:
-        self.tokenizer = tokenizer
-        self._key = tokenizer.fingerprint, tokenizer.kind, tokenizer.model, tokenizer.eog_ids
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ComparedByFingerprint) and self._key == other._key
+_read_before: dict[tuple[object, ...], TokenBytes] = {}
+"""The last few, by what they depend on."""
 
 
 def read_token_bytes(tokenizer: TokenizerMetadata) -> TokenBytes:
     """As llama.cpp's llama_token_to_piece without special tokens; kept by fingerprint."""
-    return _read_token_bytes(_ComparedByFingerprint(tokenizer))
+    key = (tokenizer.fingerprint, tokenizer.kind, tokenizer.model, tokenizer.eog_ids)
+    if key not in _read_before:
+        if len(_read_before) >= 4:
+            del _read_before[next(iter(_read_before))]
+        _read_before[key] = _read(tokenizer)
+    return _read_before[key]
 
 
-@lru_cache(maxsize=4)
-def _read_token_bytes(key: _ComparedByFingerprint) -> TokenBytes:
-    tokenizer = key.tokenizer
+def _read(tokenizer: TokenizerMetadata) -> TokenBytes:
     vocabulary = tokenizer.read_texts()
     texts = [vocabulary.texts[token] for token in range(len(vocabulary.texts))]
     silent = tokenizer.eog_ids | {i for i in tokenizer.special_ids.values() if i >= 0}
@@ -102,22 +98,15 @@ def _read_token_bytes(key: _ComparedByFingerprint) -> TokenBytes:
     types = vocabulary.types or (1,) * len(texts)
     for token, (kind, text, piece) in enumerate(zip(types, texts, normal, strict=True)):
         if kind != 1:
-            piece = _special_piece(kind, text)  # noqa: PLW2901
-        if token in silent:
+            is_byte = kind == _BYTE and text.startswith(b"<0x") and len(text) == 6
+            piece = bytes.fromhex(text[3:5].decode("ascii", "replace")) if is_byte else text  # noqa: PLW2901
+        if token in silent or kind in (_UNKNOWN, _CONTROL, _UNUSED):
             piece = b""  # noqa: PLW2901
         pieces.append(piece)
         if piece and not (kind == _BYTE and piece in ids):
             ids[piece] = token
     has_all_bytes = tokenizer.kind == BPE or _BYTE_TEXTS.issubset(texts)
     return TokenBytes(pieces, ids, has_all_bytes)
-
-
-def _special_piece(kind: int, text: bytes) -> bytes:
-    if kind in (_UNKNOWN, _CONTROL, _UNUSED):
-        return b""
-    if kind == _BYTE and text.startswith(b"<0x") and len(text) == 6:
-        return bytes.fromhex(text[3:5].decode("ascii", "replace"))
-    return text
 
 
 def _decode_gpt2(texts: Sequence[bytes]) -> list[bytes]:
@@ -128,16 +117,6 @@ def _decode_gpt2(texts: Sequence[bytes]) -> list[bytes]:
         text.encode("latin-1") if max(text, default="") <= "\xff" else raw
         for text, raw in zip(decoded, texts, strict=True)
     ]
-
-
-def _gpt2_bytes() -> dict[int, str]:
-    """The byte of each character, as a character below 256 (bytes_to_unicode of GPT-2)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {ord(chr(256 + n)): chr(byte) for n, byte in enumerate(others)}
-
-
-_GPT2_BYTES = _gpt2_bytes()
 
 
 def can_draft_across(target: TokenizerMetadata, draft: TokenizerMetadata) -> bool:
