@@ -120,7 +120,7 @@ def _check_database(path: Path) -> Iterator[Finding]:
 def check_models() -> Iterator[Finding]:
     models = inventory.list_models()
     if not models:
-        yield ok("models", "models", "none installed")
+        yield Finding("models", "models", "ok", "none installed", "localspec pair suggest")
         return
     total = gb(sum(model.size for model in models))
     yield ok("models", "models", f"{len(models)} installed, {total}")
