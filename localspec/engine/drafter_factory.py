@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from localspec import speculation_methods
 from localspec.engine import drafters
@@ -84,14 +85,8 @@ class DrafterFactory:
             drafts_on_gpu=draft is not None and draft.is_on_gpu,
         )
 
-    def add_measured(self, measured: MeasuredCosts) -> MeasuredCosts:
-        """`measured` with what is known of the draft."""
-        costs = self.costs
-        return replace(
-            measured,
-            c=round(costs.c, 5) if self._draft and costs.is_draft_measured else None,
-            survival={name: stats.saved() for name, stats in self._stats.items()},
-        )
+    def saved_stats(self) -> dict[str, Any]:
+        return {name: stats.saved() for name, stats in self._stats.items()}
 
     def choose(self, request: GenerateCommand) -> tuple[str, SpeculationPlan]:
         """The drafter's name.  Raises UsageError."""

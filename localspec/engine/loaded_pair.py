@@ -24,7 +24,7 @@ from localspec.engine.llama.hidden_states import (
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
 from localspec.errors import Hint, LocalspecError, PromptTooLongError, UsageError
-from localspec.machine import llama_params
+from localspec.machine import installed_llama_cpp, llama_params
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf import reader, token_bytes
 from localspec.models.gguf.header import Header
@@ -283,7 +283,7 @@ class LoadedPair:
                 memory[name] = (memory.get(name) or 0) + size
                 memory["used"] = (memory["used"] or 0) + size
         return EngineReady(
-            engine=library.versions(),
+            engine={"llama_cpp_python": installed_llama_cpp.version()},
             model=Path(load.target).name,
             draft=self.loaded_draft.path.name if self.loaded_draft else None,
             devices=library.devices(),

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from localspec.engine.speculative_loop import LoopEnd, RoundResult
 from localspec.engine.thinking_budget import ThinkingBudget
-from localspec.engine.token_probabilities import TokenCandidate, TokenProbabilities
+from localspec.engine.token_probabilities import TokenProbabilities
 from localspec.protocol.events import (
     Alternative,
     Event,
@@ -160,19 +160,11 @@ def _thinking_ended_notice(thinking: ThinkingBudget | None) -> Notice:
 def to_alternatives(
     probabilities: TokenProbabilities, vocabulary: OutputVocabulary
 ) -> tuple[Alternative, ...]:
-    return tuple(_to_alternative(candidate, vocabulary) for candidate in probabilities.alternatives)
-
-
-def _to_alternative(candidate: TokenCandidate, vocabulary: OutputVocabulary) -> Alternative:
-    piece = b"" if vocabulary.is_eog(candidate.id) else vocabulary.piece(candidate.id)
-    text = (piece or vocabulary.token_text(candidate.id)).decode("utf-8", "replace")
-    return Alternative(
-        candidate.id,
-        text,
-        candidate.p,
-        candidate.rank,
-        candidate.p_draft,
-        candidate.is_rejected_draft,
+    """With their texts; control tokens have their names."""
+    return tuple(
+        replace(other, text=(piece or vocabulary.token_text(other.id)).decode("utf-8", "replace"))
+        for other in probabilities.alternatives
+        for piece in [b"" if vocabulary.is_eog(other.id) else vocabulary.piece(other.id)]
     )
 
 

@@ -58,41 +58,27 @@ class DecodeInterrupted(Exception):  # noqa: N818  not an error
 class LanguageModel(Protocol):
     """A language model whose memory holds the tokens at positions 0 to n_past - 1."""
 
-    @property
-    def n_vocab(self) -> int:
-        """Vocabulary size: the width of a row of logits."""
-        ...
-
-    @property
-    def n_ctx(self) -> int:
-        """Context length in tokens."""
-        ...
-
-    @property
-    def n_batch(self) -> int:
-        """Maximum number of tokens per `decode`."""
-        ...
+    n_vocab: int
+    """Vocabulary size: the width of a row of logits."""
+    n_ctx: int
+    """Context length in tokens."""
+    n_batch: int
+    """Maximum number of tokens per `decode`."""
+    decode_seconds: float
+    """Time inside llama_decode since the model was loaded."""
 
     @property
     def n_past(self) -> int:
         """Number of tokens in memory."""
-        ...
-
-    @property
-    def decode_seconds(self) -> float:
-        """Time inside llama_decode since the model was loaded."""
-        ...
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
         """Append tokens; return the logits of the last `outputs`, shape (outputs, n_vocab).
 
         The rows are a view of llama.cpp's memory, valid until the next call.
         """
-        ...
 
     def truncate(self, n_past: int) -> None:
         """Keep the first n_past tokens, or fewer if the memory cannot be truncated there."""
-        ...
 
 
 class BranchingModel(LanguageModel, Protocol):
@@ -101,49 +87,38 @@ class BranchingModel(LanguageModel, Protocol):
     Branches are numbered from 1; number 0 is the text itself.
     """
 
-    @property
-    def n_branches(self) -> int:
-        """How many branches the memory can hold."""
-        ...
+    n_branches: int
+    """How many branches the memory can hold."""
 
     def fork(self, branch: int, n_past: int) -> None:
         """Start a branch with the first n_past tokens of the text."""
-        ...
 
     def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
         """Append one token to each branch: pairs of branch and token; return one row for each."""
-        ...
 
     def adopt(self, branch: int) -> None:
         """Make a branch the text, and drop the others."""
-        ...
 
     def drop_branches(self) -> None:
         """Free the memory of all branches."""
-        ...
 
 
 class AutoregressiveHead(LanguageModel, Protocol):
     """A trained draft head (EAGLE-3, MTP): each input row is a token and a hidden state."""
 
-    @property
-    def target_width(self) -> int:
-        """Width of the target's hidden states that the head takes."""
-        ...
+    target_width: int
+    """Width of the target's hidden states that the head takes."""
 
     def encode(self, states: HiddenStates) -> HiddenStates:
         """Convert the target's hidden states, at most n_batch rows, to the head's input."""
-        ...
 
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
     ) -> Logits:
         """As for a model, with one row of `states` per token."""
-        ...
 
     def last_hidden_state(self) -> HiddenStates:
         """The last row's hidden state, input for the next token, shape (1, width)."""
-        ...
 
 
 class BlockHead(LanguageModel, Protocol):
@@ -154,18 +129,14 @@ class BlockHead(LanguageModel, Protocol):
     first_draft_row: int
     """Index of the block's first row that gives a draft token."""
 
-    @property
-    def target_width(self) -> int:
-        """Width of the target's hidden states that the head takes."""
-        ...
+    target_width: int
+    """Width of the target's hidden states that the head takes."""
 
     def inject(self, states: HiddenStates) -> None:
         """Append the target's hidden states, at most n_batch rows, to the head's memory."""
-        ...
 
     def draft_block(self, last: int, n: int) -> tuple[Logits, HiddenStates | None]:
         """Logits of the n tokens after `last`, and the head's confidence in each, if it has one."""
-        ...
 
 
 class HiddenStateListener(Protocol):
@@ -173,26 +144,21 @@ class HiddenStateListener(Protocol):
 
     def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
         """The target decoded `tokens`; `states` are valid only during the call."""
-        ...
 
     def limit_truncation(self, n_past: int) -> int:
         """How many of n_past tokens the target may keep: fewer if a hidden state is needed again.
 
         Called before the target truncates.
         """
-        ...
 
     def on_truncate(self, n_past: int) -> None:
         """The target now holds only its first n_past tokens."""
-        ...
 
     def newest_state(self) -> HiddenStates | None:
         """The newest token's hidden state, if it is needed to continue from here."""
-        ...
 
     def on_restore(self, state: HiddenStates) -> None:
         """Restore what `newest_state` returned when the target held the same tokens as now."""
-        ...
 
 
 class DraftStopPolicy(Protocol):
@@ -204,11 +170,9 @@ class DraftStopPolicy(Protocol):
         Called before the token is drawn: dropping a drawn token because of its own probability
         would bias rejection sampling (algorithms.md 2.4).
         """
-        ...
 
     def should_continue(self, token: int) -> bool:
         """Whether another draft pass is worth its cost, after `token` was drawn."""
-        ...
 
 
 class Drafter(Protocol):
@@ -225,7 +189,6 @@ class Drafter(Protocol):
         Within one answer `tokens` is the same list and only grows, so a drafter need not check
         its prefix again.
         """
-        ...
 
 
 class GrammarState(Protocol):
@@ -233,19 +196,15 @@ class GrammarState(Protocol):
 
     def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of the tokens may come next; end tokens may where the text is complete."""
-        ...
 
     def allowed_tokens(self) -> NDArray[np.int64]:
         """All tokens that may come next."""
-        ...
 
     def forced_tokens(self) -> list[int]:
         """The next tokens of which each is the only one allowed, where no search is needed."""
-        ...
 
     def advance(self, token: int) -> GrammarState:
         """The state after `token`, which must be allowed."""
-        ...
 
 
 DistributionAt = Callable[[int], Distribution]
@@ -257,14 +216,12 @@ class Verifier(Protocol):
 
     def sample_draft_token(self, distribution: Distribution, index: int) -> int:
         """Sample the draft token at position `index` of the answer."""
-        ...
 
     def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
         """Return the number of accepted draft tokens, and the token that follows them.
 
         `index` is the position of the first draft token in the answer.
         """
-        ...
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ It shares no code with drafting, verification and committing, so a replay can ex
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from localspec.engine.protocols import DecodeInterrupted, Distribution, Draft, L
 from localspec.engine.sampling import compute_distribution, gumbel_noise
 from localspec.engine.token_probabilities import TokenProbabilities, score_tokens
 from localspec.errors import UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams
 
 _NO_OTHER_TOKEN = 1e30
@@ -27,20 +26,28 @@ def replay_passes(
 ) -> ReplayResult:
     """Decode the prompt into an empty memory, then the tokens in passes of the given widths.
 
-    The memory is empty afterwards. If cancelled, returns the results so far.
+    The memory is empty afterwards. If cancelled, returns the results so far. Raises UsageError.
     """
-    _check_replay(command, target)
-    scores = _ReplayScores()
+    widths, emitted = command.widths, command.emitted
+    is_complete = len(widths) == len(emitted) and sum(emitted) + 1 == max(1, len(command.tokens))
+    fits = all(0 < n <= width for width, n in zip(widths, emitted, strict=False))
+    in_vocabulary = all(0 <= token < target.model.n_vocab for token in command.tokens)
+    if not (is_complete and fits and in_vocabulary):
+        raise UsageError("The passes and the tokens of this replay do not match.")
+    scores: list[tuple[int, float, float, float, float]] = []
     target.model.truncate(0)
     try:
         if command.tokens:
             for index, row, recent in _replayed_rows(target, prompt, command, cancelled):
-                scores.add(row, command.sampling, recent, index, command.tokens[index])
+                scores.append(
+                    _score_replayed(row, command.sampling, recent, index, command.tokens[index])
+                )
     except DecodeInterrupted:
         pass
     finally:
         target.model.truncate(0)
-    return scores.to_result()
+    columns = zip(*scores, strict=True) if scores else ((),) * 5
+    return ReplayResult(*columns)
 
 
 def _replayed_rows(
@@ -77,35 +84,16 @@ def _replay_schedule(command: ReplayCommand) -> Iterator[tuple[int, list[int], i
         index += emitted
 
 
-@dataclass
-class _ReplayScores:
-    best: list[int] = field(default_factory=list)
-    margin: list[float] = field(default_factory=list)
-    probability: list[float] = field(default_factory=list)
-    below: list[float] = field(default_factory=list)
-    above: list[float] = field(default_factory=list)
-
-    def add(
-        self, row: Logits, sampling: SamplingParams, text: Sequence[int], index: int, token: int
-    ) -> None:
-        recent = list(text[-sampling.repeat_last_n :]) if sampling.has_penalties else []
-        distribution = compute_distribution(row, sampling, recent)
-        best, margin = find_choice(row, distribution, sampling, recent, index)
-        prob = distribution.prob(token)
-        self.best.append(best)
-        self.margin.append(margin)
-        self.probability.append(prob)
-        self.below.append(float(distribution.probs[distribution.ids < token].sum()))
-        self.above.append(_mass_above(distribution, token, prob))
-
-    def to_result(self) -> ReplayResult:
-        return ReplayResult(
-            tuple(self.best),
-            tuple(self.margin),
-            tuple(self.probability),
-            tuple(self.below),
-            tuple(self.above),
-        )
+def _score_replayed(
+    row: Logits, sampling: SamplingParams, text: Sequence[int], index: int, token: int
+) -> tuple[int, float, float, float, float]:
+    """A column of each field of `ReplayResult`."""
+    recent = list(text[-sampling.repeat_last_n :]) if sampling.has_penalties else []
+    distribution = compute_distribution(row, sampling, recent)
+    ids, probs, prob = distribution.ids, distribution.probs, distribution.prob(token)
+    likelier = (probs > prob) | ((probs == prob) & (ids < token))
+    best, margin = find_choice(row, distribution, sampling, recent, index)
+    return best, margin, prob, float(probs[ids < token].sum()), float(probs[likelier].sum())
 
 
 def find_choice(
@@ -136,22 +124,6 @@ def find_choice(
         gaps = np.maximum(np.maximum(scores[is_best] - scores, 0.0), x[is_kept].min() - x)
         gaps[is_best] = x[is_best] - x[~is_kept].max(initial=-np.inf)
     return best, min(float(gaps.min()), _NO_OTHER_TOKEN)
-
-
-def _mass_above(distribution: Distribution, token: int, prob: float) -> float:
-    likelier = (distribution.probs > prob) | (
-        (distribution.probs == prob) & (distribution.ids < token)
-    )
-    return float(distribution.probs[likelier].sum())
-
-
-def _check_replay(command: ReplayCommand, target: PrefixCache) -> None:
-    widths, emitted = command.widths, command.emitted
-    is_complete = len(widths) == len(emitted) and sum(emitted) + 1 == max(1, len(command.tokens))
-    fits = all(0 < n <= width for width, n in zip(widths, emitted, strict=False))
-    in_vocabulary = all(0 <= token < target.model.n_vocab for token in command.tokens)
-    if not (is_complete and fits and in_vocabulary):
-        raise UsageError("The passes and the tokens of this replay do not match.")
 
 
 def rescore(

@@ -14,13 +14,12 @@ from localspec.engine import draft_scoring, drafters
 from localspec.engine.chat_prompt import Prompt
 from localspec.engine.constraints.grammars import Grammars
 from localspec.engine.constraints.output_constraint import OutputConstraint
-from localspec.engine.conversation_snapshots import ConversationSnapshots
 from localspec.engine.draft_scoring import ScoredAnswer
 from localspec.engine.drafter_factory import DrafterFactory
 from localspec.engine.idle_profiler import PairProfiler
 from localspec.engine.loaded_pair import LoadedPair
 from localspec.engine.output_processor import OutputProcessor, to_alternatives
-from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.prefix_cache import ConversationSnapshots, PrefixCache
 from localspec.engine.rescore import replay_passes, rescore
 from localspec.engine.speculative_loop import GenerationJob, speculative_decode
 from localspec.engine.token_probabilities import score_tokens
@@ -155,12 +154,11 @@ class Session:
         tokens = vocabulary.tokenize(
             command.text, add_special=command.add_special, parse_special=command.parse_special
         )
-        pieces = map(self._token_bytes, tokens if command.pieces else ())
-        return TokenizeResult(tuple(tokens), tuple(piece.decode("latin-1") for piece in pieces))
-
-    def _token_bytes(self, token: int) -> bytes:
-        vocabulary = self._target.vocabulary
-        return vocabulary.piece(token) or vocabulary.token_text(token)
+        pieces = [
+            (vocabulary.piece(token) or vocabulary.token_text(token)).decode("latin-1")
+            for token in (tokens if command.pieces else ())
+        ]
+        return TokenizeResult(tuple(tokens), tuple(pieces))
 
     def probe(self, command: ProbeCommand) -> Iterator[SpeculationPlan | MeasuredCosts]:
         """Measure threads, and pass costs for about `command.seconds`; empties the memories."""
@@ -194,15 +192,16 @@ class Session:
         costs = self._drafters.costs
         if not costs.is_measured:
             return
-        measured = MeasuredCosts(
+        yield MeasuredCosts(
             t1_ms=round(costs.plain_ms, 4),
             curve=costs.verify_curve(),
+            c=round(costs.c, 5) if self._draft and costs.is_draft_measured else None,
             threads=self._profiler.threads,
             threads_batch=self._profiler.threads_batch,
             difference=self._logit_difference,
             long_difference=self._long_difference,
+            survival=self._drafters.saved_stats(),
         )
-        yield self._drafters.add_measured(measured)
 
     def replay(self, command: ReplayCommand) -> ReplayResult:
         """Decode an answer with the target alone, in passes of the given widths."""

@@ -13,31 +13,21 @@ import numpy as np
 from localspec.engine.protocols import Draft, Logits
 from localspec.engine.sampling import top_k_ids
 from localspec.lazy_dataclass import dataclass
+from localspec.protocol.events import Alternative
 
 N_ALTERNATIVES = 3
 """Default number of the target's next-best tokens that are reported."""
 
 
 @dataclass(frozen=True, slots=True)
-class TokenCandidate:
-    """One token at one position: the target's probability and rank, the draft's probability."""
-
-    id: int
-    p: float
-    rank: int
-    """1 is the likeliest; among equals the lower id first."""
-    p_draft: float | None = None
-    """None if no draft model was used."""
-    is_rejected_draft: bool = False
-    """Whether this is the draft token that was rejected here."""
-
-
-@dataclass(frozen=True, slots=True)
 class TokenProbabilities:
-    """One position of an answer: emitted token, rejected draft token, likeliest others."""
+    """One position of an answer: emitted token, rejected draft token, likeliest others.
 
-    chosen: TokenCandidate
-    alternatives: tuple[TokenCandidate, ...]
+    None has its text yet.
+    """
+
+    chosen: Alternative
+    alternatives: tuple[Alternative, ...]
 
 
 def score_tokens(
@@ -60,17 +50,17 @@ def _score_token(
     draft_log_total = 0.0 if draft_row is None else _log_sum_exp(draft_row)
     likeliest = top_k_ids(row, min(n_alternatives + 2, len(row))).tolist()
 
-    def candidate(id_: int, is_rejected: bool = False) -> TokenCandidate:
+    def candidate(id_: int, was_drafted: bool = False) -> Alternative:
         p_draft = None if draft_row is None else _probability(draft_row, id_, draft_log_total)
         rank = likeliest.index(id_) + 1 if id_ in likeliest else _rank(row, id_)
-        return TokenCandidate(id_, _probability(row, id_, log_total), rank, p_draft, is_rejected)
+        return Alternative(id_, "", _probability(row, id_, log_total), rank, p_draft, was_drafted)
 
     others = [
-        TokenCandidate(id_, _probability(row, id_, log_total), rank)
+        Alternative(id_, "", _probability(row, id_, log_total), rank)
         for rank, id_ in enumerate(likeliest, 1)
         if id_ not in (token, draft_token)
     ]
-    rejected = [candidate(draft_token, is_rejected=True)] if draft_token != token else []
+    rejected = [candidate(draft_token, was_drafted=True)] if draft_token != token else []
     return TokenProbabilities(candidate(token), (*rejected, *others[:n_alternatives]))
 
 

@@ -22,11 +22,9 @@ class RandomSource(Protocol):
 
     def choice(self, probs: NDArray[np.float64]) -> int:
         """An index, sampled with these probabilities."""
-        ...
 
     def accept(self, prob: float) -> bool:
         """True with this probability."""
-        ...
 
 
 class SeededRandom:
@@ -80,14 +78,24 @@ class GumbelCoupledVerifier:
         return n, self.sample_draft_token(distribution_at(n), index + n)
 
 
-class SampleAndMatchVerifier:
+class _RandomVerifier:
+    """A verifier that draws at random; by default its draft tokens are sampled too."""
+
+    def __init__(self, random_source: RandomSource) -> None:
+        self._random = random_source
+
+    def _sample(self, distribution: Distribution) -> int:
+        return int(distribution.ids[self._random.choice(distribution.probs)])
+
+    def sample_draft_token(self, distribution: Distribution, index: int) -> int:
+        return self._sample(distribution)
+
+
+class SampleAndMatchVerifier(_RandomVerifier):
     """The target samples; a draft token is accepted if it is the same token, as in llama.cpp.
 
     Drafting takes the argmax, which has the highest acceptance under this rule.
     """
-
-    def __init__(self, random_source: RandomSource) -> None:
-        self._random = random_source
 
     def sample_draft_token(self, distribution: Distribution, index: int) -> int:
         return int(distribution.ids[distribution.probs.argmax()])
@@ -105,21 +113,12 @@ class SampleAndMatchVerifier:
                 return i, own
         return len(draft.tokens), self._sample(distribution_at(len(draft.tokens)))
 
-    def _sample(self, distribution: Distribution) -> int:
-        return int(distribution.ids[self._random.choice(distribution.probs)])
 
-
-class RejectionVerifier:
+class RejectionVerifier(_RandomVerifier):
     """Speculative sampling (Leviathan 2211.17192, Chen 2302.01318): accept with probability p/q.
 
     After a rejection the emitted token is sampled from the residual distribution.
     """
-
-    def __init__(self, random_source: RandomSource) -> None:
-        self._random = random_source
-
-    def sample_draft_token(self, distribution: Distribution, index: int) -> int:
-        return int(distribution.ids[self._random.choice(distribution.probs)])
 
     def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):
@@ -128,21 +127,15 @@ class RejectionVerifier:
             if ratio < 1.0 and not self._random.accept(ratio):
                 return i, int(p.ids[self._random.choice(residual_probs(p, q))])
         distribution = distribution_at(len(draft.tokens))
-        return len(draft.tokens), int(distribution.ids[self._random.choice(distribution.probs)])
+        return len(draft.tokens), self._sample(distribution)
 
 
-class BlockVerifier:
+class BlockVerifier(_RandomVerifier):
     """Block verification (Sun et al. 2403.10444): accepts the longest prefix as a whole.
 
     A likely token can compensate for an unlikely one before it, so on average at least as many
     tokens are accepted as by `RejectionVerifier`. For drafts that were not sampled both are equal.
     """
-
-    def __init__(self, random_source: RandomSource) -> None:
-        self._random = random_source
-
-    def sample_draft_token(self, distribution: Distribution, index: int) -> int:
-        return int(distribution.ids[self._random.choice(distribution.probs)])
 
     def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
         pairs, shares = _prefix_shares(distribution_at, draft)
@@ -156,8 +149,7 @@ class BlockVerifier:
             )
         n = len(pairs)
         if n == len(draft.tokens):
-            distribution = distribution_at(n)
-            return n, int(distribution.ids[self._random.choice(distribution.probs)])
+            return n, self._sample(distribution_at(n))
         return n, int(p.ids[self._random.choice(residual_probs(p, q, shares[n]))])
 
 
@@ -221,8 +213,6 @@ _RANDOM_VERIFIERS: dict[VerifyMode, Callable[[RandomSource], Verifier]] = {
 def make_verifier(
     mode: VerifyMode, seed: int, random_source: RandomSource | None = None
 ) -> Verifier:
-    return (
-        GumbelCoupledVerifier(seed)
-        if mode == "coupled"
-        else _RANDOM_VERIFIERS[mode](random_source or SeededRandom(seed))
-    )
+    if mode == "coupled":
+        return GumbelCoupledVerifier(seed)
+    return _RANDOM_VERIFIERS[mode](random_source or SeededRandom(seed))

@@ -10,7 +10,7 @@ from localspec.engine.output_processor import OutputProcessor
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Draft, Drafter
 from localspec.engine.speculative_loop import LoopEnd, RoundResult, speculative_decode
-from localspec.engine.token_probabilities import TokenCandidate, TokenProbabilities
+from localspec.engine.token_probabilities import TokenProbabilities
 from localspec.engine.verifiers import make_verifier
 from localspec.protocol.events import (
     Alternative,
@@ -123,11 +123,11 @@ def test_a_broken_character_is_never_shown() -> None:
 
 def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
     others = (
-        TokenCandidate(2, 0.2, 2, 0.9, is_rejected_draft=True),
-        TokenCandidate(3, 0.1, 3),
-        TokenCandidate(END, 0.05, 4),
+        Alternative(2, "", 0.2, 2, 0.9, was_drafted=True),
+        Alternative(3, "", 0.1, 3),
+        Alternative(END, "", 0.05, 4),
     )
-    insight = TokenProbabilities(TokenCandidate(0, 0.6, 1, 0.01), others)
+    insight = TokenProbabilities(Alternative(0, "", 0.6, 1, 0.01), others)
     step = RoundResult(
         Draft([2], None, "model"), 0, [0], RoundTimes(1.0, 2.0, 0.5), 2, probabilities=(insight,)
     )
@@ -148,7 +148,7 @@ def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
 
 
 def test_a_stop_string_cuts_probabilities_too() -> None:
-    insights = tuple(TokenProbabilities(TokenCandidate(token, 0.5, 1), ()) for token in (0, 3, 4))
+    insights = tuple(TokenProbabilities(Alternative(token, "", 0.5, 1), ()) for token in (0, 3, 4))
     step = RoundResult(Draft(), 0, [0, 3, 4], RoundTimes(1.0, 2.0, 0.5), 1, probabilities=insights)
     (event,) = rounds(told(iter([step, LoopEnd("length")]), "ab"))
     assert [(token.id, token.p_target) for token in event.tokens] == [(0, 0.5), (3, 0.5)]

@@ -83,7 +83,7 @@ def test_known_logits() -> None:
     assert seen.chosen.p == pytest.approx(0.25)
     assert [(other.id, other.rank) for other in seen.alternatives] == [(0, 1), (3, 3), (1, 4)]
     assert [other.p for other in seen.alternatives] == pytest.approx([8 / 16, 2 / 16, 1 / 16])
-    assert all(other.p_draft is None and not other.is_rejected_draft for other in seen.alternatives)
+    assert all(other.p_draft is None and not other.was_drafted for other in seen.alternatives)
 
 
 def test_among_equals_the_lower_id_comes_first() -> None:
@@ -108,7 +108,7 @@ def test_the_rejected_guess_comes_first_and_is_not_told_twice() -> None:
     draft = Draft([2], logits=[theirs])
     (seen,) = score_tokens(row[None], [1], draft)
     guess, *others = seen.alternatives
-    assert (guess.id, guess.is_rejected_draft, guess.rank) == (2, True, 3)
+    assert (guess.id, guess.was_drafted, guess.rank) == (2, True, 3)
     assert guess.p == pytest.approx(softmax(row)[2])
     assert guess.p_draft == pytest.approx(softmax(theirs)[2])
     assert seen.chosen.p_draft == pytest.approx(softmax(theirs)[1])
@@ -149,13 +149,13 @@ def check(got: Run, prompt: Sequence[int], target: FakeModel, draft: FakeModel |
             assert seen.chosen.rank == best.index(token) + 1
             assert seen.chosen.p_draft == (None if theirs is None else pytest.approx(theirs[token]))
             rejected = [guess for guess in guessed if guess != token]
-            assert [other.id for other in seen.alternatives if other.is_rejected_draft] == rejected
+            assert [other.id for other in seen.alternatives if other.was_drafted] == rejected
             others = [other for other in best if other not in (token, *rejected)][:N_ALTERNATIVES]
             assert [other.id for other in seen.alternatives] == [*rejected, *others]
             for other in seen.alternatives:
                 assert other.p == pytest.approx(p[other.id], abs=NEAR)
                 assert other.rank == best.index(other.id) + 1
-                if other.is_rejected_draft and theirs is not None:
+                if other.was_drafted and theirs is not None:
                     assert other.p_draft == pytest.approx(theirs[other.id])
                 else:
                     assert other.p_draft is None
@@ -314,7 +314,7 @@ def test_forced_places_have_no_draft_probability() -> None:
             by_model = i < min(2, len(step.draft.tokens))
             assert (seen.chosen.p_draft is not None) is by_model
             for other in seen.alternatives:
-                assert (other.p_draft is not None) is (by_model and other.is_rejected_draft)
+                assert (other.p_draft is not None) is (by_model and other.was_drafted)
     assert both > 3
 
 

@@ -312,8 +312,8 @@ MORE_MUTANTS: dict[str, Mutant] = {
     ),
     "block: the bonus from the row before": Mutant(
         verifiers.BlockVerifier.verify,
-        "distribution = distribution_at(n)",
-        "distribution = distribution_at(max(0, n - 1))",
+        "self._sample(distribution_at(n))",
+        "self._sample(distribution_at(max(0, n - 1)))",
         block,
     ),
     "match: a row too far": Mutant(

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine import conversation_snapshots
-from localspec.engine.conversation_snapshots import ConversationSnapshots
-from localspec.engine.prefix_cache import BranchCache
+from localspec.engine import prefix_cache
+from localspec.engine.prefix_cache import BranchCache, ConversationSnapshots
 from localspec.engine.session import Session
 from localspec.protocol.wire import GenerateCommand, LoadCommand
 from tests.engine.test_reuse import KINDS, unread
@@ -52,7 +51,7 @@ def test_whoever_comes_back_the_memory_is_that_of_the_text(
     turns: list[tuple[int, int, bool]], max_bytes: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conversation_snapshots, "MIN_TOKENS", N_TOKENS)
+        patch.setattr(prefix_cache, "MIN_TOKENS", N_TOKENS)
         model = Savable(1, **SIZE)
         cache = BranchCache(model)
         snapshots = ConversationSnapshots([cache], max_bytes)
@@ -71,7 +70,7 @@ def test_whoever_comes_back_the_memory_is_that_of_the_text(
 
 
 def test_a_conversation_comes_back_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation_snapshots, "MIN_TOKENS", N_TOKENS)
+    monkeypatch.setattr(prefix_cache, "MIN_TOKENS", N_TOKENS)
     caches = [BranchCache(Savable(seed, **SIZE)) for seed in (1, 2)]
     snapshots = ConversationSnapshots(caches, 10_000)
     texts = [[first] * 20 for first in (3, 4, 5)]

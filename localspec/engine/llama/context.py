@@ -19,7 +19,7 @@ from localspec.engine import heartbeat
 from localspec.engine.llama import library
 from localspec.engine.llama.checkpoints import ContextCheckpoints
 from localspec.engine.llama.hidden_states import HiddenStateSource
-from localspec.engine.llama.library import C, get_logits_address
+from localspec.engine.llama.library import LOG, C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import DecodeInterrupted, HiddenStateListener, HiddenStates, Logits
 from localspec.errors import DoesNotFitError, EngineError, Hint, ModelFileError
@@ -48,9 +48,11 @@ class OpenContext:
         """For passes of one token."""
         self.n_threads_batch: int = params.n_threads_batch
         """For wider passes."""
-        self.handle, self._buffers = library.open_context(
-            self.model.handle, self.model.path, params
-        )
+        LOG.clear()
+        self.handle = C.llama_init_from_model(self.model.handle, params)
+        if not self.handle:
+            raise library.context_error(self.model.path)
+        self._buffers = LOG.allocated()
         self._memory = C.llama_get_memory(self.handle)
         self.n_ctx: int = C.llama_n_ctx(self.handle)
         self.n_batch: int = C.llama_n_ubatch(self.handle)

@@ -22,7 +22,7 @@ from localspec.machine.buffer_log import BufferLog
 from localspec.machine.memory_by_device import DeviceMemory
 from localspec.sanitize import sanitize
 
-__all__ = ["LOG", "C", "devices", "get_logits_address", "versions"]
+__all__ = ["LOG", "C", "devices", "get_logits_address"]
 
 # Set before llama.cpp is loaded: an abort would start a debugger, which can hang for minutes.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
@@ -106,10 +106,6 @@ LOG = LlamaLog()
 C.llama_backend_init()
 
 
-def versions() -> dict[str, str]:
-    return {"llama_cpp_python": installed_llama_cpp.version()}
-
-
 def devices() -> tuple[str, ...]:
     """Names of the installed llama.cpp's devices; only the CPU if they are unknown."""
     if not C.llama_supports_gpu_offload():
@@ -155,7 +151,7 @@ def load_error(path: Path) -> LocalspecError:
     if "not within the file bounds" in text or "failed to read" in text:
         hint = "The file is incomplete: download it again."
     elif "unknown model architecture" in text:
-        version = versions()["llama_cpp_python"]
+        version = installed_llama_cpp.version()
         hint = f"It needs a newer llama.cpp than that of llama-cpp-python {version}."
     elif any(phrase in text for phrase in ("missing tensor", "' not found", "number of tensors")):
         hint = "It is not a complete model: perhaps only a vocabulary, or one part of a split."
@@ -183,15 +179,6 @@ def _strip_function_names(line: str) -> str:
     while (cut := text.find(": ")) > 0 and " " not in text[:cut]:
         text = text[cut + 2 :]
     return text.removeprefix("error loading model: ").rstrip(".") + "."
-
-
-def open_context(model: Any, path: Path, params: Any) -> tuple[Any, dict[str, DeviceMemory]]:
-    """A llama_context and its buffers by device. Raises OutOfMemoryError, UsageError."""
-    LOG.clear()
-    context = C.llama_init_from_model(model, params)
-    if not context:
-        raise context_error(path)
-    return context, LOG.allocated()
 
 
 def context_error(path: Path) -> LocalspecError:

@@ -157,14 +157,10 @@ class LlamaVocab:
 
         `rep` and `sep`, for other files, and `bos` only where the model uses them.
         """
-        functions = {
-            "pre": C.llama_vocab_fim_pre,
-            "suf": C.llama_vocab_fim_suf,
-            "mid": C.llama_vocab_fim_mid,
-            "rep": C.llama_vocab_fim_rep,
-            "sep": C.llama_vocab_fim_sep,
+        tokens = {
+            name: int(getattr(C, f"llama_vocab_fim_{name}")(self.handle))
+            for name in ("pre", "suf", "mid", "rep", "sep")
         }
-        tokens = {name: int(find(self.handle)) for name, find in functions.items()}
         if self.add_bos:
             tokens["bos"] = self.bos
         found = {name: token for name, token in tokens.items() if token >= 0}
