@@ -1,6 +1,13 @@
-"""What `/copy` copies: an answer, one of its code blocks, or the whole chat."""
+"""Copying an answer, one of its code blocks or the chat: with a system tool, or with OSC 52."""
 
 from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from markdown_it import MarkdownIt
 
@@ -12,6 +19,9 @@ from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.sanitize import sanitize
 from localspec.units import count
 
+_TIMEOUT = 3.0
+_MAX_OSC52_BYTES = 74_994
+"""The most bytes that terminals accept in one OSC 52 sequence, before base64."""
 _HINT = "Type: /copy, /copy N, /copy code N or /copy all"
 
 
@@ -29,7 +39,12 @@ def select_text(session: ChatSession, argument: str = "") -> str:
         )
         return sanitize(export.render(chat, ".md"))
     if word == "code":
-        return _select_code(session, _parse_number(number) if number.strip() else 0)
+        n = _parse_number(number) if number.strip() else 0
+        answers = (visible_answer(session, turn) for turn in reversed(session.conversation.turns))
+        blocks = next(filter(None, map(find_code_blocks, answers)), None)
+        if blocks is None:
+            raise UsageError("No answer has a code block.", "Type /copy for the whole answer.")
+        return _code_of(blocks, n or len(blocks))
     if word:
         return _select_answer(session, _parse_number(argument))
     if not session.last_answer_text:
@@ -51,14 +66,6 @@ def _select_answer(session: ChatSession, number: int) -> str:
     if not (text := visible_answer(session, turns[number - 1])):
         raise UsageError(f"Turn {number} has no answer.", "Type /turns to list them.")
     return text
-
-
-def _select_code(session: ChatSession, number: int) -> str:
-    """`number` 0: the last block."""
-    for turn in reversed(session.conversation.turns):
-        if blocks := find_code_blocks(visible_answer(session, turn)):
-            return _code_of(blocks, number or len(blocks))
-    raise UsageError("No answer has a code block.", "Type /copy for the whole answer.")
 
 
 def code_block(session: ChatSession, turn_id: int, number: int) -> str:
@@ -84,3 +91,66 @@ def find_code_blocks(text: str) -> list[str]:
     """The code blocks of Markdown, in order, without their fences."""
     tokens = MarkdownIt().enable("table").parse(text)
     return [token.content for token in tokens if token.type in ("fence", "code_block")]
+
+
+def copy(
+    text: str,
+    write_to_terminal: Callable[[str], object] | None,
+    environment: Mapping[str, str] = os.environ,
+) -> str:
+    """Copy the text; return a sentence that claims no more than is known, or "" if it failed.
+
+    A system tool reports success; tmux reports that it has the text; a terminal reports nothing.
+    Over SSH no system tool is tried: it would fill the remote computer's clipboard.
+    """
+    size = count(len(text), "character")
+    for command in _system_tools(environment):
+        if _run(command, text):
+            return f"Copied {size} with {command[0]}."
+    if environment.get("TMUX"):
+        # Wrapped sequences (DCS) are off by default since tmux 3.3.
+        if _run(("tmux", "load-buffer", "-w", "-"), text):
+            return f"Copied {size} to tmux (prefix ] pastes), which passes them to the terminal."
+        if _run(("tmux", "load-buffer", "-"), text):  # before tmux 3.2
+            return f"Copied {size} to tmux only: prefix ] pastes them."
+    data = text.encode("utf-8", "replace")
+    is_linux_console = environment.get("TERM") == "linux"
+    if len(data) > _MAX_OSC52_BYTES or write_to_terminal is None or is_linux_console:
+        return ""
+    write_to_terminal(f"\x1b]52;c;{base64.b64encode(data).decode()}\x07")
+    return f"Sent {size} to the terminal; it does not say whether it copied them."
+
+
+def _run(command: Sequence[str], text: str) -> bool:
+    """Whether the tool exists and took the text."""
+    if shutil.which(command[0]) is None:
+        return False
+    try:
+        subprocess.run(
+            command,
+            input=text.encode("utf-8", "replace"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_TIMEOUT,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+def _system_tools(environment: Mapping[str, str]) -> list[list[str]]:
+    if environment.get("SSH_CONNECTION") or environment.get("SSH_TTY"):
+        return []
+    if sys.platform == "darwin":
+        return [["pbcopy"]]
+    if sys.platform == "win32":
+        return [["clip.exe"]]
+    tools = []
+    if environment.get("WAYLAND_DISPLAY"):
+        tools.append(["wl-copy"])
+    if environment.get("DISPLAY"):
+        tools += [["xclip", "-selection", "clipboard"], ["xsel", "--clipboard", "--input"]]
+    if environment.get("WSL_DISTRO_NAME"):
+        tools.append(["clip.exe"])
+    return tools

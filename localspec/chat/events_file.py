@@ -70,7 +70,7 @@ def split_answers(events: list[Event]) -> list[tuple[Event, ...]]:
             continue
         if _starts_answer(event, answers[-1], after_overflow):
             answers.append([])
-        after_overflow = _is_overflow_notice(event) or (
+        after_overflow = (isinstance(event, Notice) and event.code in OVERFLOW_CODES) or (
             after_overflow and not isinstance(event, Round)
         )
         answers[-1].append(event)
@@ -89,10 +89,6 @@ def _starts_answer(event: Event, answer: list[Event], after_overflow: bool) -> b
     return isinstance(event, Prefill) or (
         isinstance(event, Round) and event.n <= _last_round(answer)
     )
-
-
-def _is_overflow_notice(event: Event) -> bool:
-    return isinstance(event, Notice) and event.code in OVERFLOW_CODES
 
 
 def _last_round(answer: list[Event]) -> int:

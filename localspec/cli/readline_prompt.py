@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from localspec.chat import completion, slash_commands
+from localspec.chat import slash_commands, tab_completion
 
 _FENCE = '"""'
 
@@ -97,7 +97,7 @@ def _setup_readline() -> Any:
 
 
 def _complete_command(prefix: str, number: int) -> str | None:
-    names = completion.complete(prefix)
+    names = tab_completion.complete(prefix)
     return names[number] if number < len(names) else None
 
 

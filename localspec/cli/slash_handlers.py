@@ -10,7 +10,7 @@ from functools import partial
 
 import click
 
-from localspec.chat import clipboard, copying, presets
+from localspec.chat import copying, presets
 from localspec.chat.conversation import Conversation
 from localspec.chat.session import ChatSession
 from localspec.chat.session_commands import parse_switch, shorten_line, shorten_question
@@ -164,7 +164,7 @@ def _tokens(call: CommandCall, view: LinearChatView) -> None:
 def _copy(call: CommandCall, view: LinearChatView) -> None:
     text = copying.select_text(view.session, call.argument)
     write = None if view.style.plain else partial(click.echo, nl=False)
-    message = clipboard.copy(text, write)
+    message = copying.copy(text, write)
     if not message:
         raise StorageError("No clipboard is available.", "Type: /save answer.txt")
     view.print_line(message)

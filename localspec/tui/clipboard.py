@@ -9,7 +9,7 @@ from typing import Any
 
 from textual.app import App
 
-from localspec.chat import clipboard
+from localspec.chat import copying
 from localspec.sanitize import sanitize
 
 
@@ -17,7 +17,7 @@ def copy(app: App[Any], text: str) -> str:
     """Copies sanitized text and returns a message for the user."""
     text = sanitize(text)
     driver = app._driver
-    message = clipboard.copy(text, driver.write if driver is not None else None)
+    message = copying.copy(text, driver.write if driver is not None else None)
     return message or f"No clipboard found. The text was saved to {_write_temporary_file(text)}"
 
 

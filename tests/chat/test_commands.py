@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.chat.completion import complete
 from localspec.chat.session_commands import SESSION_COMMANDS
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import (
@@ -14,6 +13,7 @@ from localspec.chat.slash_commands import (
     parse,
     unescape,
 )
+from localspec.chat.tab_completion import complete
 from localspec.cli import slash_handlers
 
 

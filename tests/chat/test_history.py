@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from localspec.chat.conversation import Attachment, Conversation
 from localspec.chat.history import ChatHistory, file_lock, records, schema
-from localspec.chat.history.search_index import SearchIndex
+from localspec.chat.history.store import SearchIndex
 from localspec.chat.settings import ChatSettings
 from localspec.errors import InUseError, LocalspecError, NotFoundError, StorageError
 from tests.chat.talk import PAIR, about, add_events, answer, chat, put, said
@@ -363,7 +363,7 @@ def test_an_older_file_that_is_damaged_is_mended(first: Path) -> None:
         file.seek(pages // 2 * 4096)
         file.write(b"\xff" * 4096)
     with closing(ChatHistory.open(first)) as known:
-        assert [notice.code for notice in known.take_notices()] == ["history-mended"]
+        assert [notice.code for notice in known.take_notices()] == ["history-repaired"]
         assert sum(len(turns) for turns in said(known).values()) > 30
 
 

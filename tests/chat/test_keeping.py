@@ -326,7 +326,7 @@ def test_a_chat_that_lies_in_damage_is_written_anew(talk: Talk) -> None:
         file.seek(4096)
         file.write(b"\xff" * (size - 4096))
     with closing(ChatHistory.open(talk.path)) as other:
-        assert [notice.code for notice in other.take_notices()] == ["history-mended"]
+        assert [notice.code for notice in other.take_notices()] == ["history-repaired"]
     talk.ask("more", "said")
     assert talk.on_disk().all_turns == talk.conversation.all_turns
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.answer import AnswerDelta
-from localspec.chat.completion import complete_path
 from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.chat.session_commands import run_command
 from localspec.chat.settings import ChatSettings
 from localspec.chat.slash_commands import CommandCall, parse
+from localspec.chat.tab_completion import complete_path
 from localspec.errors import EngineError, LocalspecError, PromptTooLongError, UsageError
 from localspec.protocol.events import EngineExit, GenerationFinished
 from tests.tui.scenes import PAIR

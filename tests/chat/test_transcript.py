@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat import clipboard, export
+from localspec.chat import copying, export
 from localspec.chat.conversation import Conversation
 from localspec.chat.history import ChatPair, SavedChat
 from localspec.chat.settings import ChatSettings
@@ -77,7 +77,7 @@ def test_what_was_cut_off_comes_again_with_its_seed() -> None:
 def test_a_terminal_is_asked_to_copy() -> None:
     written: list[str] = []
     elsewhere = {"SSH_CONNECTION": "1", "DISPLAY": ":0"}  # no clipboard of the other computer
-    assert "does not say" in clipboard.copy("hello", written.append, elsewhere)
+    assert "does not say" in copying.copy("hello", written.append, elsewhere)
     assert written == ["\x1b]52;c;aGVsbG8=\x07"]
-    assert clipboard.copy("x" * 100_000, written.append, elsewhere) == ""
-    assert clipboard.copy("hello", None, elsewhere) == ""
+    assert copying.copy("x" * 100_000, written.append, elsewhere) == ""
+    assert copying.copy("hello", None, elsewhere) == ""

@@ -81,7 +81,10 @@ class HistoryDatabase:
     def _open(self, create: bool) -> sqlite3.Connection:
         self.write_error = None
         if not create and not os.path.exists(self.path):
-            return self._open_empty()
+            self.write_error = NotFoundError("There are no chats yet.", "Start one: localspec run")
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            schema.create_tables(connection)
+            return connection
         try:
             return self._open_for_writing()
         except (OSError, *schema.DATABASE_ERRORS) as error:
@@ -96,12 +99,6 @@ class HistoryDatabase:
             if "no such table" in str(error):  # the disk was full when the file was created
                 raise self.write_error from error
             raise to_user_error(error, self.path) from error
-
-    def _open_empty(self) -> sqlite3.Connection:
-        self.write_error = NotFoundError("There are no chats yet.", "Start one: localspec run")
-        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        schema.create_tables(connection)
-        return connection
 
     def _open_for_writing(self) -> sqlite3.Connection:
         create_private_file(self.path)
@@ -149,7 +146,7 @@ class HistoryDatabase:
         recovered = "1 chat was recovered" if n == 1 else f"{n} chats were recovered"
         message = f"The chat history was damaged. {recovered}."
         hint = f"The damaged file is saved as {copy}"
-        self.notices.append(Notice("warning", "history-mended", message, hint))
+        self.notices.append(Notice("warning", "history-repaired", message, hint))
 
 
 @contextmanager

@@ -32,11 +32,12 @@ def repair_file(path: Path) -> HistoryRepair | None:
 
     Raises OSError and sqlite3.Error; then the damaged file is unchanged.
     """
-    with closing(_acquire_repair_lock(path.with_name("mending.lock"))):
+    with closing(_acquire_repair_lock(path.with_name("repair.lock"))):
         if _is_intact(path):
             return None
         new = path.with_name(f"{path.name}.new")
-        _remove_database(new)
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            new.with_name(new.name + suffix).unlink(missing_ok=True)
         os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         chats = _copy_readable_rows(path, new)
         return HistoryRepair(_swap_files(path, new), chats)
@@ -86,11 +87,6 @@ def _link_or_move(old: Path, backup: Path) -> None:
         os.link(old, backup)
     except OSError:
         os.replace(old, backup)
-
-
-def _remove_database(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 # --- copying the readable rows ------------------------------------------------------------

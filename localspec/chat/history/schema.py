@@ -58,7 +58,11 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         if version < SCHEMA_VERSION:
             create_tables(connection)
         elif not _is_migrated(connection):
-            _migrate(connection)
+            table, name, kind = _ADDED_COLUMN
+            connection.execute("BEGIN IMMEDIATE")
+            if not _is_migrated(connection):  # another process may just have added the column
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+            connection.execute("COMMIT")
     except BaseException:
         connection.close()
         raise
@@ -93,15 +97,6 @@ def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 def _is_migrated(connection: sqlite3.Connection) -> bool:
     return _ADDED_COLUMN[1] in list_columns(connection, _ADDED_COLUMN[0])
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    """Add the new column, unless another process has just added it."""
-    table, name, kind = _ADDED_COLUMN
-    connection.execute("BEGIN IMMEDIATE")
-    if not _is_migrated(connection):
-        connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
-    connection.execute("COMMIT")
 
 
 def check_integrity(connection: sqlite3.Connection) -> None:

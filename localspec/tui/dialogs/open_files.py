@@ -16,7 +16,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
 from localspec import launch
-from localspec.chat import completion
+from localspec.chat import tab_completion
 from localspec.errors import LocalspecError
 from localspec.fit import pair_shapes
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
@@ -212,7 +212,7 @@ class _PathSuggester(Suggester):
 
 
 def complete_path(value: str) -> str | None:
-    return next(iter(completion.complete_path(value, ".gguf")), None)
+    return next(iter(tab_completion.complete_path(value, ".gguf")), None)
 
 
 def describe_fit(target: str, draft: str, machine_profile: MachineProfile) -> str:

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
-from localspec.chat import completion, slash_commands
+from localspec.chat import slash_commands, tab_completion
 from localspec.chat.conversation import Attachment
 from localspec.chat.session import ChatSession
 from localspec.config import toml_file
@@ -48,12 +48,12 @@ class CompletionList(OptionList, can_focus=False):
         if typed == self._completed_text:
             return
         self._completed_text, self._is_chosen = typed, False
-        lines = completion.complete(typed)[:_MAX_LISTED]
+        lines = tab_completion.complete(typed)[:_MAX_LISTED]
         self._choices = [] if lines == [typed] else lines
         self.display = bool(self._choices)
         self.clear_options()
         for line in self._choices:
-            about = completion.usage(line) if " " not in line else ""
+            about = tab_completion.usage(line) if " " not in line else ""
             shown = sanitize(line, multiline=False)
             self.add_option(Option(Content.assemble(shown, (f"  {about}", "$muted"))))
         self.highlighted = 0 if self._choices else None
@@ -82,7 +82,7 @@ class CompletionList(OptionList, can_focus=False):
         """Whether enter sends the text as it is."""
         typed = self._completed_text
         is_whole = typed in self._choices or f"{typed}/" in self._choices  # a folder
-        return not self._is_chosen and (is_whole or completion.is_final(typed))
+        return not self._is_chosen and (is_whole or tab_completion.is_final(typed))
 
     @on(OptionList.OptionSelected)
     def _take_clicked(self, event: OptionList.OptionSelected) -> None:
@@ -91,7 +91,7 @@ class CompletionList(OptionList, can_focus=False):
 
     def _take(self, index: int) -> None:
         line = self._choices[index]
-        self._take_line(f"{line} " if completion.takes_argument(line) else line)
+        self._take_line(f"{line} " if tab_completion.takes_argument(line) else line)
 
 
 class MessageComposer(TextArea):
