@@ -210,9 +210,7 @@ class Conversation:
 
     def undo(self) -> Turn:
         """Remove the last turn from the path and return it. Raises IndexError if there is none."""
-        removed = self._path[-1]
-        self._path = self._path[:-1]
-        return removed
+        return self.undo_to(self._path[-1].id)
 
     def undo_to(self, turn_id: int) -> Turn:
         """Remove a turn and all later turns from the path. Raises KeyError if it is not on it."""

@@ -47,18 +47,18 @@ def read(path: str | Path) -> list[Event]:
     except OSError as error:
         raise StorageError(f"{name} cannot be read: {error.strerror}.", _HINT) from error
     if not any(isinstance(event, Round) for event in events):
-        raise UsageError(_describe_no_answer(name, len(events), damaged), _HINT)
-    notices: list[Event] = []
-    if damaged:
-        notices.append(
-            Notice(
-                "warning", SKIPPED_LINE_CODES[0], f"{_describe_lines(damaged)} damaged: skipped."
-            )
-        )
+        problem = f"{name} contains no answer." if events else f"{name} is empty."
+        if damaged and not events:
+            lines = _describe_lines(damaged)
+            problem = f"{name} is not an event file: {lines[0].lower()}{lines[1:]} damaged."
+        raise UsageError(problem, _HINT)
     if unknown:
         message = f"{_describe_lines(unknown)} of a type this version does not know: skipped."
-        notices.append(Notice("info", SKIPPED_LINE_CODES[1], message))
-    return notices + events
+        events.insert(0, Notice("info", "unknown-event", message))
+    if damaged:
+        message = f"{_describe_lines(damaged)} damaged: skipped."
+        events.insert(0, Notice("warning", "damaged-line", message))
+    return events
 
 
 def split_answers(events: list[Event]) -> list[tuple[Event, ...]]:
@@ -169,10 +169,3 @@ def _describe_lines(numbers: list[int]) -> str:
     if len(shown) == 1:
         return f"Line {shown[0]} is"
     return f"Lines {', '.join(shown[:-1])} and {shown[-1]} are"
-
-
-def _describe_no_answer(name: str, valid_count: int, damaged: list[int]) -> str:
-    if damaged and not valid_count:
-        lines = _describe_lines(damaged)
-        return f"{name} is not an event file: {lines[0].lower()}{lines[1:]} damaged."
-    return f"{name} contains no answer." if valid_count else f"{name} is empty."

@@ -6,18 +6,17 @@ import html
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.conversation import Attachment, Conversation, Turn, format_question
+from localspec.chat.conversation import Conversation, Turn, format_question
 from localspec.chat.history import ChatListEntry, ChatLocation, ChatPair, SavedChat
 from localspec.chat.recorder import make_title
 from localspec.chat.settings import ChatSettings
+from localspec.config import toml_file
 from localspec.errors import StorageError
 from localspec.models.chat_template.thinking_tags import split_thinking, strip_thinking
 from localspec.protocol import events
@@ -84,20 +83,9 @@ def save_file(path: Path, text: str, *, overwrite: bool) -> None:
     shown = sanitize(str(path), multiline=False)
     if not overwrite and os.path.exists(path):
         raise StorageError(f"{shown} already exists.", "Choose another name.")
-    try:
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=".localspec-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-                file.write(text)
-            os.replace(part, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(part)
-            raise
-    except OSError as error:
-        raise StorageError(
-            f"{shown} cannot be written: {error.strerror}.", "Choose another place."
-        ) from error
+    if not os.path.isdir(path.parent):
+        raise StorageError(f"{shown} cannot be written: no such folder.", "Choose another place.")
+    toml_file.write_atomically(path, text.encode("utf-8", "replace").decode())
 
 
 # --- text and Markdown -----------------------------------------------------------------------
@@ -215,14 +203,11 @@ def render_html(chat: SavedChat) -> str:
 def _question_html(turn: Turn) -> Iterator[str]:
     if turn.question or turn.attachments:
         yield "<h2>You</h2>"
-    yield from map(_attachment_html, turn.attachments)
+    for file in turn.attachments:
+        name = _escape(file.name, multiline=False)
+        yield f"<details><summary>{name}</summary><pre>{_escape(file.text)}</pre></details>"
     if turn.question:
         yield _text_html(turn.question, "said you")
-
-
-def _attachment_html(file: Attachment) -> str:
-    name = _escape(file.name, multiline=False)
-    return f"<details><summary>{name}</summary><pre>{_escape(file.text)}</pre></details>"
 
 
 def _answer_html(turn: Turn, chat: SavedChat) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
 from localspec.chat import events_file
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 _MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024
 """Limit for an unpacked checkpoint: a damaged one must not fill the memory."""
 
-_SYSTEM_SINCE = "system_since"
+SYSTEM_SINCE = "system_since"
 """A key beside those of the settings."""
 TURN_COLUMNS = "key, id, parent, question, attached, answer, reason, attempt, inside, model"
 """The columns that `load_turn` expects."""
@@ -109,19 +109,17 @@ def replace_surrogates(text: str) -> str:
 # --- columns ----------------------------------------------------------------------------
 
 
-def dump_settings(settings: ChatSettings, system_since: int = 0) -> str:
-    return json.dumps(asdict(settings) | {_SYSTEM_SINCE: system_since})
-
-
-def load_settings(text: object) -> ChatSettings:
-    """Invalid settings become the defaults."""
+def load_settings(text: object) -> tuple[ChatSettings, int]:
+    """The settings, and `Conversation.system_since`. Invalid values become the defaults."""
     try:
         body = _parse_object(text)
     except ValueError:
-        return ChatSettings()
+        return ChatSettings(), 0
     if body.get("exact", False) is None:  # `auto`, which earlier versions had
         text = json.dumps({**body, "exact": False})
-    return _load(ChatSettings, text) or ChatSettings()
+    since = body.get(SYSTEM_SINCE)
+    settings = _load(ChatSettings, text) or ChatSettings()
+    return settings, since if isinstance(since, int) else 0
 
 
 def _load(kind: type[_T], text: object) -> _T | None:
@@ -133,36 +131,15 @@ def _load(kind: type[_T], text: object) -> _T | None:
     return value if events_file.matches_type(value, kind) else None
 
 
-def load_system_since(text: object) -> int:
-    """`Conversation.system_since`, which is stored with the settings; 0 if it is not there."""
-    try:
-        value = _parse_object(text).get(_SYSTEM_SINCE)
-    except ValueError:
-        return 0
-    return value if isinstance(value, int) else 0
-
-
-def dump_pair(pair: ChatPair) -> str:
-    return json.dumps(asdict(pair))
-
-
 def load_pair(text: object) -> ChatPair:
     pair = _load(ChatPair, text)
     return pair if pair is not None and len(pair.thinking or "ab") == 2 else ChatPair("")
-
-
-def dump_dropped(dropped: DroppedTurns) -> str:
-    return json.dumps(asdict(dropped)) if dropped.turns else ""
 
 
 def load_dropped(text: object) -> DroppedTurns:
     """An invalid value drops nothing: then all turns are sent."""
     dropped = _load(DroppedTurns, text)
     return dropped if dropped is not None and dropped.turns >= 0 else DroppedTurns()
-
-
-def dump_attachments(attachments: Iterable[Attachment]) -> str:
-    return json.dumps([[file.name, file.text] for file in attachments])
 
 
 def load_attachments(text: object) -> tuple[Attachment, ...]:

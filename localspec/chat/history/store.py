@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from localspec import paths
 from localspec.chat.conversation import Conversation, Turn
@@ -74,20 +75,21 @@ class ChatHistory:
 
     def list_chats(self, limit: int = -1) -> list[ChatListEntry]:
         """List chats, the most recently used first."""
-        query = f"SELECT {records.LIST_COLUMNS} FROM chats ORDER BY touched DESC, id DESC LIMIT ?"
-        return _load_list_entries(
-            self._database.run_read(lambda db: db.execute(query, (limit,)).fetchall())
-        )
+        return self._read_entries("ORDER BY touched DESC, id DESC LIMIT ?", limit)
 
     def find_entry(self, chat: int) -> ChatListEntry:
         """Raises NotFoundError."""
-        query = f"SELECT {records.LIST_COLUMNS} FROM chats WHERE id = ?"
-        entries = _load_list_entries(
-            self._database.run_read(lambda db: db.execute(query, (chat,)).fetchall())
-        )
-        if not entries:
-            raise _chat_not_found(chat)
-        return entries[0]
+        if entries := self._read_entries("WHERE id = ?", chat):
+            return entries[0]
+        raise _chat_not_found(chat)
+
+    def _read_entries(self, clause: str, value: int) -> list[ChatListEntry]:
+        query = f"SELECT {records.LIST_COLUMNS} FROM chats {clause}"
+        entries = []
+        for row in self._database.run_read(lambda db: db.execute(query, (value,)).fetchall()):
+            with suppress(ValueError):  # a damaged row
+                entries.append(records.load_list_entry(row))
+        return entries
 
     def find_last_id(self) -> int:
         """The id of the most recently used chat. Raises NotFoundError if there is none."""
@@ -115,9 +117,9 @@ class ChatHistory:
             seed = seed if isinstance(seed, int) else 0
             conversation = Conversation(seed, str(system), turns, head)
             conversation.dropped = records.load_dropped(cut)
-            conversation.system_since = records.load_system_since(settings)
+            chat_settings, conversation.system_since = records.load_settings(settings)
             location = ChatLocation(schema.read_database_id(db), chat)
-            return SavedChat(location, entry, conversation, records.load_settings(settings))
+            return SavedChat(location, entry, conversation, chat_settings)
 
         return self._database.run_read(work)
 
@@ -235,14 +237,6 @@ class ChatHistory:
 
 
 # --- reading rows; damaged ones are skipped ---------------------------------------------
-
-
-def _load_list_entries(rows: Sequence[Sequence[Any]]) -> list[ChatListEntry]:
-    entries = []
-    for row in rows:
-        with suppress(ValueError):
-            entries.append(records.load_list_entry(row))
-    return entries
 
 
 def _load_turns(db: sqlite3.Connection, chat: int, with_events: bool) -> list[Turn]:
@@ -377,10 +371,12 @@ def _write_chat(
     """Insert or update a chat and return its id. An update keeps title, seed and creation time."""
     values = {
         "system": records.replace_surrogates(metadata.system),
-        "settings": records.dump_settings(metadata.settings, metadata.system_since),
-        "pair": records.dump_pair(metadata.pair),
+        "settings": json.dumps(
+            asdict(metadata.settings) | {records.SYSTEM_SINCE: metadata.system_since}
+        ),
+        "pair": json.dumps(asdict(metadata.pair)),
         "head": metadata.head,
-        "cut": records.dump_dropped(metadata.dropped),
+        "cut": json.dumps(asdict(metadata.dropped)) if metadata.dropped.turns else "",
         "turns": metadata.turn_count,
         "updated": time.time(),
         "touched": clock,
@@ -408,7 +404,7 @@ def _write_turn(db: sqlite3.Connection, chat: int, turn: Turn, clock: int) -> No
         "id": turn.id,
         "parent": turn.parent,
         "question": records.replace_surrogates(turn.question),
-        "attached": records.dump_attachments(turn.attachments),
+        "attached": json.dumps([[file.name, file.text] for file in turn.attachments]),
         "answer": records.replace_surrogates(turn.answer),
         "reason": turn.finish_reason,
         "attempt": turn.attempt,
