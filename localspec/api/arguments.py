@@ -57,6 +57,13 @@ class AnswerOptions(TypedDict, total=False):
     min_p: float | None
     repeat_penalty: float | None
     repeat_last_n: int | None
+    dry_multiplier: float | None
+    """DRY: the penalty for tokens that extend a repeated sequence; 0 is off."""
+    dry_base: float | None
+    dry_allowed_length: int | None
+    xtc_probability: float | None
+    """XTC: how often all tokens above `xtc_threshold` are excluded but the least likely of them."""
+    xtc_threshold: float | None
     stop: str | Sequence[str] | None
     """Stop strings: the answer ends before the first of them."""
     seed: int | None

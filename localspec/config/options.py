@@ -96,6 +96,36 @@ _SAMPLING = (
     ),
     _sampling("presence_penalty", number("-2 to 2; 0 is off", -2, 2), offered=("request",)),
     _sampling("frequency_penalty", number("-2 to 2; 0 is off", -2, 2), offered=("request",)),
+    _sampling(
+        "dry_multiplier",
+        number("0 to 100; 0 is off", 0, 100),
+        "DRY: penalty for tokens that extend a repeated sequence; 0 turns it off, 0.8 is common.",
+        title="DRY multiplier",
+    ),
+    _sampling(
+        "dry_base",
+        number("1 to 100", 1, 100),
+        "DRY: factor by which each repeated token raises the penalty.",
+        title="DRY base",
+    ),
+    _sampling(
+        "dry_allowed_length",
+        whole("a whole number of tokens"),
+        "DRY: repeated sequences up to N tokens may be extended without a penalty.",
+        title="DRY allowed length",
+    ),
+    _sampling(
+        "xtc_probability",
+        number("0 to 1; 0 is off", 0, 1),
+        "XTC: how often all tokens above the threshold are excluded but the least likely of them.",
+        title="XTC probability",
+    ),
+    _sampling(
+        "xtc_threshold",
+        number("0 to 1; above 0.5 is off", 0, 1),
+        "XTC: the probability from which tokens may be excluded.",
+        title="XTC threshold",
+    ),
     Option(
         "seed",
         whole("a whole number", high=2**63 - 1, none="auto"),

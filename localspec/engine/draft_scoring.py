@@ -66,7 +66,7 @@ def score_model(draft: PrefixCache, answer: ScoredAnswer) -> DraftScore:
     """The model of `draft` gives READ_WIDTH rows of logits at once."""
     text, start = [*answer.prompt, *answer.tokens], len(answer.prompt)
     is_drafted = [
-        answer.draw(row, text[max(0, n - answer.sampling.repeat_last_n) : n], n - start) == text[n]
+        answer.draw(row, text[max(0, n - answer.sampling.history_length) : n], n - start) == text[n]
         for n, row in _read(draft, text, start)
     ]
     accepted = _run_lengths(is_drafted, len(answer.tokens))

@@ -88,7 +88,8 @@ def _score_replayed(
     row: Logits, sampling: SamplingParams, text: Sequence[int], index: int, token: int
 ) -> tuple[int, float, float, float, float]:
     """A column of each field of `ReplayResult`."""
-    recent = list(text[-sampling.repeat_last_n :]) if sampling.has_penalties else []
+    n = sampling.history_length
+    recent = list(text[-n:]) if n else []
     distribution = compute_distribution(row, sampling, recent)
     ids, probs, prob = distribution.ids, distribution.probs, distribution.prob(token)
     likelier = (probs > prob) | ((probs == prob) & (ids < token))
@@ -111,7 +112,9 @@ def find_choice(
     """
     noise = gumbel_noise(sampling.seed, index, distribution.ids)
     best = int(distribution.ids[(np.log(distribution.probs) + noise).argmax()])
-    without_truncation = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    without_truncation = replace(
+        sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, xtc_probability=0.0
+    )
     everything = compute_distribution(row, without_truncation, recent)
     ids, x = everything.ids, np.log(everything.probs)  # logits, minus a constant
     is_best = ids == best

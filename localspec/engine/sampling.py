@@ -1,14 +1,15 @@
 """Sampling: logits to a distribution, and the seeded Gumbel noise to draw from it.
 
 Drafting and verification use the same distribution. The order is that of llama.cpp's default
-sampler chain: logit bias, penalties, top-k, top-p, min-p, temperature. At temperature 0 all mass
-is on the first largest logit. A grammar forbids tokens before all of these.
+sampler chain: logit bias, penalties, DRY, top-k, top-p, min-p, XTC, temperature. At temperature 0
+all mass is on the first largest logit. A grammar forbids tokens before all of these.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from functools import lru_cache
 
 import numpy as np
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 
 from localspec.engine.protocols import Distribution, GrammarState, Logits
 from localspec.errors import EngineError, GrammarError
-from localspec.protocol.wire import SamplingParams
+from localspec.lazy_dataclass import dataclass
+from localspec.protocol.wire import DRY_WINDOW, SamplingParams
 
 
 class InvalidLogitsError(EngineError):
@@ -45,7 +47,7 @@ def compute_distribution(
     Raises InvalidLogitsError if the row contains NaN, or has no finite maximum;
     NoAllowedTokenError if the grammar allows no token.
     """
-    if sampling.changes_logits:
+    if sampling.logit_bias or sampling.history_length:
         logits = _apply_bias_and_penalties(logits, sampling, recent)
     if grammar is None:
         return _truncate_and_cool(logits, sampling)
@@ -55,7 +57,7 @@ def compute_distribution(
 
 
 def _truncate_and_cool(logits: Logits, sampling: SamplingParams) -> Distribution:
-    """Apply top-k, top-p, min-p and temperature."""
+    """Apply top-k, top-p, min-p, XTC and temperature."""
     if sampling.temperature <= 0 or sampling.top_k == 1:
         best = int(logits.argmax())
         _check_finite(logits[best])
@@ -68,8 +70,8 @@ def _truncate_and_cool(logits: Logits, sampling: SamplingParams) -> Distribution
         x = values.astype(np.float64)
         x -= x[0]
         n = _n_after_truncation(x, sampling, None)
-        return _apply_temperature(ids[:n], x[:n], sampling.temperature)
-    return _apply_temperature(*_truncate_without_top_k(logits, sampling), sampling.temperature)
+        return _apply_temperature(ids[:n], x[:n], sampling)
+    return _apply_temperature(*_truncate_without_top_k(logits, sampling), sampling)
 
 
 _GRAMMAR_CANDIDATES = (1, 64, 512)
@@ -133,21 +135,80 @@ def _check_finite(highest: np.float32) -> None:
 def _apply_bias_and_penalties(
     logits: Logits, sampling: SamplingParams, recent: Sequence[int]
 ) -> Logits:
-    """llama.cpp's logit bias and penalties; these count the last `repeat_last_n` tokens."""
+    """llama.cpp's logit bias, penalties over the last `repeat_last_n` tokens, and DRY."""
     out = logits.copy()
     if sampling.logit_bias:
         tokens, biases = _bias_arrays(sampling.logit_bias)
         is_known = tokens < len(out)
         np.add.at(out, tokens[is_known], biases[is_known])
-    if not sampling.has_penalties:
-        return out
-    window = np.asarray(recent[-sampling.repeat_last_n :], dtype=np.int64)
-    ids, counts = np.unique(window[window < len(out)], return_counts=True)
-    values = out[ids]
-    penalty = sampling.repeat_penalty
-    out[ids] = np.where(values > 0, values / penalty, values * penalty)
-    out[ids] -= counts * sampling.frequency_penalty + sampling.presence_penalty
+    if sampling.has_penalties:
+        window = np.asarray(recent[-sampling.repeat_last_n :], dtype=np.int64)
+        ids, counts = np.unique(window[window < len(out)], return_counts=True)
+        values = out[ids]
+        penalty = sampling.repeat_penalty
+        out[ids] = np.where(values > 0, values / penalty, values * penalty)
+        out[ids] -= counts * sampling.frequency_penalty + sampling.presence_penalty
+    if sampling.has_dry:
+        for token, loss in _dry_penalties(sampling, recent):
+            if token < len(out):
+                out[token] -= loss
     return out
+
+
+_SEQUENCE_BREAKERS = (b"\n", b":", b'"', b"*")
+"""A repeated sequence does not reach over a token that contains one of them (llama.cpp)."""
+_MAX_LOG = 88.7228391
+"""The logarithm of the largest float32."""
+_MAX_LOSS = 1e30
+"""More would make a logit infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularySampling(SamplingParams):
+    """Parameters that know the bytes of tokens, which DRY needs."""
+
+    piece: Callable[[int], bytes] = lambda _: b""
+
+    def is_breaker(self, token: int) -> bool:
+        piece = self.piece(token)
+        return any(breaker in piece for breaker in _SEQUENCE_BREAKERS)
+
+
+def bind_vocabulary(sampling: SamplingParams, piece: Callable[[int], bytes]) -> SamplingParams:
+    """The parameters for tokens of this vocabulary."""
+    if not sampling.has_dry:
+        return sampling
+    values = {item.name: getattr(sampling, item.name) for item in fields(SamplingParams)}
+    return VocabularySampling(**values, piece=piece)
+
+
+def _dry_penalties(sampling: SamplingParams, recent: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """What each token loses that would extend a sequence which the text repeats (DRY).
+
+    A sequence is the end of the text, as far back as it occurs earlier in the window too.
+    """
+    text, allowed = recent[-DRY_WINDOW:], sampling.dry_allowed_length
+    is_breaker = (
+        sampling.is_breaker if isinstance(sampling, VocabularySampling) else lambda _: False
+    )
+    n = len(text)
+    limit = next((i for i, token in enumerate(reversed(text)) if is_breaker(token)), n)
+    if n <= allowed or limit < allowed:
+        return
+    longest: dict[int, int] = {}
+    for end in range(n - 1):
+        length = 0
+        while length < min(limit, end + 1) and text[end - length] == text[n - 1 - length]:
+            length += 1
+        if length >= allowed:
+            follower = text[end + 1]
+            longest[follower] = max(length, longest.get(follower, 0))
+    base = sampling.dry_base
+    max_exponent = int(_MAX_LOG / math.log(base)) if base > 1.000001 else n
+    for token, length in longest.items():
+        if not is_breaker(token):
+            exponent = min(length - allowed, max_exponent)
+            yield token, min(sampling.dry_multiplier * base**exponent, _MAX_LOSS)
 
 
 @lru_cache(maxsize=16)
@@ -229,18 +290,42 @@ def _distribution_near_largest(logits: Logits, sampling: SamplingParams) -> Dist
         total = float(np.exp(x).sum()) + missing_mass
         if _n_after_truncation(x, sampling, total) != n:
             return None
-    return _apply_temperature(ids[order[:n]], x[:n], sampling.temperature)
+    return _apply_temperature(ids[order[:n]], x[:n], sampling)
 
 
 def _apply_temperature(
-    ids: NDArray[np.int64], x: NDArray[np.float64], temperature: float
+    ids: NDArray[np.int64], x: NDArray[np.float64], sampling: SamplingParams
 ) -> Distribution:
-    weights = np.exp(x / temperature)
+    """`x`: logits minus the largest."""
+    weights = np.exp(x / sampling.temperature)
+    weights /= weights.sum()
+    if sampling.xtc_probability > 0.0:
+        weights = _mix_with_xtc(x, weights, sampling)
     if not weights.all():  # underflow: these are never drawn
         nonzero = weights > 0.0
         ids, weights = ids[nonzero], weights[nonzero]
-    weights /= weights.sum()
     return Distribution(ids, weights)
+
+
+def _mix_with_xtc(
+    x: NDArray[np.float64], probs: NDArray[np.float64], sampling: SamplingParams
+) -> NDArray[np.float64]:
+    """The distribution of a token that is sampled with XTC, which applies by chance.
+
+    Its coin is not drawn: the mixture of both outcomes has the same distribution, and as one
+    distribution it is coupled and verified like any other.
+    """
+    before = np.exp(x)  # XTC compares probabilities at temperature 1
+    top = (before >= sampling.xtc_threshold * before.sum()).nonzero()[0]
+    if len(top) < 2:
+        return probs
+    least = top[(-x[top]).argsort(kind="stable")[-1]]
+    excluded = probs.copy()
+    excluded[top] = 0.0
+    excluded[least] = probs[least]
+    excluded *= sampling.xtc_probability / excluded.sum()
+    mixture: NDArray[np.float64] = (1.0 - sampling.xtc_probability) * probs + excluded
+    return mixture
 
 
 def top_k_ids(logits: Logits, k: int) -> NDArray[np.int64]:

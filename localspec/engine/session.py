@@ -21,6 +21,7 @@ from localspec.engine.loaded_pair import LoadedPair
 from localspec.engine.output_processor import OutputProcessor, to_alternatives
 from localspec.engine.prefix_cache import ConversationSnapshots, PrefixCache
 from localspec.engine.rescore import replay_passes, rescore
+from localspec.engine.sampling import bind_vocabulary
 from localspec.engine.speculative_loop import GenerationJob, speculative_decode
 from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import make_verifier
@@ -43,6 +44,7 @@ from localspec.protocol.wire import (
     RenderResult,
     ReplayCommand,
     ReplayResult,
+    SamplingParams,
     ScoreDraftCommand,
     TokenizeCommand,
     TokenizeResult,
@@ -90,8 +92,8 @@ class Session:
         prompt = self._prompt_builder.build_prompt(request)
         prompt_tokens = self._pair.checked_prompt_tokens(prompt)
         self._snapshots.switch_to(prompt_tokens)
-        request = replace(request, stop=(*request.stop, *prompt.stop))
         _check_request(request, self._target.n_vocab)
+        request = replace(request, stop=(*request.stop, *prompt.stop), sampling=self._bind(request))
         name, plan = self._drafters.choose(request)
         thinking = self._prompt_builder.make_thinking_budget(prompt, request.think_budget)
         thinking.restore_tokens(request.resumed_tokens)
@@ -124,6 +126,9 @@ class Session:
             yield event
             self._profiler.adapt_threads()
         self._profiler.record_answer(self._drafters.costs.plain_ms)
+
+    def _bind(self, request: GenerateCommand) -> SamplingParams:
+        return bind_vocabulary(request.sampling, self._target.vocabulary.piece)
 
     def _make_constraint(
         self, request: GenerateCommand, prompt: Prompt, prompt_tokens: list[int]
@@ -216,7 +221,7 @@ class Session:
     def score_draft(self, command: ScoreDraftCommand) -> DraftScore:
         """Compare a draft with a recorded answer, and count it; may empty the target's memory."""
         self._stop_requested = False
-        request = command.request
+        request = replace(command.request, sampling=self._bind(command.request))
         verifier = make_verifier(request.verify, request.sampling.seed)
         answer = ScoredAnswer(
             self._pair.checked_prompt_tokens(self._prompt_builder.build_prompt(request)),
@@ -286,12 +291,24 @@ def _check_request(request: GenerateCommand, n_vocab: int) -> None:
     error: UsageError | None = None
     if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
         error = UsageError(f"A temperature of {sampling.temperature} is not valid.", "Use 0 to 2.")
-    elif not 0 < sampling.top_p <= 1 or not 0 <= sampling.min_p <= 1 or sampling.top_k < 0:
-        what = "top-p must be in (0, 1], min-p in [0, 1], top-k 0 or more."
-        error = UsageError(what, "The defaults are 0.95, 0.05 and 40.")
+    elif (
+        not 0 < sampling.top_p <= 1
+        or not (0 <= sampling.min_p <= 1 and 0 <= sampling.xtc_probability <= 1)
+        or sampling.top_k < 0
+    ):
+        what = "top-p must be in (0, 1], min-p and XTC's probability in [0, 1], top-k 0 or more."
+        error = UsageError(what, "The defaults are 0.95, 0.05, 0 and 40.")
     elif not (math.isfinite(sampling.repeat_penalty) and sampling.repeat_penalty > 0):
         error = UsageError("The repeat penalty must be above 0.", "1 is off; 1.1 is common.")
-    elif not math.isfinite(sampling.presence_penalty + sampling.frequency_penalty):
+    elif not all(
+        math.isfinite(penalty)
+        for penalty in (
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+            sampling.dry_multiplier,
+            sampling.dry_base,
+        )
+    ):
         error = UsageError("A penalty must be a number.", "0 is off; -2 to 2 is common.")
     elif not all(0 <= id_ < n_vocab and math.isfinite(b) for id_, b in sampling.logit_bias):
         error = UsageError("The logit bias names tokens that this model does not have.")

@@ -207,8 +207,8 @@ class _TargetDistributions:
 
     def __call__(self, i: int) -> Distribution:
         recent: list[int] = []
-        if self._sampling.has_penalties:
-            recent = [*self._tokens[-self._sampling.repeat_last_n :], *self._drafted[:i]]
+        if n := self._sampling.history_length:
+            recent = [*self._tokens[-n:], *self._drafted[:i]]
         row, grammar = self._rows[i], None
         if self._constraint is not None:
             grammar = self._constraint.state_after(self._tokens, self._drafted[:i])

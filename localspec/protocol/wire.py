@@ -29,6 +29,7 @@ OutputLayer = Literal["local", "remote"]
 DRAFT_MAX = 16
 """Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded."""
 
+DRY_WINDOW = 64  # tokens that DRY searches for repeated sequences: llama.cpp's default
 DEFAULT_DRAFT_LENGTH = 5
 """Draft length of a drafter selected by name, if no other is requested."""
 
@@ -51,16 +52,29 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     """Token ids, and what is added to their logits."""
+    dry_multiplier: float = 0.0
+    """Tokens that extend a repeated sequence lose multiplier * base ** (length - allowed)."""
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    xtc_probability: float = 0.0
+    """XTC: how often all tokens from the threshold up are excluded but the least likely of them."""
+    xtc_threshold: float = 0.1
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the distribution depends on earlier tokens."""
+        """Whether tokens are penalized for occurring in the last `repeat_last_n`."""
         penalties = self.repeat_penalty - 1, self.presence_penalty, self.frequency_penalty
         return self.repeat_last_n > 0 and any(penalties)
 
     @property
-    def changes_logits(self) -> bool:
-        return bool(self.logit_bias) or self.has_penalties
+    def has_dry(self) -> bool:
+        return self.dry_multiplier != 0 and self.dry_base >= 1
+
+    @property
+    def history_length(self) -> int:
+        """How many earlier tokens the distribution depends on."""
+        window = self.repeat_last_n if self.has_penalties else 0
+        return max(window, DRY_WINDOW) if self.has_dry else window
 
 
 @dataclass(frozen=True, slots=True)

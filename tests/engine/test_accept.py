@@ -50,6 +50,8 @@ TOP_K = replace(PLAIN, top_k=2)
 TOP_P = replace(PLAIN, top_p=0.8)
 MIN_P = replace(PLAIN, min_p=0.3)
 ALL = SamplingParams(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1)
+DRY = replace(PLAIN, dry_multiplier=0.8, dry_base=1.5, dry_allowed_length=1)
+XTC = replace(PLAIN, temperature=0.7, xtc_probability=0.5, xtc_threshold=0.2)
 
 
 def over(
@@ -127,6 +129,17 @@ CASES = {
     "an end": over(table(11, 3), table(12, 3), n=4, draft_length=3, ends=(2,)),
     "two ends": over(table(11, 4), table(12, 4), TOP_P, n=5, draft_length=3, ends=(0, 3)),
     "a repeat penalty": tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)),
+    "DRY": tables_case(DRY, n=5, draft_length=3),
+    "DRY, a draft without it": tables_case(DRY, draft_sampling=PLAIN),
+    "DRY over repeated sequences only": tables_case(replace(DRY, dry_allowed_length=2), n=5),
+    "XTC": tables_case(XTC),
+    "XTC, 3 guesses": tables_case(XTC, n=5, n_vocab=2, draft_length=3),
+    "XTC, top-p": tables_case(replace(XTC, top_p=0.8), n_vocab=4, n=3),
+    "XTC, a draft without it": tables_case(XTC, draft_sampling=PLAIN),
+    "XTC and DRY": tables_case(replace(DRY, xtc_probability=1.0, xtc_threshold=0.3)),
+    "another vocabulary, XTC and DRY": shared_tokens_case(replace(DRY, xtc_probability=0.3)),
+    "lookup, DRY": certain(lambda verifier, what, text: LookupDrafter(1), replace(DRY, top_k=2)),
+    "lookup, XTC": certain(lambda verifier, what, text: LookupDrafter(1), XTC),
     "lookup": certain(lambda verifier, what, text: LookupDrafter(), PLAIN),
     "eager lookup, top-p": certain(lambda verifier, what, text: LookupDrafter(1), TOP_P),
     "lookup, a repeat penalty": certain(

@@ -38,6 +38,9 @@ from tests.fakes import (
 )
 
 LENGTHS = (1, 2, 3, 5, 8)
+DRY_AND_XTC = replace(
+    SAMPLED, dry_multiplier=1.5, dry_allowed_length=1, xtc_probability=0.5, xtc_threshold=0.15
+)
 
 
 def by_name(drafters: dict[str, laws.MakeDrafter]) -> pytest.MarkDecorator:
@@ -57,6 +60,8 @@ def test_greedy_equals_plain_for_any_drafter(make: laws.MakeDrafter) -> None:
     for mode in MODES:
         laws.same_as_plain(make, mode=mode, what=job(PROMPT, 20))
     laws.same_as_plain(make, laws.pairs, what=job(PROMPT, 40, sampling=penalised))
+    unrepeated = replace(GREEDY, dry_multiplier=2.0, dry_allowed_length=1, xtc_probability=0.5)
+    laws.same_as_plain(make, laws.pairs, what=job(PROMPT, 40, sampling=unrepeated))
 
 
 def test_greedy_equals_plain_for_random_drafts() -> None:
@@ -100,7 +105,7 @@ def test_a_round_emits_what_stands_and_one_more(make: laws.MakeDrafter) -> None:
 @by_name(DRAFTERS | {f"random {seed}": laws.random_drafts(seed) for seed in range(10)})
 def test_coupled_text_depends_on_the_seed_alone(make: laws.MakeDrafter) -> None:
     for draft_length in LENGTHS:
-        for sampling in (SAMPLED, replace(PLAIN, repeat_penalty=1.2, seed=8)):
+        for sampling in (SAMPLED, replace(PLAIN, repeat_penalty=1.2, seed=8), DRY_AND_XTC):
             what = job(PROMPT, 14, sampling=sampling, draft_length=draft_length)
             laws.same_as_plain(make, laws.history, what=what)
             laws.same_as_plain(make, laws.pairs, what=what)
@@ -139,6 +144,7 @@ TWINS: list[tuple[VerifyMode, SamplingParams]] = [
     ("block", SAMPLED),
     ("block", replace(SAMPLED, repeat_penalty=1.3, repeat_last_n=6)),
     ("coupled", replace(SAMPLED, repeat_penalty=1.3, repeat_last_n=6)),
+    *[(mode, DRY_AND_XTC) for mode in ("coupled", "rejection", "block")],
 ]
 
 

@@ -59,6 +59,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> No
 
 
 COLD = "__import__('dataclasses').replace(self._inputs.sampling, temperature=1.0)"
+TOSSED = "__import__('dataclasses').replace(self._sampling, xtc_probability=i % 2)"
 GENERATOR = "np.random.Generator(np.random.PCG64(seed))"
 RESEEDED = f"__import__('types').SimpleNamespace(random=lambda: {GENERATOR}.random())"
 FIRST_FAILURE = """pairs, shares = _prefix_shares(distribution_at, draft)
@@ -102,6 +103,16 @@ lookup_like = partial(exactly_the_targets_law, certain([1, 0]), "rejection")
 penalised = partial(
     exactly_the_targets_law,
     tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)),
+    "rejection",
+)
+dry = partial(
+    exactly_the_targets_law,
+    tables_case(replace(PLAIN, dry_multiplier=0.8, dry_allowed_length=1)),
+    "rejection",
+)
+xtc = partial(
+    exactly_the_targets_law,
+    tables_case(replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.2)),
     "rejection",
 )
 constrained = partial(
@@ -217,6 +228,18 @@ KEY_MUTANTS: dict[str, Mutant] = {
 """The seven bugs that must never pass, in each of their forms."""
 
 MORE_MUTANTS: dict[str, Mutant] = {
+    "DRY that does not see the draft": Mutant(
+        speculative_loop._TargetDistributions.__call__,
+        "*self._drafted[:i]]",
+        "]",
+        dry,
+    ),
+    "XTC tossed anew by the target": Mutant(
+        speculative_loop._TargetDistributions.__call__,
+        "self._sampling, recent, grammar)",
+        f"{TOSSED}, recent, grammar)",
+        xtc,
+    ),
     "accept where p is at least q": Mutant(
         verifiers.RejectionVerifier.verify, "not self._random.accept(ratio)", "True", rejection
     ),

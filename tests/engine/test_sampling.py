@@ -39,15 +39,11 @@ def reference(
     Also how near to the edge of a filter the nearest token was: there the last bits decide, and
     either side would be right.
     """
-    logits = dict(enumerate(row))
-    for token, bias in sampling.logit_bias:
-        if token in logits:
-            logits[token] += bias
-    for token, count in Counter(recent[-sampling.repeat_last_n :]).items():
-        penalty = sampling.repeat_penalty
-        logits[token] *= 1 / penalty if logits[token] > 0 else penalty
-        logits[token] -= count * sampling.frequency_penalty + sampling.presence_penalty
+    logits = penalized(row, sampling, recent)
     order = sorted(logits, key=lambda token: (-logits[token], token))
+    gaps = -np.diff([logits[token] for token in order if logits[token] > -math.inf])
+    if sampling.has_dry and ((gaps > 0) & (gaps < 1e-5)).any():
+        return {}, 0.0
     if sampling.temperature == 0:
         return {order[0]: 1.0}, 1.0
     if sampling.top_k:
@@ -62,8 +58,47 @@ def reference(
         edge = min(edge, *(abs(weights[token] - sampling.min_p) for token in order[1:]), 1.0)
         kept = [token for token in kept if weights[token] >= sampling.min_p]
     cooled = {t: math.exp((logits[t] - logits[order[0]]) / sampling.temperature) for t in kept}
-    total = math.fsum(cooled.values())
-    return {token: weight / total for token, weight in cooled.items() if weight > 0}, edge
+    before = normalized({token: weights[token] for token in kept})
+    top = [token for token in kept if before[token] >= sampling.xtc_threshold]
+    mixed = normalized(cooled)
+    if sampling.xtc_probability and len(top) > 1:
+        edge = min(edge, *(abs(share - sampling.xtc_threshold) for share in before.values()))
+        rest = normalized({t: cooled[t] for t in kept if t not in top[:-1]})
+        chance = sampling.xtc_probability
+        mixed = {t: (1 - chance) * mixed[t] + chance * rest.get(t, 0.0) for t in kept}
+    return {token: prob for token, prob in mixed.items() if prob > 0}, edge
+
+
+def penalized(row: list[float], sampling: SamplingParams, recent: list[int]) -> dict[int, float]:
+    """The logits after bias, penalties and DRY."""
+    logits = dict(enumerate(row))
+    for token, bias in sampling.logit_bias:
+        if token in logits:
+            logits[token] += bias
+    for token, count in Counter(recent[-sampling.repeat_last_n :]).items():
+        penalty = sampling.repeat_penalty
+        logits[token] *= 1 / penalty if logits[token] > 0 else penalty
+        logits[token] -= count * sampling.frequency_penalty + sampling.presence_penalty
+    for token, length in repeats(recent[-64:], sampling.dry_allowed_length).items():
+        grown = sampling.dry_base ** (length - sampling.dry_allowed_length)
+        logits[token] -= sampling.dry_multiplier * grown
+    return logits
+
+
+def repeats(text: list[int], allowed: int) -> dict[int, int]:
+    """The longest repeated sequence that each token would extend, if it has `allowed` tokens."""
+    longest: dict[int, int] = {}
+    if len(text) <= allowed:
+        return {}
+    for n, place in product(range(len(text) - 1, allowed - 1, -1), range(1, len(text))):
+        if n <= place and text[place - n : place] == text[len(text) - n :]:
+            longest.setdefault(text[place], n)
+    return longest
+
+
+def normalized(weights: dict[int, float]) -> dict[int, float]:
+    total = math.fsum(weights.values())
+    return {token: weight / total for token, weight in weights.items()}
 
 
 def as_dict(own: Distribution) -> dict[int, float]:
@@ -83,6 +118,11 @@ SAMPLINGS = st.builds(
     repeat_last_n=st.integers(1, 4),
     presence_penalty=st.sampled_from([0.0, 0.0, 0.5, -1.25]),
     frequency_penalty=st.sampled_from([0.0, 0.0, 0.25, 2.0, -0.5]),
+    dry_multiplier=st.sampled_from([0.0, 0.0, 0.5, 2.0]),
+    dry_base=st.sampled_from([1.0, 1.75]),
+    dry_allowed_length=st.integers(0, 2),
+    xtc_probability=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+    xtc_threshold=st.sampled_from([0.0, 0.1, 0.3]),
     logit_bias=st.lists(
         st.tuples(st.integers(0, 14), st.sampled_from([-100.0, -2.5, 0.5, 100.0])), max_size=3
     ).map(tuple),
@@ -111,7 +151,7 @@ def test_a_law_is_a_law(row: list[float], sampling: SamplingParams) -> None:
     assert own.probs.min() > 0
     assert len(set(own.ids.tolist())) == len(own.ids) == len(own.probs)
     best = int(np.array(row, np.float32).argmax())
-    assert sampling.logit_bias or own.prob(best) == own.probs.max()
+    assert sampling.logit_bias or sampling.xtc_probability or own.prob(best) == own.probs.max()
     assert own.prob(len(row)) == 0
 
 

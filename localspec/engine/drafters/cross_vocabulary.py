@@ -24,6 +24,7 @@ from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Distribution, Draft, DraftStopPolicy, Logits
 from localspec.engine.sampling import (
     InvalidLogitsError,
+    bind_vocabulary,
     compute_distribution,
     top_token_confidence,
 )
@@ -148,7 +149,9 @@ class _TextDraft:
         """`text`: the draft's tokens before the draft; `index`: the draft's place in the answer."""
         self._cache, self._map, self._inputs = cache, vocabularies, inputs
         self._text, self._index = text, index
-        self._sampling = replace(inputs.sampling, logit_bias=())  # of the target's tokens
+        pieces = vocabularies.draft.tokens.pieces
+        unbiased = replace(inputs.sampling, logit_bias=())  # of the target's tokens
+        self._sampling = bind_vocabulary(unbiased, pieces.__getitem__)
         self._drafted = b""
         self._overlap = 0
         """Bytes of the draft that the text has already."""
@@ -196,8 +199,8 @@ class _TextDraft:
         """The draft's next token: the verifier draws among their first target tokens."""
         inputs = self._inputs
         recent: Sequence[int] = ()
-        if self._sampling.has_penalties:
-            recent = [*self._text[-self._sampling.repeat_last_n :], *self._recent]
+        if n := self._sampling.history_length:
+            recent = [*self._text[-n:], *self._recent]
         try:
             drawn_from = compute_distribution(row, self._sampling, recent)
         except InvalidLogitsError:  # a broken draft model costs speed, never the answer

@@ -81,8 +81,8 @@ class DraftSampler:
         """
         sampling, constraint = self._inputs.sampling, self._inputs.constraint
         recent: Sequence[int] = ()
-        if sampling.has_penalties:
-            recent = [*tokens[-sampling.repeat_last_n :], *drafted]
+        if n := sampling.history_length:
+            recent = [*tokens[-n:], *drafted]
         grammar = constraint.state_after(tokens, drafted) if constraint is not None else None
         return compute_distribution(logits, sampling, recent, grammar), grammar
 
