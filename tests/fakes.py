@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine import drafters
-from localspec.engine.control.overlap_policy import OverlapPolicy
 from localspec.engine.control.overlapped_drafter import (
-    BackgroundWorker,
     IsStopped,
     OverlappedDrafter,
+    OverlapPolicy,
+    ThreadWorker,
 )
-from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.drafters.none import NoDrafter
@@ -296,20 +295,21 @@ def model_drafter(
     )
 
 
-class ScheduledWorker:
+class ScheduledWorker(ThreadWorker):
     """Runs its jobs when they are started or when they are finished, up to a number of checks."""
 
     def __init__(self, schedule: Callable[[], tuple[bool, int]]) -> None:
         """`schedule` gives for each job whether it runs at once, and its number of checks."""
+        super().__init__()
         self._schedule = schedule
-        self._job: Callable[[], None] | None = None
+        self._scheduled: Callable[[], None] | None = None
         self._error: Exception | None = None
 
     def start(self, job: Callable[[IsStopped], None]) -> None:
-        assert self._job is None, "a job before the end of the last one"
+        assert self._scheduled is None, "a job before the end of the last one"
         runs_at_once, n_checks = self._schedule()
         stop = Stop(n_checks)
-        self._job = lambda: job(stop)
+        self._scheduled = lambda: job(stop)
         if runs_at_once:
             self._run()
 
@@ -321,7 +321,7 @@ class ScheduledWorker:
         return 0.0
 
     def _run(self) -> None:
-        job, self._job = self._job, None
+        job, self._scheduled = self._scheduled, None
         try:
             if job is not None:
                 job()
@@ -333,7 +333,7 @@ def overlapped_drafter(
     model: BranchingModel | BranchCache,
     verifier: Verifier,
     what: GenerationJob,
-    worker: BackgroundWorker | None = None,
+    worker: ThreadWorker | None = None,
     *,
     fan: int = 3,
     policy: OverlapPolicy | None = None,
@@ -341,6 +341,8 @@ def overlapped_drafter(
     """The production's drafter over a fake, in every round with `fan` outcomes unless there is a
     `policy`; by default its jobs end in time."""
     cache = model if isinstance(model, BranchCache) else BranchCache(model)
+    assert isinstance(cache.model, BranchingModel)
+    cache.model.n_branches = fan
     inputs = drafters.DrafterInputs(
         cache,
         verifier,
@@ -352,20 +354,11 @@ def overlapped_drafter(
         constraint=what.constraint,
         keep_logits=True,
     )
-    policy = policy or FixedFan(fan)
+    if policy is None:
+        policy = OverlapPolicy()
+        policy.is_forced = True
     worker = worker or ScheduledWorker(lambda: (True, 1000))
     return OverlappedDrafter(ModelDrafter(cache, inputs), cache, inputs, policy, worker)
-
-
-class FixedFan(OverlapPolicy):
-    """Overlaps every round, with a fixed number of outcomes."""
-
-    def __init__(self, fan: int) -> None:
-        super().__init__(PassCosts())
-        self._n = fan
-
-    def choose_fan(self, n_drafted: int, n_branches: int) -> int:
-        return self._n if self._n == 1 or self._n <= n_branches else 1
 
 
 # --- grammars ---------------------------------------------------------------------------

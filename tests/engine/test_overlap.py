@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from localspec.engine import speculative_loop
-from localspec.engine.control.overlap_policy import OverlapPolicy
-from localspec.engine.control.overlapped_drafter import IsStopped, ThreadWorker
+from localspec.engine.control.overlapped_drafter import IsStopped, OverlapPolicy, ThreadWorker
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.prefix_cache import BranchCache, PrefixCache
 from localspec.engine.protocols import DecodeInterrupted, Drafter, Logits
@@ -253,19 +252,20 @@ class SimulatedDraft(LikeTarget):
         self.decode_seconds += seconds
 
 
-class SimulatedWorker:
+class SimulatedWorker(ThreadWorker):
     """Runs a job after the target's pass, on a clock that is set back to its start."""
 
     def __init__(self, clock: Clock) -> None:
+        super().__init__()
         self._clock = clock
 
     def start(self, job: Callable[[IsStopped], None]) -> None:
-        self._job, self._began, self._clock.is_overlapped = job, self._clock.now, True
+        self._simulated, self._began, self._clock.is_overlapped = job, self._clock.now, True
 
     def finish(self) -> float:
         clock = self._clock
         end, clock.now, clock.is_overlapped = clock.now, self._began, False
-        self._job(lambda: clock.now >= end)
+        self._simulated(lambda: clock.now >= end)
         waited = max(0.0, clock.now - end)
         clock.now = max(clock.now, end)
         return waited
@@ -325,7 +325,7 @@ def overlapped_rounds(monkeypatch: pytest.MonkeyPatch, simulation: Simulation) -
     """In which rounds overlap was on when it was left to the policy."""
     ms = simulation.target * 1e3
     costs = PassCosts(MeasuredCosts(ms, {"1": 1.0, "4": 1.0, "8": 1.0}))
-    got = simulation.run(monkeypatch, 0, OverlapPolicy(costs))
+    got = simulation.run(monkeypatch, 5, OverlapPolicy(costs))
     return [step.draft.overlap != "" for step in got.steps[2:]]
 
 
@@ -337,8 +337,8 @@ def test_auto_overlaps_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_auto_does_not_overlap_where_it_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     slowed = overlapped_rounds(monkeypatch, Simulation(0.06, 0.008, slowdown=0.3))
-    assert 0 < sum(slowed[:12]) <= 4
-    assert not any(slowed[12:100])
+    assert 0 < sum(slowed[:24]) <= 12
+    assert not any(slowed[24:100])
     assert not any(overlapped_rounds(monkeypatch, Simulation(0.3, 0.002)))
 
 
