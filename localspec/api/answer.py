@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypedDict, cast
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.settings import LoadedModel
-from localspec.errors import OptionHint, render_hint
+from localspec.errors import LocalspecError, OptionHint, render_hint
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.protocol.events import (
@@ -129,8 +130,17 @@ class Answer:
         }
 
 
+@contextmanager
+def python_hints() -> Iterator[None]:
+    """In the hints of errors, options are arguments of Python."""
+    try:
+        yield
+    except LocalspecError as error:
+        error.hint = python_hint(error.hint)
+        raise
+
+
 def python_hint(hint: str) -> str:
-    """A hint whose options are arguments of Python."""
     return render_hint(hint, _python_option)
 
 

@@ -12,12 +12,11 @@ from dataclasses import replace
 from typing import Any, TypedDict, TypeVar
 
 from localspec import launch
-from localspec.api.answer import python_hint
 from localspec.chat.conversation import Conversation
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from localspec.config.option_types import SWITCH
 from localspec.config.options import OPTIONS, RETIRED
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import ResolvedPair
 from localspec.lazy_dataclass import dataclass
@@ -295,20 +294,7 @@ def resolve_files(model: str, draft: str, *, pull: bool) -> launch.ResolvedPair:
             raise missing
         _pull(missing.pull_reference)
 
-    try:
-        return launch.resolve_or_pull(model, draft, pull_missing)
-    except LocalspecError as error:
-        error.hint = python_hint(error.hint)
-        raise
-
-
-def check_drafter(choice: launch.ResolvedPair, spec: str) -> None:
-    """Raise UsageError if the pair has no such drafter, before it is loaded."""
-    try:
-        launch.check_drafter(choice, spec)
-    except UsageError as error:
-        error.hint = python_hint(error.hint)
-        raise
+    return launch.resolve_or_pull(model, draft, pull_missing)
 
 
 def _pull(reference: str) -> None:

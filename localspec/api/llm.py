@@ -9,8 +9,9 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Literal, Unpack, overload
 
+from localspec import launch
 from localspec.api import arguments
-from localspec.api.answer import Answer, Piece
+from localspec.api.answer import Answer, Piece, python_hints
 from localspec.api.arguments import (
     AnswerOptions,
     AnswerRequest,
@@ -63,8 +64,9 @@ class LLM:
         self._spec, self._seed, self._template = spec, seed, template
         arguments.check_pair_arguments(spec, seed, template)
         draft = arguments.to_reference("draft", draft)
-        self._pair = arguments.resolve_files(self._name, draft, pull=pull)
-        arguments.check_drafter(self._pair, spec)
+        with python_hints():
+            self._pair = arguments.resolve_files(self._name, draft, pull=pull)
+            launch.check_drafter(self._pair, spec)
         load_request = arguments.build_load_request(self._pair, spec, machine)
         self._engine_host = EngineHost(load_request, probe=spec == self._pair.spec == "auto")
         loading = PythonJob(lambda engine: engine.ready)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
 
 from localspec.chat.answer import GeneratedAnswer
+from localspec.chat.context_window import check_answer
+from localspec.errors import PromptTooLongError
+from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolCallDelta, ToolDelta
 from localspec.protocol.events import Event, GenerationFinished, Prefill, Round, Token
-from localspec.serve import usage_and_timings
+from localspec.protocol.wire import CountCommand, GenerateCommand
+from localspec.serve import api_error, usage_and_timings
 from localspec.serve.api_error import ApiError, shutting_down
 from localspec.serve.chat_requests import OfferedTools
-from localspec.serve.engine_queue import Admission, AnswerEvents, EngineQueue
+from localspec.serve.engine_queue import Admission, AsyncJob, EngineQueue
 from localspec.serve.request_metrics import RequestActivity, RequestState, ServerActivity
 from localspec.serve.request_options import CompletionOptions
 from localspec.serve.served_model import PromptInput, ServedModel
@@ -46,16 +50,17 @@ class AnswerText:
                 self.calls.append(delta)
 
 
-class Choice:
-    """One answer of a request as its events arrive."""
+class Choice(AsyncJob[None]):
+    """One answer of a request: a job that puts out its events, and what they add up to."""
 
     def __init__(
         self,
-        events: AnswerEvents,
+        build: Callable[[Engine], GenerateCommand],
         markers: tuple[str, str] | None,
         tools: OfferedTools | None = None,
     ) -> None:
-        self.events = events
+        super().__init__(self._generate)
+        self._build = build
         self.answer = GeneratedAnswer(thinking_markers=markers)
         self.text = AnswerText()
         """All of it so far."""
@@ -64,6 +69,22 @@ class Choice:
         self._tools = tools.make_parser() if tools is not None else None
         if self._tools is not None and tools is not None and tools.forced is not None:
             self._add_calls(self._tools.feed(tools.forced.prefix))
+
+    def _generate(self, engine: Engine) -> None:
+        """In the engine's thread."""
+        if self.stop_requested:
+            return
+        command = self._build(engine)
+        try:
+            for event in engine.generate(command):
+                self.put(event)
+                check_answer(engine, event, lambda: self.stop_requested)
+        except PromptTooLongError:
+            count = CountCommand(command.text, command.messages, command.template, command.think)
+            n_prompt = len(command.prompt_tokens) or engine.count(count)
+            n_ctx = int(engine.ready.settings["target"]["n_ctx"])
+            n_prompt += len(command.resumed_tokens)
+            raise api_error.context_exceeded(n_prompt, n_ctx) from None
 
     def add(self, event: Event) -> None:
         delta = self.answer.add(event)
@@ -154,9 +175,8 @@ class Completion:
                 build = partial(
                     self._model.build_command, prompt=prompt, options=self._options, index=index
                 )
-                events = AnswerEvents(build)
-                self._choices.append(Choice(events, markers, self._options.tools))
-                self._queue.submit(events)
+                self._choices.append(Choice(build, markers, self._options.tools))
+                self._queue.submit(self._choices[-1])
 
     @property
     def position(self) -> int:
@@ -172,7 +192,7 @@ class Completion:
         """The whole answer. Raises ApiError."""
         try:
             for choice in self._choices:
-                while not choice.events.has_ended:
+                while not choice.has_ended:
                     await self._take_events(choice, _WAIT_SECONDS)
                 self._check_end(choice)
             self._end("done", 200)
@@ -206,7 +226,7 @@ class Completion:
         has_ended = False
         while not has_ended:
             batch = await self._take_events(choice, PING_SECONDS)
-            has_ended = choice.events.has_ended
+            has_ended = choice.has_ended
             text = choice.take_delta()
             if batch or text is not None or not has_ended:
                 yield batch, text
@@ -215,7 +235,7 @@ class Completion:
     async def _take_events(self, choice: Choice, timeout: float) -> list[Event]:
         """Raises ApiError if the engine failed."""
         try:
-            batch = await choice.events.next_batch(timeout)
+            batch = await choice.next_batch(timeout)
         except Exception as error:
             raise self._record_failure(error) from None
         assert self._request is not None
@@ -243,7 +263,7 @@ class Completion:
     def _check_end(self, choice: Choice) -> None:
         """Raises ApiError if the engine failed, or the server ends."""
         try:
-            choice.events.result()
+            choice.result()
         except Exception as error:
             raise self._record_failure(error) from None
         if choice.finish_reason is None:
@@ -254,8 +274,8 @@ class Completion:
     def close(self) -> None:
         """Stop what is not done, and leave the queue. After the end it does nothing."""
         for choice in self._choices:
-            if not choice.events.is_done:
-                self._queue.host.stop(choice.events)
+            if not choice.is_done:
+                self._queue.host.stop(choice)
         if self._admission is not None:
             self._admission.release()
         self._end("cancelled", 499)

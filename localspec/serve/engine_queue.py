@@ -10,12 +10,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from localspec.chat.context_window import check_answer
-from localspec.errors import PromptTooLongError
 from localspec.launch import Engine
 from localspec.launch.engine_host import EngineHost, EngineJob
 from localspec.protocol.events import EngineReady
-from localspec.protocol.wire import CountCommand, GenerateCommand
 from localspec.serve import api_error
 from localspec.serve.api_error import ApiError
 
@@ -52,29 +49,6 @@ class AsyncJob(EngineJob[T]):
         if not batch and self.has_ended:
             self.result()
         return batch or self.take()
-
-
-class AnswerEvents(AsyncJob[None]):
-    """Puts out the events of one answer."""
-
-    def __init__(self, build: Callable[[Engine], GenerateCommand]) -> None:
-        super().__init__(self._generate)
-        self._build = build
-
-    def _generate(self, engine: Engine) -> None:
-        if self.stop_requested:
-            return
-        command = self._build(engine)
-        try:
-            for event in engine.generate(command):
-                self.put(event)
-                check_answer(engine, event, lambda: self.stop_requested)
-        except PromptTooLongError:
-            count = CountCommand(command.text, command.messages, command.template, command.think)
-            n_prompt = len(command.prompt_tokens) or engine.count(count)
-            n_ctx = int(engine.ready.settings["target"]["n_ctx"])
-            n_prompt += len(command.resumed_tokens)
-            raise api_error.context_exceeded(n_prompt, n_ctx) from None
 
 
 class EngineQueue:
