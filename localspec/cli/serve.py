@@ -236,7 +236,7 @@ class RequestLog:
 
 def _describe(request: RequestActivity) -> dict[str, Any]:
     rate = request.tokens_per_second
-    acceptance = request.acceptance_rate
+    acceptance = request.totals.acceptance_rate
     return {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "request": request.number,
@@ -246,10 +246,10 @@ def _describe(request: RequestActivity) -> dict[str, Any]:
         "seconds": round(request.seconds, 3),
         "prompt_tokens": request.prompt_tokens,
         "reused_tokens": request.reused_tokens,
-        "tokens": request.tokens,
+        "tokens": request.totals.tokens,
         "tokens_per_second": None if rate is None else round(rate, 2),
-        "drafted": request.drafted,
-        "accepted": request.accepted,
+        "drafted": request.totals.drafted,
+        "accepted": request.totals.accepted,
         "acceptance_rate": None if acceptance is None else round(acceptance, 4),
     }
 
@@ -259,10 +259,10 @@ def _format(request: RequestActivity) -> str:
         f"{datetime.now():%H:%M:%S} #{request.number} {request.route} {request.status}",
         f"{request.seconds:.1f} s",
         f"{request.prompt_tokens:,} prompt tokens ({request.reused_tokens:,} reused)",
-        f"{request.tokens:,} tokens",
+        f"{request.totals.tokens:,} tokens",
     ]
     if (rate := request.tokens_per_second) is not None:
         parts.append(f"{rate:.1f} tok/s")
-    if request.drafted:
-        parts.append(f"acceptance {request.accepted} of {request.drafted}")
+    if request.totals.drafted:
+        parts.append(f"acceptance {request.totals.accepted} of {request.totals.drafted}")
     return " · ".join(parts)

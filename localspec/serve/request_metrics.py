@@ -12,6 +12,7 @@ from typing import Literal
 from localspec.chat.answer import GeneratedAnswer
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, GenerationFinished, Prefill, Round
+from localspec.protocol.round_totals import RoundTotals
 
 RequestState = Literal["queued", "reading", "answering", "done", "cancelled", "failed"]
 _KEPT_REQUESTS = 200
@@ -31,11 +32,9 @@ class RequestActivity:
     """The HTTP status; 0 until it is known."""
     prompt_tokens: int = 0
     reused_tokens: int = 0
-    tokens: int = 0
+    totals: RoundTotals = field(default_factory=RoundTotals)
     answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)
     """Of the current choice."""
-    drafted: int = 0
-    accepted: int = 0
 
     def add(self, event: Event) -> None:
         if isinstance(event, Prefill):
@@ -43,9 +42,7 @@ class RequestActivity:
         elif isinstance(event, Round):
             self.state = "answering"
             self.answer_began = self.answer_began or time.monotonic()
-            self.tokens += len(event.tokens)
-            self.drafted += event.drafted
-            self.accepted += event.accepted
+            self.totals.add(event)
         elif isinstance(event, GenerationFinished):
             self.prompt_tokens += int(event.totals.get("prompt_tokens", 0))
             self.reused_tokens += int(event.totals.get("reused_tokens", 0))
@@ -56,14 +53,10 @@ class RequestActivity:
 
     @property
     def tokens_per_second(self) -> float | None:
-        if self.answer_began is None or self.tokens < 2:
+        if self.answer_began is None or self.totals.tokens < 2:
             return None
         seconds = (self.ended or time.monotonic()) - self.answer_began
-        return (self.tokens - 1) / seconds if seconds > 0 else None
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        return self.accepted / self.drafted if self.drafted else None
+        return (self.totals.tokens - 1) / seconds if seconds > 0 else None
 
 
 class ServerActivity:
@@ -78,16 +71,12 @@ class ServerActivity:
         self.running: list[RequestActivity] = []
         """In the order of the queue."""
         self.finished: deque[RequestActivity] = deque(maxlen=_KEPT_REQUESTS)
-        self.prompt_tokens = self.reused_tokens = self.tokens = 0
+        self.prompt_tokens = self.reused_tokens = 0
         self.longest = 0
         """Tokens of the longest prompt with its answer."""
         self.prompt_seconds = self.decode_seconds = 0.0
         self.finished_by_state: Counter[RequestState] = Counter()
-        self.by_source: dict[str, tuple[int, int]] = {}
-        """Draft tokens by source: drafted and accepted."""
-        self.drafts = self.drafted = self.accepted = self.rounds = 0
-        self.accepted_at: list[int] = []
-        """By position in the draft: how often a token there was accepted."""
+        self.totals = RoundTotals()
         self._numbers = itertools.count(1)
 
     @property
@@ -112,18 +101,7 @@ class ServerActivity:
     def add(self, event: Event) -> None:
         """Add an event of any answer to the sums."""
         if isinstance(event, Round):
-            self.tokens += len(event.tokens)
-            self.rounds += 1
-            self.drafts += bool(event.drafted)
-            self.drafted += event.drafted
-            self.accepted += event.accepted
-            if event.source is not None:
-                drafted, accepted = self.by_source.get(event.source, (0, 0))
-                counts = drafted + event.drafted, accepted + event.accepted
-                self.by_source[event.source] = counts
-            self.accepted_at += [0] * (event.accepted - len(self.accepted_at))
-            for position in range(event.accepted):
-                self.accepted_at[position] += 1
+            self.totals.add(event)
         elif isinstance(event, GenerationFinished) and event.totals:
             self.longest = max(self.longest, event.totals["prompt_tokens"] + event.totals["tokens"])
             self.prompt_tokens += event.totals["prompt_tokens"]
@@ -133,37 +111,41 @@ class ServerActivity:
 
     def metrics(self) -> str:
         """In Prometheus' text format, with the names of llama.cpp."""
-        n_running = self.n_processing
+        n_running, totals = self.n_processing, self.totals
         prompt_read = self.prompt_tokens - self.reused_tokens
         reused, seconds = self.reused_tokens, self.decode_seconds
-        read_rate, token_rate = _rate(prompt_read, self.prompt_seconds), _rate(self.tokens, seconds)
+        read_rate, token_rate = (
+            _rate(prompt_read, self.prompt_seconds),
+            _rate(totals.tokens, seconds),
+        )
         metrics = (
             ("prompt_tokens_total", "Prompt tokens read.", prompt_read),
             ("prompt_tokens_cached_total", "Prompt tokens that were in the KV cache.", reused),
             ("prompt_seconds_total", "Time of reading prompts.", self.prompt_seconds),
-            ("tokens_predicted_total", "Tokens of answers.", self.tokens),
+            ("tokens_predicted_total", "Tokens of answers.", totals.tokens),
             (
                 "tokens_predicted_seconds_total",
                 "Time of answering, without reading prompts.",
                 seconds,
             ),
-            ("n_decode_total", "Passes of the target.", self.rounds),
+            ("n_decode_total", "Passes of the target.", totals.rounds + totals.plain_rounds),
             ("requests_processing", "Requests that the engine works at.", n_running),
             ("requests_deferred", "Requests that wait.", len(self.running) - n_running),
             ("n_tokens_max", "Tokens of the longest prompt with its answer.", self.longest),
             ("n_busy_slots_per_decode", "Answers per pass.", 1),
             ("prompt_tokens_seconds", "Prompt tokens read per second.", read_rate),
             ("predicted_tokens_seconds", "Tokens of answers per second.", token_rate),
-            ("spec_decode_num_drafts_total", "Passes that verified a draft.", self.drafts),
-            ("spec_decode_num_draft_tokens_total", "Draft tokens.", self.drafted),
-            ("spec_decode_num_accepted_tokens_total", "Accepted draft tokens.", self.accepted),
+            ("spec_decode_num_drafts_total", "Passes that verified a draft.", totals.rounds),
+            ("spec_decode_num_draft_tokens_total", "Draft tokens.", totals.drafted),
+            ("spec_decode_num_accepted_tokens_total", "Accepted draft tokens.", totals.accepted),
         )
         lines = []
         for name, meaning, value in metrics:
             lines += [*_metric_head(name, meaning), f"llamacpp:{name} {value:g}"]
         name = "spec_decode_num_accepted_tokens_per_pos_total"
         lines += _metric_head(name, "Accepted draft tokens by place in the draft.")
-        for position, count in enumerate(self.accepted_at):
+        for position in range(len(totals.histogram) - 1):
+            count = sum(totals.histogram[position + 1 :])
             lines.append(f'llamacpp:{name}{{position="{position}"}} {count}')
         return "\n".join([*lines, ""])
 

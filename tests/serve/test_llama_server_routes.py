@@ -63,7 +63,7 @@ def test_an_infill_streamed_and_not(zoo: Zoo) -> None:
         assert (read["content"], read["tokens"], read["tokens_predicted"]) == ("", [], 0)
         timings, settings = read["timings"], read["generation_settings"]
         assert (timings["predicted_n"], settings["n_predict"]) == (0, 0)
-        assert served.ended[-1].tokens == 0, "the log and /metrics count none either"
+        assert served.ended[-1].totals.tokens == 0, "the log and /metrics count none either"
         (last,) = events_of(served, "/infill", body | {"n_predict": 0})
         assert last["content"] == "" and last["stop"]
         assert served.post("/infill", body).json["timings"]["cache_n"] >= 1

@@ -12,6 +12,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from localspec.protocol.events import EngineReady
+from localspec.protocol.round_totals import RoundTotals
 from localspec.sanitize import sanitize
 from localspec.serve.request_metrics import RequestActivity, ServerActivity
 from localspec.tui.app_options import AppOptions
@@ -110,18 +111,18 @@ def format_totals(server: BoardServer) -> list[str]:
     finished = activity.finished_by_state
     counts = [f"{n_answering} answering", f"{len(running) - n_answering} waiting"]
     counts += [f"{finished[state]} {state}" for state in ("done", "cancelled", "failed")]
-    rate = activity.tokens / activity.decode_seconds if activity.decode_seconds else None
+    rate = activity.totals.tokens / activity.decode_seconds if activity.decode_seconds else None
     reused = activity.reused_tokens / activity.prompt_tokens if activity.prompt_tokens else None
     lines = [
         _format_model(ready),
         "   ".join(counts),
         f"prompt tokens {activity.prompt_tokens:,}, {percent(reused)} reused"
-        f"   tokens {activity.tokens:,}   {token_rate(rate)}",
-        _format_speculation(activity),
+        f"   tokens {activity.totals.tokens:,}   {token_rate(rate)}",
+        _format_speculation(activity.totals),
     ]
-    sources = tuple(activity.by_source.items())
+    sources = tuple(activity.totals.by_source.items())
     if len(sources) > 1:
-        parts = (f"{name} {accepted:,} of {drafted:,}" for name, (drafted, accepted) in sources)
+        parts = (f"{name} {n['accepted']:,} of {n['drafted']:,}" for name, n in sources)
         lines.append(f"accepted by draft source: {', '.join(parts)}")
     return lines
 
@@ -136,14 +137,14 @@ def _format_model(ready: EngineReady) -> str:
     return "   ".join(parts)
 
 
-def _format_speculation(activity: ServerActivity) -> str:
-    if not activity.drafted:
+def _format_speculation(totals: RoundTotals) -> str:
+    if not totals.drafted:
         return "speculation: nothing drafted yet"
-    counts = f"{activity.accepted:,} of {activity.drafted:,}"
+    counts = f"{totals.accepted:,} of {totals.drafted:,}"
     accepted = f"{counts} draft tokens accepted"
-    if activity.drafted >= _MIN_DRAFTED:
-        accepted = f"acceptance {percent(activity.accepted / activity.drafted)} ({counts})"
-    return f"{accepted}   {activity.tokens / activity.rounds:.1f} tokens per target pass"
+    if totals.drafted >= _MIN_DRAFTED:
+        accepted = f"acceptance {percent(totals.acceptance_rate)} ({counts})"
+    return f"{accepted}   {totals.tokens_per_pass or 0:.1f} tokens per target pass"
 
 
 def format_requests(activity: ServerActivity, url: str) -> list[str]:
@@ -155,21 +156,21 @@ def format_requests(activity: ServerActivity, url: str) -> list[str]:
 
 
 def _cells(request: RequestActivity) -> tuple[str, ...]:
-    prompt, accepted = "", ""
+    prompt, accepted, totals = "", "", request.totals
     if request.prompt_tokens:
         n_read = request.prompt_tokens - request.reused_tokens
         prompt = f"{short_count(request.reused_tokens)} + {short_count(n_read)}"
-    if request.drafted >= _MIN_DRAFTED:
-        accepted = f"{percent(request.acceptance_rate)} of {short_count(request.drafted)}"
-    elif request.drafted:
-        accepted = f"{request.accepted} of {request.drafted}"
+    if totals.drafted >= _MIN_DRAFTED:
+        accepted = f"{percent(totals.acceptance_rate)} of {short_count(totals.drafted)}"
+    elif totals.drafted:
+        accepted = f"{totals.accepted} of {totals.drafted}"
     rate = request.tokens_per_second
     return (
         f"{request.number}",
         "chat" if "chat" in request.route or "responses" in request.route else "text",
         request.state,
         prompt,
-        f"{request.tokens:,}" if request.tokens else "",
+        f"{totals.tokens:,}" if totals.tokens else "",
         "" if rate is None else token_rate(rate),
         accepted,
         duration(request.seconds) if request.seconds >= 10 else f"{request.seconds:.1f} s",
