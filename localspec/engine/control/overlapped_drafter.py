@@ -218,7 +218,7 @@ class OverlappedDrafter:
         cache, drafted = self._cache, draft.tokens
         try:
             places = self._rank_places(tokens, draft)
-            outcomes = likely_outcomes(places, cache.n_branches)
+            outcomes = likely_outcomes(places, max(1, cache.n_branches))
             if self._should_stop(is_stopped):
                 return
             cache.begin_branches(tokens, drafted)
