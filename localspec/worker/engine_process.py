@@ -83,7 +83,9 @@ class EngineProcess:
             raise exit_causes.start_error(error) from error
         self._log = EngineLog(self.pid)
         # The thread of the outputs waits for that of the log, so the log's is started first.
-        self._log_thread = threading.Thread(target=self._read_stderr, daemon=True)
+        stderr = self._process.stderr
+        assert stderr is not None
+        self._log_thread = threading.Thread(target=self._log.drain, args=(stderr,), daemon=True)
         self._output_thread = threading.Thread(target=self._read_outputs, daemon=True)
         self._log_thread.start()
         self._output_thread.start()
@@ -273,27 +275,19 @@ class EngineProcess:
         return exit_causes.COMPILING_NOTICE if self._has_gpu else exit_causes.SLOW_NOTICE
 
     def _is_hung(self, heartbeat: wire.HeartbeatReply, limit: float) -> bool:
-        """Not while a driver may compile, unless the engine was asked to stop."""
+        """Not while a GPU's driver may compile, unless the engine was asked to stop."""
+        now = time.monotonic()
         if heartbeat.busy >= _BUSY_CORES:
-            self._busy_at = time.monotonic()
-        if self._is_computing() and not self._is_stopping:
+            self._busy_at = now
+        if self._has_gpu and now - self._busy_at < _BUSY_SECONDS and not self._is_stopping:
             limit = max(limit, self._timeouts.compiling)
-        return heartbeat.stuck > limit or self._has_lost_worker(heartbeat.stuck)
-
-    def _is_computing(self) -> bool:
-        """Whether a GPU's driver may be at work in the engine, which makes no progress."""
-        return self._has_gpu and time.monotonic() - self._busy_at < _BUSY_SECONDS
-
-    def _has_lost_worker(self, stuck: float) -> bool:
-        """Whether an engine without progress waits for a worker that is gone.
-
-        llama.cpp itself would wait for ever.
-        """
-        now, interval = time.monotonic(), self._timeouts.worker_check
-        if not self._workers or min(stuck, now - self._workers_checked_at) < interval:
+        if heartbeat.stuck > limit:
+            return True
+        since = min(heartbeat.stuck, now - self._workers_checked_at)
+        if not self._workers or since < self._timeouts.worker_check:
             return False
         self._workers_checked_at = now
-        return bool(preflight.find_silent(self._workers))
+        return bool(preflight.find_silent(self._workers))  # llama.cpp would wait for ever
 
     def _handshake(self) -> None:
         output = self._next_output(0, self._timeouts.handshake)
@@ -372,7 +366,3 @@ class EngineProcess:
             code = None
         self._log_thread.join(timeout=2)  # for its last log lines
         self._outputs.put((0, exit_causes.classify_exit(code, list(self._log.last_lines))))
-
-    def _read_stderr(self) -> None:
-        assert self._process.stderr is not None
-        self._log.drain(self._process.stderr)

@@ -202,9 +202,9 @@ def _remove_empty_folders(folder: Path) -> None:
             os.rmdir(folder / name)
 
 
-def find_leftovers(cache: Path, now: float | None = None) -> Iterator[LeftoverFile]:
+def find_leftovers(cache: Path) -> Iterator[LeftoverFile]:
     """Partial downloads and unused blobs, except those of running downloads."""
-    now = time.time() if now is None else now
+    now = time.time()
     for _, folder in iter_repos(cache):
         used: set[Path] | None = None
         for entry in scan_folder(folder / "blobs"):
@@ -223,11 +223,9 @@ def find_leftovers(cache: Path, now: float | None = None) -> Iterator[LeftoverFi
                 yield LeftoverFile(Path(entry.path), status.st_size, resumable)
 
 
-def find_idle_splits(
-    cache: Path, splits: Iterable[LocalModel], now: float | None = None
-) -> Iterator[LeftoverFile]:
+def find_idle_splits(cache: Path, splits: Iterable[LocalModel]) -> Iterator[LeftoverFile]:
     """Those of the splits in whose repository nothing is being downloaded."""
-    now = time.time() if now is None else now
+    now = time.time()
     for split in splits:
         assert split.repo is not None
         blobs = repo_folder(cache, split.repo) / "blobs"
