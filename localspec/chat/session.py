@@ -58,12 +58,12 @@ class ChatSession:
     """Typed and not sent when the chat was left."""
     _typed_question = ""
     _before_turn: tuple[ConversationSnapshot, tuple[Attachment, ...]]
-    previous_choice: ResolvedPair | None = None
+    previous_pair: ResolvedPair | None = None
     """The pair before the last `change_pair`."""
 
     def __init__(
         self,
-        choice: ResolvedPair,
+        pair: ResolvedPair,
         seed: int | None = None,
         history: ChatHistory | None = None,
         saved_chat: SavedChat | None = None,
@@ -72,18 +72,18 @@ class ChatSession:
         system: str = "",
     ) -> None:
         """`settings` and `system` are those of a new chat."""
-        self.choice, self._initial_system = choice, system
-        self._initial_settings = settings or ChatSettings.from_catalog(choice.suggested_settings)
+        self.pair, self._initial_system = pair, system
+        self._initial_settings = settings or ChatSettings.from_catalog(pair.suggested_settings)
         self.settings = self._initial_settings
         self.conversation = Conversation(random.getrandbits(31) if seed is None else seed, system)
-        model, draft = choice.portable_refs
-        pair = ChatPair(model, draft, self.model_name)
+        model, draft = pair.portable_refs
+        names = ChatPair(model, draft, self.model_name)
         if saved_chat is not None:
             self.settings, self.conversation = saved_chat.settings, saved_chat.conversation
-            pair = replace(pair, thinking=saved_chat.list_entry.pair.thinking)
+            names = replace(names, thinking=saved_chat.list_entry.pair.thinking)
         self._notices: deque[Notice] = deque()
         self.recorder = ChatRecorder(
-            self.conversation, history, pair, saved_chat=saved_chat, notify=self._notices.append
+            self.conversation, history, names, saved_chat=saved_chat, notify=self._notices.append
         )
         self.saves_new_chats = True
         self.pending_attachments: tuple[Attachment, ...] = ()
@@ -115,7 +115,7 @@ class ChatSession:
 
     @property
     def model_name(self) -> str:
-        return self.choice.target_name
+        return self.pair.target_name
 
     @property
     def example_beginning(self) -> str:
@@ -125,12 +125,12 @@ class ChatSession:
     @property
     def pair_name(self) -> str:
         """`model + draft`, for a title."""
-        return " + ".join(filter(None, (self.model_name, self.choice.draft_name)))
+        return " + ".join(filter(None, (self.model_name, self.pair.draft_name)))
 
     @property
     def load_key(self) -> tuple[ResolvedPair, int | None, bool]:
         """Pair, context size and exact mode: if they change, the pair must be loaded again."""
-        return self.choice, self.settings.ctx, self.settings.exact
+        return self.pair, self.settings.ctx, self.settings.exact
 
     @property
     def title(self) -> str:
@@ -212,7 +212,7 @@ class ChatSession:
     ) -> None:
         """Called after each load. `raw`: complete text even with a chat model."""
         self.loaded = LoadedModel.from_ready(
-            engine.ready, self.choice.spec, self.choice.spec_reason, raw=raw, template=template
+            engine.ready, self.pair.spec, self.pair.spec_reason, raw=raw, template=template
         )
         markers = self.loaded.thinking_markers or self.thinking_markers  # of earlier answers
         self.recorder.pair = replace(self.recorder.pair, name=self.model_name, thinking=markers)
@@ -220,15 +220,15 @@ class ChatSession:
         self.settings_summary = sanitize("\n".join(summary))
         self.update_costs(engine)
 
-    def change_pair(self, choice: ResolvedPair) -> None:
+    def change_pair(self, pair: ResolvedPair) -> None:
         """Answer with another pair from the next answer on; it must be loaded first.
 
         A draft source that it lacks becomes `auto`.
         """
         self.require_idle()
-        self.previous_choice, self.choice = self.choice, choice
-        self.change_settings(spec=launch.preferred_drafter(choice, self.settings.spec))
-        model, draft = choice.portable_refs
+        self.previous_pair, self.pair = self.pair, pair
+        self.change_settings(spec=launch.preferred_drafter(pair, self.settings.spec))
+        model, draft = pair.portable_refs
         self.recorder.pair = ChatPair(model, draft, self.model_name, self.thinking_markers)
         self.loaded, self._last_request = None, None
         self.stats = SpeculationStats(answer=self._replay_last_answer(with_rounds=False))

@@ -116,9 +116,9 @@ def _system(session: ChatSession, text: str) -> CommandResult:
 def _model(session: ChatSession, rest: str) -> CommandResult:
     """`NAME [DRAFT]`, or `-` for the pair before the last change."""
     if rest == "-":
-        if session.previous_choice is None:
+        if session.previous_pair is None:
             raise UsageError("There is no previous model.", "Type: /model NAME")
-        return _change_pair(session, *session.previous_choice.portable_refs)
+        return _change_pair(session, *session.previous_pair.portable_refs)
     words = [rest] if os.path.isfile(os.path.expanduser(rest)) else _split_words(rest)
     if len(words) > 2:
         raise UsageError("/model takes a model and a draft model.", "Type: /model NAME [DRAFT]")
@@ -145,17 +145,17 @@ def _unquote_path(text: str) -> str:
 
 
 def _draft(session: ChatSession, name: str) -> CommandResult:
-    return _change_pair(session, session.choice.portable_refs[0], name)
+    return _change_pair(session, session.pair.portable_refs[0], name)
 
 
 def _change_pair(session: ChatSession, model: str, draft: str = "auto") -> CommandResult:
     session.require_idle()
-    choice = launch.resolve_pair(model, draft)
-    if choice == session.choice:
+    pair = launch.resolve_pair(model, draft)
+    if pair == session.pair:
         return CommandResult(f"{session.pair_name} answers already.")
-    choice = replace(choice, requested_refs=launch.make_portable_refs(model, draft))
-    session.change_pair(choice)
-    recent_pairs.add_if_path(choice)
+    pair = replace(pair, requested_refs=launch.make_portable_refs(model, draft))
+    session.change_pair(pair)
+    recent_pairs.add_if_path(pair)
     return CommandResult(f"From now on {session.pair_name} answers.")
 
 

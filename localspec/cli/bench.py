@@ -57,16 +57,16 @@ def command(pair: str | None, **given: Any) -> int:
     localspec bench big.gguf --draft small.gguf --workload code --markdown
     """
     chosen = workloads.load(given["workload"])
-    choice = options.resolve_or_pull(pair, given["draft"])
+    resolved = options.resolve_or_pull(pair, given["draft"])
     request = BenchRequest(
         pair or "demo",
         tuple(chosen),
         tuple(dict.fromkeys((0.0, given["temperature"]))),
         given["max_tokens"],
-        choice.spec,
-        choice.spec_reason,
+        resolved.spec,
+        resolved.spec_reason,
         given["rounds"],
     )
     measurement = Benchmark(request, as_markdown=given["markdown"])
-    progress = measuring.measure_pair(choice, measurement, given)
+    progress = measuring.measure_pair(resolved, measurement, given)
     return 0 if measuring.print_measurement(measurement, progress, given) else 130

@@ -94,7 +94,7 @@ class ChatLoop:
 
     def _start_engine(self) -> Engine:
         options, session = self._launch_options, self.session
-        probe = session.settings.spec == "auto" and session.choice.spec == "auto"
+        probe = session.settings.spec == "auto" and session.pair.spec == "auto"
         request = options.build_load_request(session)
         engine = self._load_engine(request, probe=probe, notify=options.on_event)
         self._engine, self._view.ready = engine, engine.ready
@@ -206,7 +206,7 @@ class ChatLoop:
 
     def _run_session_command(self, call: CommandCall) -> None:
         session = self.session
-        choice, settings = session.choice, session.settings
+        pair, settings = session.pair, session.settings
         result = session_commands.run_command(session, call)
         self._print(result.message)
         self._view.initial_text = result.input_text or ""
@@ -217,8 +217,8 @@ class ChatLoop:
         try:
             self._start_engine()
         except (LocalspecError, KeyboardInterrupt):  # the chat goes on as before
-            if choice != session.choice:
-                session.change_pair(choice)
+            if pair != session.pair:
+                session.change_pair(pair)
             session.settings = settings
             session.save_metadata()
             self._print(f"The chat goes on with {session.pair_name}.")

@@ -234,7 +234,7 @@ HISTORY = _option_group(
 YES = click.option("-y", "--yes", is_flag=True, help="Download missing models without asking.")
 
 
-def build_load_request(choice: launch.ResolvedPair, given: dict[str, Any]) -> SettingsRequest:
+def build_load_request(pair: launch.ResolvedPair, given: dict[str, Any]) -> SettingsRequest:
     """Of the options of MACHINE, `spec`, and of `exact` and `overlap` where the command has them.
 
     Raises UsageError if drafting cannot overlap with the verification method.
@@ -245,7 +245,7 @@ def build_load_request(choice: launch.ResolvedPair, given: dict[str, Any]) -> Se
     names = {field.name for field in fields(launch.LoadOptions)}
     options = {name: value for name, value in given.items() if name in names}
     load_options = launch.LoadOptions(**options, can_skip_workers=can_skip_workers())
-    return load_options.to_request(choice, given["spec"])
+    return load_options.to_request(pair, given["spec"])
 
 
 def can_skip_workers() -> bool:
@@ -258,11 +258,11 @@ def _is_from_config(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT_MAP
 
 
-def build_settings(choice: launch.ResolvedPair, given: dict[str, Any]) -> ChatSettings:
+def build_settings(pair: launch.ResolvedPair, given: dict[str, Any]) -> ChatSettings:
     """Of the options that the command has; the catalogue's where they are open."""
     values = {name: given[name] for name in ANSWER_OPTIONS if given.get(name) is not None}
     values.pop("seed", None)  # that of the conversation
-    return ChatSettings.from_catalog(choice.suggested_settings).with_values(values)
+    return ChatSettings.from_catalog(pair.suggested_settings).with_values(values)
 
 
 def resolve_or_pull(
@@ -289,11 +289,11 @@ def resolve_or_pull(
     return launch.resolve_or_pull(model, draft, pull_missing)
 
 
-def resolve_drafter(choice: launch.ResolvedPair, spec: str) -> str:
+def resolve_drafter(pair: launch.ResolvedPair, spec: str) -> str:
     """The draft source to use.  Raises UsageError if --spec names one that this pair lacks."""
     if _is_from_config("spec"):
-        return launch.preferred_drafter(choice, spec)
-    launch.check_drafter(choice, spec)
+        return launch.preferred_drafter(pair, spec)
+    launch.check_drafter(pair, spec)
     return spec
 
 

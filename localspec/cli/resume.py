@@ -43,7 +43,7 @@ def resolve_pair(model: str | None, draft: str, saved_chat: SavedChat | None) ->
 
 
 def create_session(
-    choice: launch.ResolvedPair,
+    pair: launch.ResolvedPair,
     saved_chat: SavedChat | None,
     settings: ChatSettings,
     given: dict[str, Any],
@@ -51,7 +51,7 @@ def create_session(
     """The session of this chat.  Raises InUseError if another window has the chat open."""
     history = _open_history(private=given["private"], quiet=given["quiet"])
     session = ChatSession(
-        choice, given["seed"], history, saved_chat, settings=settings, system=given["system"]
+        pair, given["seed"], history, saved_chat, settings=settings, system=given["system"]
     )
     if session.recorder.lock_error is not None:
         raise session.recorder.lock_error

@@ -74,18 +74,18 @@ def command(model: str | None, **given: Any) -> int:
     model, draft = resume.resolve_pair(model, given["draft"], saved_chat)
     if not given["quiet"] and sys.stderr.isatty():
         _warn_unused_gpu()
-    choice = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
+    pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
     pair_refs = launch.make_portable_refs(model, draft)
     recent_pairs.save_last(*pair_refs)
-    choice = replace(choice, requested_refs=pair_refs)
-    recent_pairs.add_if_path(choice)
-    given["spec"] = options.resolve_drafter(choice, given["spec"])
+    pair = replace(pair, requested_refs=pair_refs)
+    recent_pairs.add_if_path(pair)
+    given["spec"] = options.resolve_drafter(pair, given["spec"])
     with _open_events_file(given["events"]) as events_file:
         if is_chat:
-            return _run_chat(choice, saved_chat, events_file, given)
+            return _run_chat(pair, saved_chat, events_file, given)
         conversation = _new_conversation(given)
         conversation.ask(text)
-        return _run_once(choice, conversation, events_file, given)
+        return _run_once(pair, conversation, events_file, given)
 
 
 def _new_conversation(given: dict[str, Any]) -> Conversation:
@@ -108,7 +108,7 @@ def _is_chat(given: dict[str, Any]) -> bool:
 
 
 def _run_chat(
-    choice: launch.ResolvedPair,
+    pair: launch.ResolvedPair,
     saved_chat: SavedChat | None,
     events_file: TextIO | None,
     given: dict[str, Any],
@@ -118,7 +118,7 @@ def _run_chat(
     from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop  # noqa: PLC0415
     from localspec.cli.slash_handlers import LinearChatView  # noqa: PLC0415
 
-    session = resume.create_session(choice, saved_chat, _build_chat_settings(given, choice), given)
+    session = resume.create_session(pair, saved_chat, _build_chat_settings(given, pair), given)
     style = ChatOutputStyle(
         global_options.is_plain(),
         global_options.use_colour(no_color=given["no_color"]),
@@ -131,7 +131,7 @@ def _run_chat(
 
     def build_load_request(session: ChatSession) -> SettingsRequest:
         changed = given | {"ctx": session.settings.ctx, "exact": session.settings.exact}
-        return options.build_load_request(session.choice, changed)
+        return options.build_load_request(session.pair, changed)
 
     launch_options = ChatLaunchOptions(
         build_load_request,
@@ -147,22 +147,22 @@ def _run_chat(
     return ChatLoop(launch_options, view).run(_print_ready if given["verbose"] else lambda _: None)
 
 
-def _build_chat_settings(given: dict[str, Any], choice: launch.ResolvedPair) -> ChatSettings:
+def _build_chat_settings(given: dict[str, Any], pair: launch.ResolvedPair) -> ChatSettings:
     preferences = config.load()
     return replace(
-        _build_settings(given, choice),
+        _build_settings(given, pair),
         overflow=preferences.get("chats.overflow"),
         show_thinking=preferences.get("chats.show_thinking"),
     )
 
 
 def _run_once(
-    choice: launch.ResolvedPair,
+    pair: launch.ResolvedPair,
     conversation: Conversation,
     events_file: TextIO | None,
     given: dict[str, Any],
 ) -> int:
-    settings = _build_settings(given, choice)
+    settings = _build_settings(given, pair)
     settings = replace(settings, max_tokens=settings.max_tokens or _DEFAULT_MAX_TOKENS)
     print_options = PrintOptions(
         given["tokens"],
@@ -172,15 +172,15 @@ def _run_once(
         global_options.use_colour(no_color=given["no_color"]),
         global_options.is_plain(),
     )
-    load_request = options.build_load_request(choice, given | {"exact": settings.exact})
+    load_request = options.build_load_request(pair, given | {"exact": settings.exact})
     engine = launch.start_engine(load_request, notify=options.make_notice_printer(given["quiet"]))
     try:
         if given["verbose"]:
             _print_ready(engine.ready)
         loaded = LoadedModel.from_ready(
             engine.ready,
-            choice.spec,
-            choice.spec_reason,
+            pair.spec,
+            pair.spec_reason,
             raw=given["raw"],
             template=given["template"],
         )
@@ -259,8 +259,8 @@ def _print_pipe_notice() -> None:
         click.echo("localspec: Reading standard input. To use only -p: < /dev/null", err=True)
 
 
-def _build_settings(given: dict[str, Any], choice: launch.ResolvedPair) -> ChatSettings:
-    settings = options.build_settings(choice, given)
+def _build_settings(given: dict[str, Any], pair: launch.ResolvedPair) -> ChatSettings:
+    settings = options.build_settings(pair, given)
     if given["preset"]:
         settings = resume.merge_settings(presets.find(given["preset"]).apply(settings), settings)
     return settings

@@ -114,20 +114,20 @@ def command(model: str | None, **given: Any) -> int:
     http_server = import_http_server()
     rules = _make_rules(given)
     model, draft = recent_pairs.resolve_default(model, given["draft"])
-    choice = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
+    pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
     recent_pairs.save_last(*launch.make_portable_refs(model, draft))
-    given["spec"] = options.resolve_drafter(choice, given["spec"])
+    given["spec"] = options.resolve_drafter(pair, given["spec"])
     server_options = http_server.ServerOptions(
-        choice,
-        given["alias"] or sanitize(choice.target.stem, multiline=False),
-        options.build_settings(choice, given),
+        pair,
+        given["alias"] or sanitize(pair.target.stem, multiline=False),
+        options.build_settings(pair, given),
         given["seed"],
         given["template"],
         rules,
         given["port"],
         given["max_waiting"],
     )
-    host = EngineHost(options.build_load_request(choice, given), probe=True)
+    host = EngineHost(options.build_load_request(pair, given), probe=True)
     server = http_server.HttpServer(server_options, host, _make_log(given).write)
     printer = ServerPrinter(server_options.name, server.url, quiet=given["quiet"])
     if _has_board(given):

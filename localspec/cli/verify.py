@@ -41,10 +41,10 @@ def command(pair: str | None, **given: Any) -> int:
     localspec verify demo
     localspec verify big.gguf --draft small.gguf --json
     """
-    choice = options.resolve_or_pull(pair, given["draft"])
+    resolved = options.resolve_or_pull(pair, given["draft"])
     effort = VerifyEffort(given["seconds"], given["tokens"])
     measurement = LosslessMeasurement(effort)
-    progress = measuring.measure_pair(choice, measurement, given)
+    progress = measuring.measure_pair(resolved, measurement, given)
     if not measuring.print_measurement(measurement, progress, given):
         return 130
     return 1 if measurement.report.verdict == "divergent" else 0

@@ -70,19 +70,19 @@ class AppOptions:
         return self.show_token_marks or self.theme == themes.ANSI
 
     def build_load_request(
-        self, choice: ResolvedPair, *, exact: bool = False, ctx: int | None = None
+        self, pair: ResolvedPair, *, exact: bool = False, ctx: int | None = None
     ) -> SettingsRequest:
-        overrides = self.load_overrides.get(choice, WhatIf())
+        overrides = self.load_overrides.get(pair, WhatIf())
         options = LoadOptions(
             ctx or overrides.ctx,
             overrides.kv,
             exact=exact,
             overlap=self.overlap,
-            anyway=choice in self.force_load,
+            anyway=pair in self.force_load,
             workers=self.workers,
             can_skip_workers=True,
         )
-        return options.to_request(choice)
+        return options.to_request(pair)
 
 
 _DAMAGED_FILE = "Using the defaults; nothing is saved until it is fixed."

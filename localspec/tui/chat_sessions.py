@@ -29,22 +29,22 @@ class ChatSessions:
     def history(self) -> ChatHistory | None:
         return self._options.chats.history if self._options.chats else None
 
-    def for_pair(self, choice: ResolvedPair) -> ChatSession:
-        session = self._find(choice) or ChatSession(
-            choice, self._options.seed, self.history, settings=self._new_settings(choice)
+    def for_pair(self, pair: ResolvedPair) -> ChatSession:
+        session = self._find(pair) or ChatSession(
+            pair, self._options.seed, self.history, settings=self._new_settings(pair)
         )
         self._put_first(session)
         return session
 
-    def _find(self, choice: ResolvedPair) -> ChatSession | None:
-        return next((session for session in self._sessions if session.choice == choice), None)
+    def _find(self, pair: ResolvedPair) -> ChatSession | None:
+        return next((session for session in self._sessions if session.pair == pair), None)
 
     def _put_first(self, session: ChatSession) -> None:
         self._sessions = [session, *(other for other in self._sessions if other is not session)]
 
-    def _new_settings(self, choice: ResolvedPair) -> ChatSettings:
+    def _new_settings(self, pair: ResolvedPair) -> ChatSettings:
         """The settings of a new chat: the pair's, with the user's preferences."""
-        options, settings = self._options, ChatSettings.from_catalog(choice.suggested_settings)
+        options, settings = self._options, ChatSettings.from_catalog(pair.suggested_settings)
         sampling = settings.sampling
         if options.temperature is not None:
             sampling = replace(sampling, temperature=options.temperature)
@@ -53,12 +53,12 @@ class ChatSessions:
             sampling=sampling,
             overflow=options.overflow,
             show_thinking=options.show_thinking,
-            spec=launch.preferred_drafter(choice, options.spec),
+            spec=launch.preferred_drafter(pair, options.spec),
             exact=options.exact,
         )
 
-    def count_turns(self, choice: ResolvedPair) -> int:
-        session = self._find(choice)
+    def count_turns(self, pair: ResolvedPair) -> int:
+        session = self._find(pair)
         return len(session.conversation.turns) if session else 0
 
     def resume_chat(self, chat_id: int) -> ChatSession:
@@ -77,14 +77,14 @@ class ChatSessions:
         with_events = entry.turn_count <= _MAX_TURNS_WITH_TOKENS
         saved = self.history.load_chat(chat_id, with_events=with_events)
         pair = saved.list_entry.pair
-        choice = launch.resolve_pair(pair.model, pair.draft)
+        resolved = launch.resolve_pair(pair.model, pair.draft)
         refs = launch.make_portable_refs(pair.model, pair.draft)
-        choice = replace(choice, requested_refs=refs)
+        resolved = replace(resolved, requested_refs=refs)
         session = ChatSession(
-            choice, history=self.history, saved_chat=saved, settings=self._new_settings(choice)
+            resolved, history=self.history, saved_chat=saved, settings=self._new_settings(resolved)
         )
         session.draft = self._drafts.pop(chat_id, "")
-        if (previous := self._find(choice)) is not None:
+        if (previous := self._find(resolved)) is not None:
             previous.close()
             self._sessions.remove(previous)
             if previous.recorder.chat_id is not None:

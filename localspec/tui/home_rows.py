@@ -51,7 +51,7 @@ class HomeRow:
     description: str = ""
     size: str = ""
     note: str = ""
-    choice: ResolvedPair | None = None
+    pair: ResolvedPair | None = None
     reference: str | None = None
     """What to download, as `localspec pull` accepts it."""
     download: DownloadState | None = None
@@ -175,8 +175,8 @@ def build_sections(
 ) -> list[HomeSection]:
     """The non-empty sections: all matches of `search_text`; without it, the suggestions."""
     ready = _ready_rows(pair_catalog, survey)
-    ready_pairs, listed = find_ready_pairs(pair_catalog, survey), [row.choice for row in ready]
-    recent = [row for row in _recently_opened_rows(survey) if row.choice not in listed]
+    ready_pairs, listed = find_ready_pairs(pair_catalog, survey), [row.pair for row in ready]
+    recent = [row for row in _recently_opened_rows(survey) if row.pair not in listed]
     others = _other_model_rows(survey, [*ready_pairs.values(), *_choices(recent)])
     limit = None if search_text else _MAX_LISTED
     downloadable = (
@@ -238,7 +238,7 @@ def _row_keys(row: HomeRow) -> tuple[str, str, str]:
         return "enter continue", "home.remove", "delete"
     if row.preset:
         return "enter new chat", "", ""
-    if row.choice is not None:
+    if row.pair is not None:
         return "enter open", "home.bench", "bench"
     return "enter download", "", ""
 
@@ -268,19 +268,19 @@ def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
     starters: dict[str, HomeRow] = {}
     downloaded: list[HomeRow] = []
     bundled: list[HomeRow] = []
-    for id_, choice in find_ready_pairs(pair_catalog, survey).items():
-        pair, size = pair_catalog.pairs[id_], _format_size(choice)
+    for id_, resolved in find_ready_pairs(pair_catalog, survey).items():
+        pair, size = pair_catalog.pairs[id_], _format_size(resolved)
         if pair.target.repo is None:
             description = f"{pair.title} · bundled"
             note = "shows how speculation works"
-            bundled.append(HomeRow(id_, description, size, note, choice, is_included=True))
+            bundled.append(HomeRow(id_, description, size, note, resolved, is_included=True))
         elif pair.target.package and (pair.draft is None or pair.draft.repo is None):
             name, note = pair.target.title, speeds.get(id_, "")
-            row = HomeRow(name, pair.title, size, note, choice, is_included=True)
+            row = HomeRow(name, pair.title, size, note, resolved, is_included=True)
             starters.setdefault(pair.target.id, row)
         else:
             note = speeds.get(id_, "")
-            downloaded.append(HomeRow(id_, _describe_uses(pair), size, note, choice))
+            downloaded.append(HomeRow(id_, _describe_uses(pair), size, note, resolved))
     return [*starters.values(), *downloaded, *bundled[:1]]
 
 
@@ -297,10 +297,10 @@ def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
     names = _ollama_names(survey)
     for pair in recent_pairs.load():
         name = names.get(pair.target)
-        choice = replace(pair, requested_refs=(name, pair.portable_refs[1])) if name else pair
-        draft = _describe_draft(choice)
-        where = sanitize(str(choice.target.parent), multiline=False)
-        rows.append(HomeRow(choice.target_name, draft, _format_size(choice), where, choice))
+        resolved = replace(pair, requested_refs=(name, pair.portable_refs[1])) if name else pair
+        draft = _describe_draft(resolved)
+        where = sanitize(str(resolved.target.parent), multiline=False)
+        rows.append(HomeRow(resolved.target_name, draft, _format_size(resolved), where, resolved))
     return rows
 
 
@@ -311,19 +311,19 @@ def _ollama_names(survey: MachineSurvey) -> dict[Path, str]:
 
 
 def _choices(rows: Iterable[HomeRow]) -> list[ResolvedPair]:
-    return [row.choice for row in rows if row.choice is not None]
+    return [row.pair for row in rows if row.pair is not None]
 
 
 def _other_model_rows(survey: MachineSurvey, listed: Iterable[ResolvedPair]) -> list[HomeRow]:
     """Models on disk that are in no pair of `listed`, such as those of LM Studio."""
-    paths = {path for choice in listed for path in (choice.target, choice.draft)}
+    paths = {path for pair in listed for path in (pair.target, pair.draft)}
     names = _ollama_names(survey)
     return [
         HomeRow(
             reference.parse_file_name(model.file.rpartition("/")[2]).stem,
             model.repo or ORIGIN_TITLES[model.origin],
             gib(model.size),
-            choice=ResolvedPair(
+            pair=ResolvedPair(
                 model.path,
                 None,
                 requested_refs=(name, "auto") if (name := names.get(model.path)) else None,
@@ -341,10 +341,10 @@ def _preset_rows() -> list[HomeRow]:
     ]
 
 
-def _describe_draft(choice: ResolvedPair) -> str:
-    if choice.draft is None:
+def _describe_draft(pair: ResolvedPair) -> str:
+    if pair.draft is None:
         return "prompt lookup, no draft model"
-    return f"+ {choice.draft_name}"
+    return f"+ {pair.draft_name}"
 
 
 def _suggested_rows(survey: MachineSurvey) -> list[HomeRow]:
@@ -392,9 +392,9 @@ def _hub_row(repo: HubSearchResult) -> HomeRow:
     return HomeRow(name, downloads, "gated" if repo.gated else "", reference=repo.repo)
 
 
-def _format_size(choice: ResolvedPair) -> str:
+def _format_size(pair: ResolvedPair) -> str:
     try:
-        return gib(sum(file.stat().st_size for file in {choice.target, choice.draft} if file))
+        return gib(sum(file.stat().st_size for file in {pair.target, pair.draft} if file))
     except OSError:
         return "missing"
 

@@ -23,13 +23,13 @@ class SharedServer:
     def __init__(self, host: EngineHost, session: ChatSession) -> None:
         """Raises UsageError without the packages of the server."""
         assert session.loaded is not None
-        self._choice = session.choice
+        self._pair = session.pair
         http_server = serve.import_http_server()
 
         def listen(port: int) -> HttpServer:
             options = http_server.ServerOptions(
-                session.choice,
-                sanitize(session.choice.target.stem, multiline=False),
+                session.pair,
+                sanitize(session.pair.target.stem, multiline=False),
                 session.settings,
                 template=session.loaded.template_override if session.loaded else None,
                 port=port,
@@ -50,7 +50,7 @@ class SharedServer:
 
     def can_serve(self, request: SettingsRequest) -> bool:
         """Whether the pair of a request is the one that is served."""
-        files = self._choice.target, self._choice.draft
+        files = self._pair.target, self._pair.draft
         return [request.load.target, request.load.draft] == [
             str(path) if path else None for path in files
         ]

@@ -51,7 +51,7 @@ async def toggle_speculation(screen: ChatScreen) -> None:
     spec = session.settings.spec
     if spec == "off":
         switch = "on"
-    elif spec == "auto" and session.is_paused and session.choice.draft is not None:
+    elif spec == "auto" and session.is_paused and session.pair.draft is not None:
         switch = "model"
     else:
         switch = "off"
@@ -99,9 +99,9 @@ PICKER_CHOICES = {
 def pick(screen: ChatScreen, command: str) -> None:
     """Opens the dialog over a chat; what is chosen means the same as `/command CHOICE`."""
 
-    async def on_dismiss(choice: str | None) -> None:
-        if choice:
-            await execute(screen, CommandCall(command, choice))
+    async def on_dismiss(pair: str | None) -> None:
+        if pair:
+            await execute(screen, CommandCall(command, pair))
 
     sheet = PickerScreen(PICKER_CHOICES[command], screen.session.pair_name)
     screen.app.push_screen(sheet, on_dismiss)
@@ -139,14 +139,14 @@ def open_turns(screen: ChatScreen) -> None:
     session = screen.session
     ids_before = [turn.id for turn in session.conversation.turns]
 
-    def on_dismiss(choice: TurnChoice | None) -> None:
+    def on_dismiss(pair: TurnChoice | None) -> None:
         if ids_before != [turn.id for turn in session.conversation.turns]:
             screen.transcript.show_session(session)
             session.branch_changed()
-        if choice is not None:
-            question = session.return_to(choice.turn_id)
+        if pair is not None:
+            question = session.return_to(pair.turn_id)
             screen.transcript.show_session(session)
-            if choice.action == "again" and screen.phase == "ready":
+            if pair.action == "again" and screen.phase == "ready":
                 screen.send(question)
             else:
                 screen.composer.edit_text(question)
@@ -209,7 +209,7 @@ def _toggle_token_view(screen: ChatScreen, call: CommandCall) -> None:
 
 def _force_load(screen: ChatScreen, call: CommandCall) -> None:
     if screen.phase == "failed":
-        screen.options.force_load.add(screen.session.choice)
+        screen.options.force_load.add(screen.session.pair)
         screen.load()
     else:
         screen.notify("The model is already loaded, or is loading.", markup=False)
@@ -228,7 +228,7 @@ def _bench(screen: ChatScreen, call: CommandCall) -> None:
             screen.load()
 
     session = screen.session
-    message = OpenMeasurement("bench", session.pair_name, session.choice, on_dismiss)
+    message = OpenMeasurement("bench", session.pair_name, session.pair, on_dismiss)
     screen.post_message(message)
 
 

@@ -159,7 +159,7 @@ async def test_the_starter_is_the_first_row_and_what_enter_opens(
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, ChatScreen))
         assert isinstance(pilot.app.screen, ChatScreen)
-        assert pilot.app.screen.session.choice.target.name == packagefile.FILE
+        assert pilot.app.screen.session.pair.target.name == packagefile.FILE
         await settled(pilot)
 
 
@@ -173,7 +173,7 @@ async def test_the_demo_and_the_wizard_are_one_key_away(
         await pilot.press(key)
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, screen))
         if isinstance(pilot.app.screen, ChatScreen):
-            assert pilot.app.screen.session.choice.target.name == "demo-target.gguf"
+            assert pilot.app.screen.session.pair.target.name == "demo-target.gguf"
         await settled(pilot)
 
 

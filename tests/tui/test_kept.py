@@ -244,7 +244,7 @@ async def test_a_chat_of_files_is_gone_on_with() -> None:
     async with app() as one:
         await one.press("down", "enter")
         await one.until("ready")
-        choice = one.chat.session.choice
+        choice = one.chat.session.pair
         assert (str(choice.target), str(choice.draft)) == (target, draft)
         await one.send("more")
         kept = one.history.list_chats()[0]

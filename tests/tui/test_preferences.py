@@ -372,7 +372,7 @@ async def test_a_new_chat_is_as_it_was_wished() -> None:
         chosen = on(shown.app.screen).session.settings
         assert (chosen.spec, chosen.sampling.temperature) == ("lookup", 0.1)
         assert (chosen.overflow, chosen.show_thinking) == ("drop", True)
-        choice = on(shown.app.screen).session.choice
+        choice = on(shown.app.screen).session.pair
         assert shown.options.build_load_request(choice).load.overlap is False
         assert "not saved" in shown.words
         await scenes.asking()(shown.pilot)

@@ -294,7 +294,7 @@ async def test_a_pair_that_is_here_names_the_command_that_compares_its_drafts(
 ) -> None:
     """With the drafts that are installed; without one, any model may draft by text."""
     choice = ResolvedPair(Path("target.gguf"), Path("draft.gguf"))
-    stock.ready_choices = {"qwen3-8b+qwen3-0.6b": choice, "phi-4+lookup": choice}
+    stock.ready_pairs = {"qwen3-8b+qwen3-0.6b": choice, "phi-4+lookup": choice}
     async with shown(stock, "1", "enter") as wizard:
         await wizard.sees("localspec pair test qwen3-8b qwen3-0.6b lookup")
         await wizard.press("d")
@@ -302,7 +302,7 @@ async def test_a_pair_that_is_here_names_the_command_that_compares_its_drafts(
         assert "pair test" not in wizard.shown
         await wizard.press("t")
         await wizard.sees("by text: localspec pair test phi-4 MODEL lookup")
-    stock.ready_choices = {**stock.ready_choices, "qwen3-8b+qwen3-1.7b": choice}
+    stock.ready_pairs = {**stock.ready_pairs, "qwen3-8b+qwen3-1.7b": choice}
     async with shown(stock, "1", "enter") as wizard:
         await wizard.sees("localspec pair test qwen3-8b qwen3-0.6b qwen3-1.7b lookup")
 

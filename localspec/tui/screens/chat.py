@@ -148,7 +148,7 @@ class ChatScreen(Screen[None]):
         self.transcript.clear_error()
         self.query_one("#pair", Static).update(Content(session.pair_name))
         request = self.options.build_load_request(
-            session.choice, exact=session.settings.exact, ctx=session.settings.ctx
+            session.pair, exact=session.settings.exact, ctx=session.settings.ctx
         )
         self.runner.load(request, self.post_message)
         self.draw()
@@ -190,7 +190,7 @@ class ChatScreen(Screen[None]):
         self._queued_text = None
         self._regenerate_after_load = False
         does_not_fit = isinstance(message.error, DoesNotFitError)
-        is_new_pair = self.session.previous_choice is not None and self.session.loaded is None
+        is_new_pair = self.session.previous_pair is not None and self.session.loaded is None
         hints = *_FORCE_LOAD_HINTS * does_not_fit, *_PREVIOUS_HINTS * is_new_pair
         self.transcript.show_error(message.error, (*hints, *self._reload_hints()))
         self.draw()

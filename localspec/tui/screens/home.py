@@ -216,7 +216,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         return saved_chats.recent_section(history, datetime.now().astimezone())
 
     def _draw_row(self, row: HomeRow, pointed: bool) -> Content:
-        n = self.sessions.count_turns(row.choice) if row.choice else 0
+        n = self.sessions.count_turns(row.pair) if row.pair else 0
         if n:
             row = replace(row, note=f"{n} turn{'s' * (n != 1)} in this chat")
         return home_rows.draw_row(row, pointed, self.app.size.width, self._options.glyphs)
@@ -249,7 +249,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         rows = self._list.rows
         if self._search.text:
             return "" if any(not row.hub_search_text for row in rows) else _NO_MATCH
-        has_own_pairs = any(row.choice is not None and not row.is_included for row in rows)
+        has_own_pairs = any(row.pair is not None and not row.is_included for row in rows)
         has_space = self.size.height - self._list.option_count >= 10
         return _GETTING_STARTED if has_space and not has_own_pairs else ""
 
@@ -312,8 +312,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         row = self._list.highlighted_row
         if row is None:
             return
-        if row.choice is not None:
-            self._open_chat(row.choice)
+        if row.pair is not None:
+            self._open_chat(row.pair)
         elif row.chat_id is not None:
             self._resume_chat(row.chat_id, row.found)
         elif row.preset:
@@ -329,18 +329,18 @@ class HomeScreen(CenteredLayout, Screen[None]):
         """Starts a new chat with the default pair."""
         try:
             refs = recent_pairs.resolve_default(None, "auto")
-            choice = replace(launch.resolve_pair(*refs), requested_refs=refs)
-            session = self.sessions.for_pair(choice)
+            pair = replace(launch.resolve_pair(*refs), requested_refs=refs)
+            session = self.sessions.for_pair(pair)
             session.start_new_chat()
             session.apply_preset(presets.find(name))
         except LocalspecError as error:
             self._show_error(error)
         else:
-            self._open_chat(choice)
+            self._open_chat(pair)
 
-    def _open_chat(self, choice: ResolvedPair, found: SearchHit | None = None) -> None:
+    def _open_chat(self, pair: ResolvedPair, found: SearchHit | None = None) -> None:
         """Shows the pair's chat; the model loads in the background.  `found`: a search match."""
-        checked = self._check_choice(choice)
+        checked = self._check_pair(pair)
         if checked is None:
             return
         if paths.package_data_dir() not in checked.target.parents:
@@ -348,19 +348,19 @@ class HomeScreen(CenteredLayout, Screen[None]):
         session = self.sessions.for_pair(checked)
         self.post_message(OpenChat(session, found, self._engine_screen_left))
 
-    def _check_choice(self, choice: ResolvedPair) -> ResolvedPair | None:
+    def _check_pair(self, pair: ResolvedPair) -> ResolvedPair | None:
         """Checks the files and adds a detected head. Shows an error and returns None on failure."""
         try:
-            if choice.draft is None and choice not in recent_pairs.load():
+            if pair.draft is None and pair not in recent_pairs.load():
                 # A pair from the recent list was already opened as is, without a head.
-                choice = launch.with_detected_head(choice)
-            launch.check_target(choice.target)
-            if choice.draft is not None:
-                reader.check_loadable(choice.draft)
+                pair = launch.with_detected_head(pair)
+            launch.check_target(pair.target)
+            if pair.draft is not None:
+                reader.check_loadable(pair.draft)
         except LocalspecError as error:
             self._show_error(error)
             return None
-        return choice
+        return pair
 
     def _engine_screen_left(self, _: object) -> None:
         self._runner.close()
@@ -374,7 +374,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
             return
         if session.recorder.lock_error is not None:
             self._show_error(session.recorder.lock_error)
-        self._open_chat(session.choice, found)
+        self._open_chat(session.pair, found)
 
     def action_remove(self) -> None:
         row = self._list.highlighted_row
@@ -434,15 +434,15 @@ class HomeScreen(CenteredLayout, Screen[None]):
     def action_measure(self, command: Literal["bench", "verify"]) -> None:
         """Measures the selected pair."""
         row = self._list.highlighted_row
-        if row is None or row.choice is None:
+        if row is None or row.pair is None:
             self.notify("Select an installed pair first.", markup=False)
-        elif (pair := self._check_choice(row.choice)) is not None:
+        elif (pair := self._check_pair(row.pair)) is not None:
             self.post_message(OpenMeasurement(command, row.name, pair, self._engine_screen_left))
 
     def action_open_files(self) -> None:
-        def on_dismiss(choice: ResolvedPair | None) -> None:
-            if choice is not None:
-                self._open_chat(choice)
+        def on_dismiss(pair: ResolvedPair | None) -> None:
+            if pair is not None:
+                self._open_chat(pair)
 
         from localspec.tui.dialogs.open_files import OpenFilesScreen  # noqa: PLC0415  starts faster
 
@@ -472,8 +472,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
         def on_dismiss(result: WizardResult | None) -> None:
             services.stop_reading()
-            if result is not None and result.choice is not None:
-                self._open_with_what_if(result.choice, result.what_if)
+            if result is not None and result.ready_pair is not None:
+                self._open_with_what_if(result.ready_pair, result.what_if)
             elif result is not None and result.pair is not None:
                 self._pending_opens = {result.pair.id: result.what_if}
                 self.fill_list()
@@ -494,7 +494,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
             else:
                 self.notify(f"{sanitize(pair_id, multiline=False)} is downloaded.", markup=False)
 
-    def _open_with_what_if(self, choice: ResolvedPair, what_if: WhatIf) -> None:
+    def _open_with_what_if(self, pair: ResolvedPair, what_if: WhatIf) -> None:
         """Opens with the context and KV type chosen in the wizard, until the app exits."""
-        self._options.load_overrides[choice] = what_if
-        self._open_chat(choice)
+        self._options.load_overrides[pair] = what_if
+        self._open_chat(pair)

@@ -51,10 +51,10 @@ _TOKENS = 64
 MeasurementPhase = Literal["loading", "ready", "running", "stopping", "done", "failed"]
 
 
-def make_benchmark(pair_name: str, choice: ResolvedPair) -> Benchmark:
+def make_benchmark(pair_name: str, pair: ResolvedPair) -> Benchmark:
     """As `localspec bench` without options."""
     request = BenchRequest(
-        pair_name, tuple(workloads.load()), (0.0, 0.8), _TOKENS, choice.spec, choice.spec_reason
+        pair_name, tuple(workloads.load()), (0.0, 0.8), _TOKENS, pair.spec, pair.spec_reason
     )
     return Benchmark(request)
 
@@ -69,13 +69,13 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         self,
         measurement: Benchmark | LosslessMeasurement,
         pair_name: str,
-        choice: ResolvedPair,
+        pair: ResolvedPair,
         runner: EngineRunner,
         options: AppOptions,
     ) -> None:
         super().__init__()
         self.measurement = measurement
-        self._pair_name, self._choice = pair_name, choice
+        self._pair_name, self._pair = pair_name, pair
         self._runner, self._options = runner, options
         self.phase: MeasurementPhase = "loading"
         self.error: LocalspecError | None = None
@@ -101,7 +101,7 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
     def _load(self) -> None:
         """An engine that is already loaded for this pair is reused."""
         self.phase, self.error = "loading", None
-        self._runner.load(self._options.build_load_request(self._choice), self.post_message)
+        self._runner.load(self._options.build_load_request(self._pair), self.post_message)
         self.draw()
 
     @on(EngineLoadEvent)

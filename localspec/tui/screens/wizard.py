@@ -343,8 +343,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         if self._details.candidate is None:
             return
         pair = self._details.candidate.pair
-        if (choice := self._services.ready_choices.get(pair.id)) is not None:
-            self.dismiss(WizardResult(self.what_if, choice, pair))
+        if (resolved := self._services.ready_pairs.get(pair.id)) is not None:
+            self.dismiss(WizardResult(self.what_if, resolved, pair))
             return
 
         def on_dismiss(started: bool | None) -> None:
@@ -355,9 +355,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self.app.push_screen(sheet, on_dismiss)
 
     def action_open_files(self) -> None:
-        def on_dismiss(choice: ResolvedPair | None) -> None:
-            if choice is not None:
-                self.dismiss(WizardResult(self.what_if, choice))
+        def on_dismiss(pair: ResolvedPair | None) -> None:
+            if pair is not None:
+                self.dismiss(WizardResult(self.what_if, pair))
 
         profile = self._profiles.get_loaded(None)
         self.app.push_screen(OpenFilesScreen(self._runner, self._options, profile), on_dismiss)
@@ -396,7 +396,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         return shortlist.candidate_line(
             candidate,
             self._use_case,
-            is_downloaded=candidate.pair.id in self._services.ready_choices,
+            is_downloaded=candidate.pair.id in self._services.ready_pairs,
             width=self._list_width,
             glyphs=self._options.glyphs,
             pointed=pointed,
@@ -429,7 +429,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         candidate = self._details.candidate
         if candidate is None:
             return "enter download"
-        if candidate.pair.id in self._services.ready_choices:
+        if candidate.pair.id in self._services.ready_pairs:
             return "enter chat"
         download = f"enter download{' both' if candidate.pair.draft else ''}"
         fits = candidate.fit is None or candidate.fit.verdict != "no"

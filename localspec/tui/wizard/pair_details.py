@@ -430,13 +430,13 @@ class PairDetails:
             candidate=candidate,
             use_case=use_case,
             checks=tuple(check_before_download(pair, candidate.fit, subject, comparison)),
-            is_downloaded=pair.id in self._services.ready_choices,
+            is_downloaded=pair.id in self._services.ready_pairs,
             free_disk=self.free_disk,
             fit_basis=self._fit_basis(candidate),
             comparable_drafts=tuple(
                 other.draft.id
                 for other in pairs_of_same_target(pair, self._services.catalogue)
-                if other.draft is not None and other.id in self._services.ready_choices
+                if other.draft is not None and other.id in self._services.ready_pairs
             ),
         )
 

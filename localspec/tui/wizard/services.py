@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WizardResult:
-    """The chosen pair: `choice` to open it now, or `pair` if it is being downloaded."""
+    """The chosen pair: `ready_pair` to open it now, or `pair` if it is being downloaded."""
 
     what_if: WhatIf
-    choice: ResolvedPair | None = None
+    ready_pair: ResolvedPair | None = None
     pair: CatalogPair | None = None
 
 
@@ -40,11 +40,11 @@ class WizardServices:
         self,
         catalogue: Catalog,
         load_machine_profile: Callable[[], MachineProfile],
-        ready_choices: Mapping[str, ResolvedPair],
+        ready_pairs: Mapping[str, ResolvedPair],
         hub: Callable[[], HubClient],
     ) -> None:
-        """`ready_choices`: the installed pairs, by catalogue id."""
-        self.catalogue, self.ready_choices = catalogue, ready_choices
+        """`ready_pairs`: the installed pairs, by catalogue id."""
+        self.catalogue, self.ready_pairs = catalogue, ready_pairs
         self.load_machine_profile = load_machine_profile
         self._hub = hub
         self._stop: CancelToken | None = None
