@@ -60,7 +60,7 @@ def test_in_a_chat_of_the_app(zoo: Zoo, paths: list[list[str]]) -> None:
         pass
     session.attach_engine(loaded.engine)
     session.ask("Hi?")
-    runner.start_answer(session.stream_answer, messages.put)
+    runner.start_answer(session, messages.put)
     ended = None
     while ended is None:
         messages.get(timeout=LIMIT)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from textual.message import Message
 
 from localspec import launch
 from localspec.chat.answer import AnswerDelta
-from localspec.chat.context_window import ContextOverflow, OverflowChooser
+from localspec.chat.context_window import ContextOverflow
+from localspec.chat.session import ChatSession
 from localspec.chat.settings import OverflowPolicy
 from localspec.errors import LocalspecError, StorageError
 from localspec.fit.advisor import SettingsRequest
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 PostMessage = Callable[[Message], object]
 """Thread-safe: a widget's `post_message`."""
-
-AnswerWriter = Callable[[Engine, OverflowChooser], Iterator[AnswerDelta]]
-"""Generates one answer on a background thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +79,8 @@ class EngineRunner:
         self._closing: threading.Thread | None = None
         self._job: EngineJob[AnswerEnded] | EngineJob[None] | None = None
         """The last answer or inspection."""
+        self._session: ChatSession | None = None
+        """Of the answer; None if that was an inspection."""
         self._overflow_request: OverflowRequest | None = None
         """The last one posted by the answer's thread."""
 
@@ -117,8 +117,10 @@ class EngineRunner:
             self.server.set_ready(engine.ready)
         post(EngineLoaded(engine))
 
-    def start_answer(self, write_answer: AnswerWriter, post: PostMessage) -> None:
-        """Posts `DeltasReady` when `take_deltas` has something new."""
+    def start_answer(
+        self, session: ChatSession, post: PostMessage, *, probabilities: bool = False
+    ) -> None:
+        """Answers the turn that was begun; posts `DeltasReady` when `take_deltas` has something."""
         host = self.host
         assert host is not None, "no pair is loaded"
         if self.server is not None and host.is_busy:
@@ -136,7 +138,9 @@ class EngineRunner:
             error: LocalspecError | None = None
             engine_died = False
             try:
-                for delta in write_answer(engine, choose_policy):
+                for delta in session.stream_answer(
+                    engine, choose_policy, probabilities=probabilities
+                ):
                     engine_died = isinstance(delta.event, EngineExit)
                     job.put(delta)
             except LocalspecError as failure:
@@ -145,6 +149,7 @@ class EngineRunner:
                 self.close_host()
             return AnswerEnded(error, engine_died)
 
+        self._session = session
         self._job = job = EngineJob(write)
         job.on_update = lambda: post(DeltasReady())
         host.submit(job)
@@ -177,6 +182,7 @@ class EngineRunner:
             else:
                 post(AnswerInspected(scores))
 
+        self._session = None
         self._job = job = EngineJob(work)
         self.host.submit(job)
 
@@ -190,6 +196,8 @@ class EngineRunner:
         job, host = self._job, self.host
         if job is None or host is None:
             return
+        if self._session is not None:
+            self._session.stop()
         if host.engine is not None and host.withdraw(job):
             job.stop_requested = True
             job.run(host.engine)

@@ -253,12 +253,8 @@ class ChatScreen(Screen[None]):
         self.phase = "answering"
         self._logprobs_requested, self._stop_time = False, None
         self.transcript.add_turn(session, session.conversation.turns[-1])
-        probabilities = self.transcript.token_view
         self.runner.start_answer(
-            lambda engine, choose_policy: session.stream_answer(
-                engine, choose_policy, probabilities=probabilities
-            ),
-            self.post_message,
+            session, self.post_message, probabilities=self.transcript.token_view
         )
         self.draw()
         return True
@@ -359,7 +355,6 @@ class ChatScreen(Screen[None]):
             if self._stop_time is None:
                 self._stop_time = time.monotonic()
                 self.transcript.set_note("stopping …")
-            self.session.stop()
             self.runner.stop_answer()
         elif time.monotonic() - self._end_time < LATE_ESCAPE_SECONDS:
             return
