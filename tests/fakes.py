@@ -37,6 +37,7 @@ from localspec.engine.speculative_loop import (
     RoundResult,
     speculative_decode,
 )
+from localspec.engine.verifiers import SeededRandom
 from localspec.errors import EngineError
 from localspec.protocol.events import FinishReason, Prefill
 from localspec.protocol.wire import SamplingParams
@@ -477,8 +478,8 @@ def plain(target: FakeModel | PrefixCache, verifier: Verifier, what: GenerationJ
 Outcome = tuple[int, ...]
 
 
-class Explorer:
-    """A `RandomSource` that takes every branch and computes the probability of each outcome.
+class Explorer(SeededRandom):
+    """Takes every branch of random decisions and computes the probability of each outcome.
 
     The code is run again and again with a longer script of choices; at a new choice the first
     possible one is taken and the others wait.  A branch weighs the product of its probabilities

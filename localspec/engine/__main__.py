@@ -70,7 +70,9 @@ class CommandServer:
                     self._send(number, event)
                     self._apply_stop()
             except errors.LocalspecError as error:
-                self._send(number, _failure_reply(error))
+                template = error.hint.template if isinstance(error.hint, errors.Hint) else ""
+                failure = wire.FailureReply(error.code, error.message, error.hint, template)
+                self._send(number, failure)
             else:
                 self._send(number, wire.DoneReply())
             self._current = 0
@@ -80,23 +82,22 @@ class CommandServer:
         if self._session is not None:
             with suppress(queue.Empty):
                 return self._queue.get(timeout=_IDLE_SECONDS)
-            self._measure_until_command(self._session)
+            self._is_measuring = True
+            try:
+                with closing(self._session.measure_when_idle()) as measuring:
+                    while self._queue.empty() and next(measuring, _MEASURED) is not _MEASURED:
+                        pass
+            except errors.LocalspecError as error:  # the next command will meet it too
+                print(f"localspec: measuring failed: {error}", file=sys.stderr, flush=True)
+            finally:
+                self._is_measuring = False
         return self._queue.get()
-
-    def _measure_until_command(self, session: Session) -> None:
-        self._is_measuring = True
-        try:
-            with closing(session.measure_when_idle()) as measuring:
-                while self._queue.empty() and next(measuring, _MEASURED) is not _MEASURED:
-                    pass
-        except errors.LocalspecError as error:  # the next command will meet it too
-            print(f"localspec: measuring failed: {error}", file=sys.stderr, flush=True)
-        finally:
-            self._is_measuring = False
 
     def _run_command(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
         if isinstance(command, wire.LoadCommand):
-            self._close_session()
+            if self._session is not None:
+                self._session.close()
+                self._session = None
             self._session = _import_session()(command)
             yield self._session.ready
         elif self._session is None:
@@ -108,11 +109,6 @@ class CommandServer:
         """Stop the current command if a stop arrived for it, perhaps before it began."""
         if self._session is not None and 0 < self._current <= self._stop_up_to:
             self._session.stop()
-
-    def _close_session(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
 
     def _read_commands(self) -> None:
         """Read commands until the parent closes stdin; then exit, even inside llama_decode."""
@@ -157,11 +153,6 @@ class CommandServer:
                     data = data[os.write(self._outputs, data) :]
             except OSError:  # the parent has closed the pipe
                 os._exit(0)
-
-
-def _failure_reply(error: errors.LocalspecError) -> wire.FailureReply:
-    template = error.hint.template if isinstance(error.hint, errors.Hint) else ""
-    return wire.FailureReply(error.code, error.message, error.hint, template)
 
 
 def main() -> None:

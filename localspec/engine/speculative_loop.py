@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.prefix_cache import PrefixCache
@@ -30,10 +30,6 @@ TokenScorer = Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities,
 _NO_OVERLAP = nullcontext(DraftWait())
 
 
-def _draft_nothing(_tokens: Sequence[int], _draft: Draft) -> AbstractContextManager[DraftWait]:
-    return _NO_OVERLAP
-
-
 @dataclass(frozen=True, slots=True)
 class GenerationJob:
     """The input of one answer."""
@@ -53,7 +49,7 @@ class GenerationJob:
     thinking: ThinkingBudget | None = None
     constraint: OutputConstraint | None = None
     """The grammar that the answer follows; `resumed_tokens` are committed to it."""
-    overlap: OverlapRound = _draft_nothing
+    overlap: OverlapRound = lambda _tokens, _draft: _NO_OVERLAP
     """Entered around each target pass that verifies a draft."""
 
 
@@ -152,7 +148,12 @@ def _run_round(
 ) -> RoundResult:
     began, verified = time.perf_counter(), target.model.decode_seconds
     draft = drafter.propose(tokens, limit) if limit > 0 else Draft()
-    _prefill_until(target, tokens, target.model.n_batch - len(draft.tokens), job)
+    max_left = target.model.n_batch - len(draft.tokens)
+    if len(tokens) - target.n_cached > max_left:  # the memory had to be emptied
+        for _ in target.prefill_until(tokens, max_left, job.cancelled):
+            pass
+        if len(tokens) - target.n_cached > max_left:
+            raise DecodeInterrupted
     batch = [*tokens[target.n_cached :], *draft.tokens]
     with job.overlap(tokens, draft) as wait:
         rows = target.decode(batch, len(draft.tokens) + 1)
@@ -176,23 +177,7 @@ def _run_round(
     drafting = draft.decode_seconds + wait.seconds
     host = time.perf_counter() - began - verify - drafting
     times = RoundTimes(drafting * 1e3, verify * 1e3, host * 1e3)
-    n_accepted = min(accepted, len(new))
-    return RoundResult(draft, n_accepted, new, times, len(batch), probabilities)
-
-
-def _prefill_until(
-    target: PrefixCache, tokens: list[int], max_left: int, job: GenerationJob
-) -> None:
-    """Decode all but `max_left` tokens of the text: some, if the memory had to be emptied.
-
-    Raises DecodeInterrupted if cancelled.
-    """
-    if len(tokens) - target.n_cached <= max_left:
-        return
-    for _ in target.prefill_until(tokens, max_left, job.cancelled):
-        pass
-    if len(tokens) - target.n_cached > max_left:
-        raise DecodeInterrupted
+    return RoundResult(draft, min(accepted, len(new)), new, times, len(batch), probabilities)
 
 
 class _TargetDistributions:

@@ -7,7 +7,6 @@ does. At temperature 0 all four take the target's argmax.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +16,8 @@ from localspec.engine.sampling import gumbel_argmax, gumbel_noise, one_hot
 from localspec.protocol.wire import VerifyMode
 
 
-class RandomSource(Protocol):
-    """Source of random decisions; tests replace it to enumerate every outcome."""
-
-    def choice(self, probs: NDArray[np.float64]) -> int:
-        """An index, sampled with these probabilities."""
-
-    def accept(self, prob: float) -> bool:
-        """True with this probability."""
-
-
 class SeededRandom:
-    """One generator per answer: the seed is used once, not once per token."""
+    """Random decisions. One generator per answer: the seed is used once, not once per token."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.Generator(np.random.PCG64(seed))
@@ -81,7 +70,7 @@ class GumbelCoupledVerifier:
 class _RandomVerifier:
     """A verifier that draws at random; by default its draft tokens are sampled too."""
 
-    def __init__(self, random_source: RandomSource) -> None:
+    def __init__(self, random_source: SeededRandom) -> None:
         self._random = random_source
 
     def _sample(self, distribution: Distribution) -> int:
@@ -203,7 +192,7 @@ def residual_probs(p: Distribution, q: Distribution, share: float = 1.0) -> NDAr
 RankingVerifier = GumbelCoupledVerifier | SampleAndMatchVerifier
 """Drafting with these draws nothing at random, so it may happen at any time."""
 
-_RANDOM_VERIFIERS: dict[VerifyMode, Callable[[RandomSource], Verifier]] = {
+_RANDOM_VERIFIERS: dict[VerifyMode, Callable[[SeededRandom], Verifier]] = {
     "rejection": RejectionVerifier,
     "block": BlockVerifier,
     "match": SampleAndMatchVerifier,
@@ -211,7 +200,7 @@ _RANDOM_VERIFIERS: dict[VerifyMode, Callable[[RandomSource], Verifier]] = {
 
 
 def make_verifier(
-    mode: VerifyMode, seed: int, random_source: RandomSource | None = None
+    mode: VerifyMode, seed: int, random_source: SeededRandom | None = None
 ) -> Verifier:
     if mode == "coupled":
         return GumbelCoupledVerifier(seed)

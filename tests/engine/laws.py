@@ -21,7 +21,7 @@ from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, GrammarState, Verifier
 from localspec.engine.sampling import NoAllowedTokenError, compute_distribution
 from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
-from localspec.engine.verifiers import GumbelCoupledVerifier, RandomSource, make_verifier
+from localspec.engine.verifiers import GumbelCoupledVerifier, SeededRandom, make_verifier
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.crossed import (
     DRAFT,
@@ -209,7 +209,7 @@ class Case:
     def draws(self, mode: VerifyMode) -> dict[Outcome, float]:
         """The probability of every answer of the production code."""
 
-        def answer(draws: RandomSource) -> list[int]:
+        def answer(draws: SeededRandom) -> list[int]:
             verifier, what = make_verifier(mode, 0, draws), constrained(self.what, self.grammar)
             drafter = self.drafter(verifier, what, [])
             if what.constraint is not None:

@@ -408,7 +408,7 @@ def test_match_drafts_the_likeliest() -> None:
 
 
 def test_rejection_keeps_what_the_target_likes_more_without_a_draw() -> None:
-    class NoDraws:
+    class NoDraws(SeededRandom):
         """Whoever draws, fails; the bonus token is the only one of its law."""
 
         def choice(self, probs: NDArray[np.float64]) -> int:
@@ -421,7 +421,7 @@ def test_rejection_keeps_what_the_target_likes_more_without_a_draw() -> None:
     p = Distribution(np.array([0, 1]), np.array([0.9, 0.1]))
     q = Distribution(np.array([0, 1]), np.array([0.6, 0.4]))
     bonus = Distribution(np.array([5]), np.ones(1))
-    got = RejectionVerifier(NoDraws()).verify([p, p, bonus].__getitem__, Draft([0, 0], [q, q]), 0)
+    got = RejectionVerifier(NoDraws(0)).verify([p, p, bonus].__getitem__, Draft([0, 0], [q, q]), 0)
     assert got == (2, 5)
 
 

@@ -58,14 +58,14 @@ class OpenContext:
         self.n_batch: int = C.llama_n_ubatch(self.handle)
         self.n_past, self.decode_seconds = 0, 0.0
 
-    def _run(self, call: Any, batch: LlamaBatch, wait: Callable[[Any], Any]) -> Any:
+    def _run(self, call: Any, batch: LlamaBatch, wait: Callable[[Any], Any] | None) -> Any:
         """Call llama_decode or llama_encode; return what `wait`, which ends the pass, returns.
 
         Raises EngineError, or DecodeInterrupted if aborted; n_past is then what the memory holds.
         """
         began = time.perf_counter()
         result = call(self.handle, batch.struct)
-        waited = wait(self.handle)
+        waited = wait(self.handle) if wait else 0
         self.decode_seconds += time.perf_counter() - began
         heartbeat.record_progress()
         if result != 0:
@@ -96,7 +96,8 @@ class LlamaContext(OpenContext):
         self._state_source: HiddenStateSource | None = None
         self.model = LlamaModel(path, role.settings, with_mtp=role.load_mtp)
         try:
-            if not self.model.is_generative:
+            model = self.model.handle
+            if C.llama_model_has_encoder(model) or not C.llama_model_has_decoder(model):
                 raise ModelFileError(
                     f"{path.name} is not a text-generation model.",
                     "Encoders and embedding models cannot be used.",
@@ -173,7 +174,7 @@ class LlamaContext(OpenContext):
             C.llama_set_abort_callback(self.handle, self._abort_callback, None)
         try:
             address = self._run(
-                C.llama_decode, self._batch, get_logits_address if outputs else _do_not_wait
+                C.llama_decode, self._batch, get_logits_address if outputs else None
             )
         finally:
             if n > _SHORT_DECODE:
@@ -334,10 +335,6 @@ class LlamaContext(OpenContext):
         if self._state_source is not None:
             used[HOST] += 4 * self.n_batch * self._state_source.width
         return used
-
-
-def _do_not_wait(_: Any) -> int:
-    return 0
 
 
 _SHORT_BATCH = 32

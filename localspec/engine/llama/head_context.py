@@ -73,7 +73,8 @@ class HeadContext(OpenContext):
         if self._is_mtp:
             params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
         self._open_context(params)
-        hidden_states.enable_nextn_states(self.handle, of_outputs_only=True)
+        # Of outputs only.
+        hidden_states.load_function("llama_set_embeddings_nextn")(self.handle, True, True)
         self._token_batch, self._n_outputs = LlamaBatch(self.n_batch, width=self.width), 0
         axes = self.model.n_position_axes
         self._state_batch = LlamaBatch(

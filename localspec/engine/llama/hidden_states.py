@@ -67,10 +67,6 @@ def read_nextn_states(context: Any, n: int, width: int) -> HiddenStates:
     return np.ctypeslib.as_array(address, (n, width))
 
 
-def enable_nextn_states(context: Any, *, of_outputs_only: bool) -> None:
-    load_function("llama_set_embeddings_nextn")(context, True, of_outputs_only)
-
-
 class LayerHiddenStates:
     """The inputs of some of the target's layers, concatenated in the given order."""
 
@@ -107,7 +103,7 @@ class FinalHiddenStates:
             raise EngineError("llama.cpp supports no MTP layers of this architecture.")
         require_functions()
         self._context, self.width = context, model.n_embd_out
-        enable_nextn_states(context, of_outputs_only=False)
+        load_function("llama_set_embeddings_nextn")(context, True, False)
 
     def states(self, n: int) -> HiddenStates:
         return read_nextn_states(self._context, n, self.width).copy()

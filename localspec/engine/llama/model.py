@@ -42,33 +42,18 @@ class LlamaModel:
         self.n_mtp_layers: int = C.llama_model_n_layer_nextn(self.handle) if with_mtp else 0
         self.n_ctx_train: int = C.llama_model_n_ctx_train(self.handle)
         self.n_swa: int = C.llama_model_n_swa(self.handle)
-        self.architecture = self.metadata_value("general.architecture")
+        self.is_recurrent = llama_params.is_recurrent(C, self.handle)
+        has_axes = C.llama_model_rope_type(self.handle) in _MULTI_AXIS_ROPE
+        self.n_position_axes = 4 if has_axes else 1
+        """Numbers in the position of a row without a token."""
+        name = ctypes.create_string_buffer(256)
+        C.llama_model_meta_val_str(self.handle, b"general.architecture", name, len(name))
+        self.architecture = name.value.decode("utf-8", "replace")
         if self.vocabulary.kind == 0:
             self.close()
             raise ModelFileError(
                 f"{path.name} has no vocabulary.", "Use a file with the complete model."
             )
-
-    @property
-    def is_generative(self) -> bool:
-        """Whether it is a decoder without an encoder."""
-        has_encoder = C.llama_model_has_encoder(self.handle)
-        return bool(C.llama_model_has_decoder(self.handle) and not has_encoder)
-
-    @property
-    def is_recurrent(self) -> bool:
-        return llama_params.is_recurrent(C, self.handle)
-
-    @property
-    def n_position_axes(self) -> int:
-        """Numbers in the position of a row without a token."""
-        return 4 if C.llama_model_rope_type(self.handle) in _MULTI_AXIS_ROPE else 1
-
-    def metadata_value(self, name: str) -> str:
-        """A GGUF metadata value as text; empty if missing."""
-        buffer = ctypes.create_string_buffer(256)
-        n = C.llama_model_meta_val_str(self.handle, name.encode(), buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
 
     def chat_template(self) -> str:
         """The template's Jinja source; empty if there is none."""
