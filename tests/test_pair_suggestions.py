@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from localspec import pair_suggestions
 from localspec.errors import NotFoundError
-from localspec.fit import device_speed, machine_profile
+from localspec.fit import device_speed, machine_profile, suggestions
 from localspec.fit.advisor import estimate_tokens_per_second
 from localspec.fit.device_speed import DeviceSpeed
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
 from localspec.models import catalog
-from localspec.pair_suggestions import PairSuggestion, SuggestionCriteria
 
 GIB = 2**30
 
@@ -45,7 +44,7 @@ def suggest(
     free: int, use: str | None = None, target: str | None = None, *, gpu: bool = True, **more: Any
 ) -> tuple[PairSuggestion, ...]:
     place = card(free / GIB) if gpu else computer(free / GIB)
-    return pair_suggestions.suggest(place, SuggestionCriteria(use), target, **more)
+    return suggestions.suggest(place, SuggestionCriteria(use), target, **more)
 
 
 def ids(gib: float, use: str | None = None, target: str | None = None) -> list[str]:
@@ -126,7 +125,7 @@ def test_comfortable_comes_before_large_on_a_cpu(gigabytes_per_second: float) ->
     here = computer(30)
     cpu = DeviceSpeed(gigabytes_per_second, 1.0, 0.3, "cpu")
     machine = replace(here, hardware=device_speed.from_devices((), cpu))
-    found = real(pair_suggestions.suggest(machine, SuggestionCriteria()))
+    found = real(suggestions.suggest(machine, SuggestionCriteria()))
     speeds = {one.pair.id: estimate_tokens_per_second(one.fit) for one in found if one.fit}
     are_slow = [rate < 10 for rate in speeds.values()]
     assert set(are_slow) == {True, False}
@@ -152,7 +151,7 @@ def test_every_suggestion_fits_runs_and_says_why(gib: int, use: str | None) -> N
 def test_the_catalogue_pairs_no_target_with_a_draft_model_that_the_engine_would_not_use() -> None:
     """As a draft, a model with a recurrent state would decode the text again and again."""
     for pair in catalog.load().pairs.values():
-        one = pair_suggestions.assess_pair(pair, card(80), SuggestionCriteria())
+        one = suggestions.assess_pair(pair, card(80), SuggestionCriteria())
         if pair.draft is not None and one is not None and one.fit is not None:
             assert one.fit.memory_estimate.draft is not None, pair.id
 

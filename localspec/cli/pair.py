@@ -11,13 +11,13 @@ from localspec.cli import completion, global_options, options, pull
 from localspec.cli.table import format_columns
 from localspec.errors import UsageError
 from localspec.fit import machine_profile
+from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, suggest
 from localspec.models import catalog, model_lookup, pull_plan
 from localspec.models.catalog_entries import USE_CASES
 from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient
 from localspec.models.local_files import inventory
 from localspec.models.pull_plan import PlannedPair, PullPlanner
-from localspec.pair_suggestions import PairSuggestion, SuggestionCriteria, suggest
 from localspec.units import gb, gib
 
 _MAX_SHOWN = 5

@@ -7,17 +7,16 @@ from dataclasses import replace
 
 from textual.content import Content
 
-from localspec import pair_suggestions
 from localspec.errors import LocalspecError
-from localspec.fit import pair_shapes, verdict
+from localspec.fit import pair_shapes, suggestions, verdict
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed_estimate import UseCase
+from localspec.fit.suggestions import PairSuggestion
 from localspec.fit.verdict import FitReport
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.llama_params import DEFAULT_CTX
 from localspec.models.catalog import Catalog, CatalogPair
-from localspec.pair_suggestions import PairSuggestion
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.sanitize import sanitize
 from localspec.tui.glyphs import Glyphs
@@ -49,9 +48,9 @@ def suggest_candidates(
     machine_profile: MachineProfile, use_case: str, what_if: WhatIf, catalogue: Catalog
 ) -> tuple[Candidate, ...]:
     """The best pair of each target that fits. Takes about a second: call it on a thread."""
-    criteria = pair_suggestions.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
+    criteria = suggestions.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
     best_by_target: dict[str, Candidate] = {}
-    for suggestion in pair_suggestions.suggest(machine_profile, criteria, catalogue=catalogue):
+    for suggestion in suggestions.suggest(machine_profile, criteria, catalogue=catalogue):
         if suggestion.pair.target.repo is not None:  # the bundled demo is not suggested
             best_by_target.setdefault(
                 suggestion.pair.target.id, _candidate_from_suggestion(suggestion)
@@ -134,8 +133,8 @@ class EstimateCache:
     ) -> Candidate:
         subject = self.find_subject(candidate.pair)
         if subject is None:
-            criteria = pair_suggestions.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
-            by_size = pair_suggestions.assess_pair(candidate.pair, machine_profile, criteria)
+            criteria = suggestions.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
+            by_size = suggestions.assess_pair(candidate.pair, machine_profile, criteria)
             if by_size is None:
                 return replace(candidate, fit=None, no_fit_reason=NO_SHAPE_REASON)
             return _candidate_from_suggestion(by_size)

@@ -15,7 +15,6 @@ from localspec.fit import advisor, pair_shapes, verdict
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
 from localspec.fit.device_speed import TYPICAL_CPU_SPEED
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed_estimate import UseCase
 from localspec.fit.verdict import FitReport, FitVerdict
 from localspec.lazy_dataclass import dataclass
@@ -93,10 +92,17 @@ def suggest(
         for pair in pairs
         if target or pair.draft_kind in _DEFAULT_DRAFT_KINDS
     ]
-    suggestions = [s for s in assessed if s and (target or _is_suggested(s))]
-    return tuple(
-        sorted(suggestions, key=lambda s: _sort_key(s, suggestions, criteria.use, machine))
-    )
+    # The bundled pair is always suggested: it runs anywhere, if need be on the CPU.
+    shown = [
+        each
+        for each in assessed
+        if each and (target or each.verdict in ("fits", "unknown") or _is_bundled(each.pair))
+    ]
+    return tuple(sorted(shown, key=lambda each: _sort_key(each, shown, criteria.use, machine)))
+
+
+def _is_bundled(pair: CatalogPair) -> bool:
+    return pair.target.path is not None
 
 
 def assess_pair(
@@ -104,19 +110,18 @@ def assess_pair(
 ) -> PairSuggestion | None:
     """None if neither shape nor size is known."""
     shapes = pair_shapes.from_catalog(pair)
-    size = _pair_size(pair)
+    sizes = [_model_size(model) for model in (pair.target, pair.draft) if model]
+    size = None if None in sizes else sum(filter(None, sizes))
     if shapes is None:
         return None if size is None else _assess_by_file_size(pair, size, machine, criteria.use)
-    fit = _estimate_fit(shapes, machine, criteria)
+    name = shapes.draft.name if shapes.draft else None
+    load = LoadCommand(shapes.target.name, name, ContextSettings(workers=machine.workers))
+    request = SettingsRequest(load, criteria.context, criteria.kv, can_skip_workers=True)
+    use = UseCase(criteria.use or "chat")
+    fit = SettingsAdvisor(*shapes.shapes, machine, use).quick_fit(request)
     draft = _draft_reason(pair, fit)
     reasons = (_memory_reason(fit), *_speed_reasons(fit), *_other_reasons(pair, criteria.use))
     return PairSuggestion(pair, size or fit.total, fit.verdict, reasons, fit, draft)
-
-
-def _is_suggested(suggestion: PairSuggestion) -> bool:
-    """The bundled pair is always suggested: it runs anywhere, if need be on the CPU."""
-    is_bundled = suggestion.pair.target.path is not None
-    return suggestion.verdict in ("fits", "unknown") or is_bundled
 
 
 def _pairs_for_target(catalogue: Catalog, target: str) -> tuple[CatalogPair, ...]:
@@ -132,17 +137,6 @@ def _pairs_for_target(catalogue: Catalog, target: str) -> tuple[CatalogPair, ...
     return pairs
 
 
-def _estimate_fit(
-    pair: PairShapes, machine: MachineProfile, criteria: SuggestionCriteria
-) -> FitReport:
-    use = UseCase(criteria.use or "chat")
-    draft = pair.draft.name if pair.draft else None
-    load = LoadCommand(pair.target.name, draft, ContextSettings(workers=machine.workers))
-    return SettingsAdvisor(*pair.shapes, machine, use).quick_fit(
-        SettingsRequest(load, criteria.context, criteria.kv, can_skip_workers=True)
-    )
-
-
 def _assess_by_file_size(
     pair: CatalogPair, size: int, machine: MachineProfile, use: str | None
 ) -> PairSuggestion:
@@ -151,16 +145,15 @@ def _assess_by_file_size(
     needed = size * _OVERHEAD_FACTOR
     judged = verdict.judge(needed, free, sum(map(reserve_bytes, devices)))
     relation = {"fits": "of", "tight": "nearly all of"}.get(judged, "more than")
-    memory = (
-        f"{_about_prefix(pair)}{gib(size)} of files, {gib(needed)} with caches: "
-        f"{relation} {gib(free)}"
-    )
-    slow: tuple[str, ...] = ()
+    is_rounded = any(model.about is not None for model in (pair.target, pair.draft) if model)
+    about, with_caches = "about " * is_rounded, f"{gib(needed)} with caches"
+    reasons = [f"{about}{gib(size)} of files, {with_caches}: {relation} {gib(free)}"]
     if not machine.devices and _bytes_per_token(pair.target) > _SLOW_BYTES_PER_TOKEN:
-        slow = (f"reads {gib(_bytes_per_token(pair.target))} per token: slow without a GPU",)
-    reasons = (memory, *slow, *_other_reasons(pair, use))
+        per_token = gib(_bytes_per_token(pair.target))
+        reasons.append(f"reads {per_token} per token: slow without a GPU")
+    head = advisor.describe_head(pair.draft_kind)
     return PairSuggestion(
-        pair, size, judged, reasons, draft_reason=advisor.describe_head(pair.draft_kind)
+        pair, size, judged, (*reasons, *_other_reasons(pair, use)), draft_reason=head
     )
 
 
@@ -229,11 +222,13 @@ def _sort_key(
     machine: MachineProfile,
 ) -> tuple[bool, bool, bool, bool, bool, bool, float, int]:
     """The best pair sorts first."""
-    pair = suggestion.pair
-    is_bundled = pair.target.path is not None
+    pair, fit = suggestion.pair, suggestion.fit
+    is_bundled = _is_bundled(pair)
     same_target = [s.pair for s in suggestions if s.pair.target.id == pair.target.id]
     tokens_per_second = _tokens_per_second(suggestion, machine)
     is_slow = tokens_per_second < _COMFORTABLE_TOKENS_PER_SECOND
+    size = pair.target.parameters or (_model_size(pair.target) or 0) * 8 / _BITS_PER_PARAMETER
+    is_alone = pair.draft is None or (fit is not None and fit.memory_estimate.draft is None)
     return (
         suggestion.verdict == "no" and not is_bundled,
         suggestion.verdict == "tight",
@@ -241,7 +236,7 @@ def _sort_key(
         bool(use) and use not in pair.use,
         is_slow,
         pair is not min(same_target, key=_draft_sort_key),
-        -(tokens_per_second if is_slow else _score(suggestion)),
+        -(tokens_per_second if is_slow else size * (_NO_DRAFT_WEIGHT if is_alone else 1.0)),
         -suggestion.bytes,
     )
 
@@ -259,15 +254,6 @@ def _tokens_per_second(suggestion: PairSuggestion, machine: MachineProfile) -> f
     return 1e3 / (speed.fixed_ms + speed.read_ms(n_bytes))
 
 
-def _score(suggestion: PairSuggestion) -> float:
-    target = suggestion.pair.target
-    parameters = target.parameters or (_model_size(target) or 0) * 8 / _BITS_PER_PARAMETER
-    fit = suggestion.fit
-    is_dropped = fit is not None and fit.memory_estimate.draft is None
-    draft_weight = _NO_DRAFT_WEIGHT if suggestion.pair.draft is None or is_dropped else 1.0
-    return parameters * draft_weight
-
-
 def _draft_sort_key(pair: CatalogPair) -> tuple[int, int]:
     """A pair with a draft first, then the better tested one, then the smaller draft."""
     if pair.draft is None:
@@ -281,11 +267,6 @@ def _bytes_per_token(model: CatalogModel) -> float:
     return size * model.active / model.parameters if model.active and model.parameters else size
 
 
-def _pair_size(pair: CatalogPair) -> int | None:
-    sizes = [_model_size(model) for model in (pair.target, pair.draft) if model]
-    return None if None in sizes else sum(size for size in sizes if size)
-
-
 def _model_size(model: CatalogModel) -> int | None:
     if model.path is None:
         return model.size
@@ -293,8 +274,3 @@ def _model_size(model: CatalogModel) -> int | None:
         return model.path.stat().st_size
     except OSError:
         return None
-
-
-def _about_prefix(pair: CatalogPair) -> str:
-    exact = all(model.about is None for model in (pair.target, pair.draft) if model)
-    return "" if exact else "about "
