@@ -22,7 +22,7 @@ from statistics import median
 
 from localspec.engine import pass_timing
 from localspec.engine.loaded_pair import LoadedPair
-from localspec.machine.cpu_cores import read_cpu_cores
+from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.protocol.wire import ContextSettings, LoadCommand
 
 WIDTH = 8

@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from progress import compile_time
 
-from localspec.machine import install_commands, llama_cpp_builds
+from localspec.machine import llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 
 __all__ = [
@@ -74,7 +74,7 @@ def is_current(installed: str, environ: Mapping[str, str] = os.environ) -> bool:
 def pinned_release(project: Path) -> str:
     """The version of llama-cpp-python in pyproject.toml."""
     requirements = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
-    (pinned,) = (r for r in requirements if r.startswith(f"{install_commands.PACKAGE}=="))
+    (pinned,) = (r for r in requirements if r.startswith(f"{llama_cpp_builds.PACKAGE}=="))
     return str(pinned.partition("==")[2]).strip()
 
 
@@ -92,13 +92,13 @@ def install(
     source and are added to those of the backend.
     """
     python, uv = tools
-    libraries = install_commands.libraries_command(choice, python, uv)
+    libraries = llama_cpp_builds.libraries_command(choice, python, uv)
     # Naming the package brings those that it imports: the check would fail without them.
-    checks = ([*libraries, f"{install_commands.PACKAGE}=={version}"], [python, "-c", IMPORT_CHECK])
+    checks = ([*libraries, f"{llama_cpp_builds.PACKAGE}=={version}"], [python, "-c", IMPORT_CHECK])
     user_arguments = environ.get("CMAKE_ARGS", "")
     if choice.wheel_index and not user_arguments:
         say(f"{choice.reason}: downloading the build for {title(choice)}")
-        wheel = install_commands.wheel_command(choice, version, python, uv)
+        wheel = llama_cpp_builds.wheel_command(choice, version, python, uv)
         if all(run(step, {}) for step in (wheel, *checks)):
             return True
         say("that build is not available or does not load")
@@ -106,7 +106,7 @@ def install(
         say(f"cannot compile it: {problem}")
         return False
     say(f"compiling llama.cpp for {title(choice)}, {compile_time(choice.core_seconds)}")
-    build = install_commands.source_command(version, python, uv)
+    build = llama_cpp_builds.source_command(version, python, uv)
     arguments = " ".join(filter(None, (choice.cmake, user_arguments)))
     return run(build, {"CMAKE_ARGS": arguments}) and all(run(check, {}) for check in checks)
 

@@ -21,10 +21,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from localspec.fit import memory, shape
-from localspec.machine import probe
+from localspec.machine import memory_probe
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import MemoryEstimate
-from localspec.machine.probe import PairBuffers, PairRequest, ProbeError
+from localspec.machine.memory_probe import PairBuffers, PairRequest, ProbeError
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import gpu_counts, headshapes, shapes, synthetic_header
@@ -104,7 +104,7 @@ def from_probe(n: int, seed: int, names: list[str]) -> Iterator[Result]:
 def count_batch(batch: list[tuple[str, PairRequest]]) -> list[PairBuffers | None]:
     """None for settings that llama.cpp refuses."""
     try:
-        return list(probe.count_each([request for _, request in batch]))
+        return list(memory_probe.count_each([request for _, request in batch]))
     except ProbeError as error:
         if len(batch) > 1:
             return [counted for one in batch for counted in count_batch([one])]

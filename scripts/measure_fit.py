@@ -20,7 +20,7 @@ from pathlib import Path
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from localspec.machine import probe
+from localspec.machine import memory_probe
 from localspec.machine.memory_by_device import HOST
 from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
@@ -69,7 +69,7 @@ def measure(path: Path, settings: ContextSettings) -> tuple[int, int]:
     load, header = LoadCommand(str(path), target_settings=settings), reader.read(path)
     estimate = shapes.estimate_pair(load, header, None, [])
     exact = shapes.replace_counted(
-        estimate, load, (header, None), probe.count_buffers(load, header)
+        estimate, load, (header, None), memory_probe.count_buffers(load, header)
     )
     return exact.of(HOST).total, sum(part.total for part in real_loads.load(load).values())
 

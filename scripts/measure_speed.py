@@ -30,7 +30,7 @@ from make_bench_pair import DEMO, SIZES, TOLERANCE, Pair, make_pair
 from prompts import prompts_of
 
 from localspec.bench import aggregation
-from localspec.fit import calibration, device_speed, speedup_model
+from localspec.fit import calibration, pass_cost, speedup_model
 from localspec.fit.shape import ModelShape, from_headers
 from localspec.fit.speed_estimate import SpeedEstimate, UseCase, estimate_speed
 from localspec.machine.measurements import PairMeasurement
@@ -86,7 +86,7 @@ class Trial:
 
     @property
     def shown(self) -> PairMeasurement:
-        here = device_speed.from_devices([])
+        here = pass_cost.from_devices([])
         about = calibration.summarize_reads(self.load, *self.shapes, here)
         return PairMeasurement(self.name, self.measured, about, None)
 
@@ -162,7 +162,7 @@ def answer(worker: EngineProcess, text: str, gamma: int, tokens: int) -> Iterato
 def predict(one: Trial, others: Sequence[Trial], threads: int) -> list[Prediction]:
     """Predicts one pair from the measurements of the others."""
     learnt = calibration.calibrate(
-        device_speed.from_devices([]), [other.shown for other in others], threads
+        pass_cost.from_devices([]), [other.shown for other in others], threads
     )
     use = UseCase("code", temperature=0.0, context=one.context)
     predicted = estimate_speed(one.load, *one.shapes, learnt, use)

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 from localspec.fit import calibration, memory, pass_cost, speed_estimate, verdict
 from localspec.fit.advisor import SettingsAdvisor
-from localspec.fit.device_speed import HardwareSpeed
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pass_cost import PassReads
+from localspec.fit.pass_cost import HardwareSpeed, PassReads
 from localspec.fit.shape import from_header, from_headers
 from localspec.fit.speed_estimate import SpeedEstimate, UseCase
 from localspec.fit.verdict import FitReport
 from localspec.machine.device import Device
 from localspec.machine.measurements import PairReads
 from localspec.machine.memory_by_device import MemoryEstimate
-from localspec.machine.probe import PairBuffers
+from localspec.machine.memory_probe import PairBuffers
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 

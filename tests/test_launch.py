@@ -15,7 +15,7 @@ from localspec.errors import (
     NotFoundError,
     UsageError,
 )
-from localspec.fit import device_speed, machine_profile
+from localspec.fit import machine_profile, pass_cost
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import recent_pairs, start
@@ -37,7 +37,7 @@ def test_what_seems_not_to_fit_can_be_loaded_all_the_same(
 ) -> None:
     """The reported free memory may be wrong; --anyway overrides the check."""
     cpu = Device("CPU", kind="cpu", free=1 << 20, total=1 << 20, unified=True)
-    tiny = MachineProfile((), cpu, device_speed.from_devices((), device_speed.TYPICAL_CPU_SPEED))
+    tiny = MachineProfile((), cpu, pass_cost.from_devices((), pass_cost.TYPICAL_CPU_SPEED))
     monkeypatch.setattr(machine_profile, "detect", lambda refresh=False: tiny)
     wish = SettingsRequest(LoadCommand(str(zoo["target"])))
     with pytest.raises(DoesNotFitError) as refused:

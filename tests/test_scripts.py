@@ -32,7 +32,7 @@ KNOWN_BUILDS = (
     "localspec/lazy_dataclass.py",
     *(
         f"localspec/machine/{name}"
-        for name in ("__init__.py", "install_commands.py", "llama_cpp_builds.py", "backends.toml")
+        for name in ("__init__.py", "llama_cpp_builds.py", "llama_cpp_builds.py", "backends.toml")
     ),
 )
 """Files of the package that scripts/run needs before any installation."""

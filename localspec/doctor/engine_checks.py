@@ -15,16 +15,15 @@ from localspec.doctor import llama_build
 from localspec.doctor.findings import Finding, ok, problem
 from localspec.machine import (
     device_detection,
-    install_commands,
     installed_llama_cpp,
     llama_cpp_builds,
-    probe,
+    memory_probe,
 )
-from localspec.machine.cpu_cores import read_cpu_cores
+from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.machine.device import Device
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 from localspec.machine.measurements import MeasurementStore
-from localspec.machine.probe import ProbeError
+from localspec.machine.memory_probe import ProbeError
 from localspec.machine.rpc import side_library
 from localspec.models import draft_heads
 from localspec.units import gib
@@ -61,7 +60,7 @@ _LOADER_FIXES = (
 def check_engine() -> Iterator[Finding]:
     yield _check_versions()
     try:
-        info = probe.query_llama_cpp()
+        info = memory_probe.query_llama_cpp()
     except (ProbeError, OSError) as error:
         yield _explain_load_failure(str(error))
         return
@@ -150,8 +149,8 @@ def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Fi
 
 def _cpu_build_line() -> str:
     """The shell line that compiles the installed release for this CPU."""
-    release = metadata.version(install_commands.PACKAGE)
-    return install_commands.shell_line(LlamaCppBuild("cpu", ""), release, sys.executable)
+    release = metadata.version(llama_cpp_builds.PACKAGE)
+    return llama_cpp_builds.shell_line(LlamaCppBuild("cpu", ""), release, sys.executable)
 
 
 def _read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

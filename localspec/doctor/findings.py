@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.lazy_dataclass import dataclass
-from localspec.machine import install_commands
+from localspec.machine import llama_cpp_builds
 from localspec.sanitize import sanitize
 from localspec.units import count
 
@@ -72,9 +72,9 @@ class CommandLine:
     def __str__(self) -> str:
         """The line to type in a shell."""
         settings = [
-            f"{name}={install_commands.quote_command([value])}" for name, value in self.environ
+            f"{name}={llama_cpp_builds.quote_command([value])}" for name, value in self.environ
         ]
-        return " ".join([*settings, install_commands.quote_command(self.argv)])
+        return " ".join([*settings, llama_cpp_builds.quote_command(self.argv)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from localspec import data_files, paths
 from localspec.doctor.findings import CommandLine, Finding, problem, redact
-from localspec.machine import install_commands, installed_llama_cpp, llama_cpp_builds
+from localspec.machine import installed_llama_cpp, llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 
 CPU_ONLY = "cpu-only-build"
@@ -59,8 +59,8 @@ def format_install_line(build: LlamaCppBuild) -> str:
         if platform.system() == "Windows":
             return f"set {llama_cpp_builds.ENV_VARIABLE}={build.backend}&& py scripts\\run doctor"
         return f"{llama_cpp_builds.ENV_VARIABLE}={build.backend} scripts/run doctor"
-    return install_commands.shell_line(
-        build, metadata.version(install_commands.PACKAGE), sys.executable
+    return llama_cpp_builds.shell_line(
+        build, metadata.version(llama_cpp_builds.PACKAGE), sys.executable
     )
 
 
@@ -68,7 +68,7 @@ def find_pinned_requirement() -> str:
     """The requirement on llama-cpp-python in localspec's metadata; empty if unknown."""
     with suppress(metadata.PackageNotFoundError):
         for requirement in metadata.requires("localspec") or ():
-            if requirement.startswith(install_commands.PACKAGE):
+            if requirement.startswith(llama_cpp_builds.PACKAGE):
                 return requirement.split(";")[0].strip()
     return ""
 
@@ -85,12 +85,12 @@ def install_commands_for(
         return (CommandLine(argv, ((llama_cpp_builds.ENV_VARIABLE, build.backend),)),)
     release = find_pinned_requirement().partition("==")[2]
     with suppress(metadata.PackageNotFoundError):
-        release = metadata.version(install_commands.PACKAGE)
+        release = metadata.version(llama_cpp_builds.PACKAGE)
     is_available = build.wheel_index or build.can_compile(shutil.which)
-    if not (release and is_available and install_commands.can_install()):
+    if not (release and is_available and llama_cpp_builds.can_install()):
         return ()
     environ = (("CMAKE_ARGS", build.cmake),) if build.cmake and not build.wheel_index else ()
-    lines = install_commands.list_commands(build, release, sys.executable)
+    lines = llama_cpp_builds.list_commands(build, release, sys.executable)
     return tuple(CommandLine(tuple(line), environ) for line in lines)
 
 

@@ -12,8 +12,7 @@ from localspec.engine import pass_timing
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.head_context import HeadContext
 from localspec.engine.protocols import DecodeInterrupted
-from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, OtherCpuLoad
-from localspec.machine.cpu_cores import read_cpu_cores
+from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, OtherCpuLoad, read_cpu_cores
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
 _WIDE_PASS = 8

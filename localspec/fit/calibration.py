@@ -8,14 +8,14 @@ from dataclasses import replace
 from math import exp, isfinite, log
 
 from localspec.fit import pass_cost
-from localspec.fit.device_speed import (
+from localspec.fit.pass_cost import (
     CALIBRATED_ERROR,
     TABLE_ERROR,
     UNKNOWN_SPEED,
     DeviceSpeed,
     HardwareSpeed,
+    PassReads,
 )
-from localspec.fit.pass_cost import PassReads
 from localspec.fit.shape import ModelShape
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.measurements import (

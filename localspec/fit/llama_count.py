@@ -9,8 +9,8 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed_estimate import UseCase
 from localspec.fit.verdict import FitReport
-from localspec.machine import probe
-from localspec.machine.probe import ProbeError
+from localspec.machine import memory_probe
+from localspec.machine.memory_probe import ProbeError
 
 
 def confirm_fit(
@@ -36,7 +36,7 @@ def count_fit(
     """As `confirm_fit`.  Raises ProbeError, also if llama.cpp uses other devices than the fit."""
     if pair.headers is None:
         raise ProbeError("there is no file")
-    counted = probe.count_buffers(fit.load, *pair.headers)
+    counted = memory_probe.count_buffers(fit.load, *pair.headers)
     exact = memory.replace_counted(fit.memory_estimate, fit.load, pair.shapes, counted)
     if {name for name, part in exact.target.on.items() if part.compute} != {
         name for name, part in fit.memory_estimate.target.on.items() if part.compute

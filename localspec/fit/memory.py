@@ -21,7 +21,7 @@ from localspec.machine.memory_by_device import (
     MemoryByDevice,
     MemoryEstimate,
 )
-from localspec.machine.probe import ModelBuffers, PairBuffers
+from localspec.machine.memory_probe import ModelBuffers, PairBuffers
 from localspec.models.gguf.tensors import GGML_TYPES
 from localspec.protocol.wire import ContextSettings, LoadCommand
 

@@ -134,7 +134,7 @@ def _cumulative_split(
     if any(settings.tensor_split[: len(devices)]):
         parts = [*settings.tensor_split, *[0.0] * len(devices)][: len(devices)]
     else:
-        least = 1 if used_bytes else 0  # the same rule as probe_child uses for the draft
+        least = 1 if used_bytes else 0  # the same rule as memory_probe_child uses for the draft
         parts = [float(max(least, (d.free or 0) - used_bytes.get(d.name, 0))) for d in devices]
     if not any(parts):
         parts = [1.0] * len(devices)

@@ -7,8 +7,7 @@ from dataclasses import field, replace
 from math import hypot
 
 from localspec.fit import pass_cost, speedup_model
-from localspec.fit.device_speed import HardwareSpeed
-from localspec.fit.pass_cost import PassReads
+from localspec.fit.pass_cost import HardwareSpeed, PassReads
 from localspec.fit.shape import ModelShape
 from localspec.fit.speedup_model import SpeculationCosts
 from localspec.lazy_dataclass import dataclass

@@ -13,8 +13,8 @@ from math import inf
 from localspec.errors import NotFoundError
 from localspec.fit import advisor, pair_shapes, verdict
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
-from localspec.fit.device_speed import TYPICAL_CPU_SPEED
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.pass_cost import TYPICAL_CPU_SPEED
 from localspec.fit.speed_estimate import UseCase
 from localspec.fit.verdict import FitReport, FitVerdict
 from localspec.lazy_dataclass import dataclass

@@ -25,7 +25,7 @@ from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp, measurements
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.machine.measurements import MemoryMeasurement
-from localspec.machine.probe import ProbeError
+from localspec.machine.memory_probe import ProbeError
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.models.gguf import reader
 from localspec.models.local_files import inventory

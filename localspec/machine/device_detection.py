@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any
 
 from localspec.lazy_dataclass import dataclass
-from localspec.machine import cpu_and_ram, gpu_drivers, installed_llama_cpp, probe
+from localspec.machine import cpu_and_ram, gpu_drivers, installed_llama_cpp, memory_probe
 from localspec.machine.cpu_and_ram import HostMemory
 from localspec.machine.device import Device
 from localspec.machine.gpu_drivers import DriverGpu, parse_pci_address
@@ -78,7 +78,7 @@ def _detect() -> MachineDevices:
     if backends == ():  # a CPU-only build has no GPUs to list
         return MachineDevices((), cpu_device(ram, cpu_and_ram.read_cpu_name()))
     try:
-        info = probe.query_llama_cpp()
+        info = memory_probe.query_llama_cpp()
         found = reconcile(info.devices, info.supports_gpu_offload, ram, _read_drivers())
         if found.devices or not backends or _are_gpus_hidden():
             return found

@@ -1,4 +1,4 @@
-"""ctypes bindings of ggml's public API for devices, which llama_cpp does not have.
+"""ctypes bindings of functions that llama_cpp does not have: ggml's devices, and those for heads.
 
 For child processes only.  Callers pass the library handle: loading ggml by its path would create a
 second copy with separate devices.
@@ -115,3 +115,39 @@ def _find_symbol(library: Any, name: str) -> Any:
 
 def _text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
+
+
+HEAD_FUNCTIONS = {
+    "llama_set_embeddings_layer_inp": (
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+        "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
+    ),
+    "llama_get_embeddings_layer_inp": (
+        "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+        "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
+    ),
+    "llama_set_embeddings_nextn": (
+        "_Z26llama_set_embeddings_nextnP13llama_contextbb",
+        "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z",
+    ),
+    "llama_get_embeddings_nextn": (
+        "_Z26llama_get_embeddings_nextnP13llama_context",
+        "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z",
+    ),
+}
+"""C++ functions of llama.cpp, not part of its C API, which a build may lack: by plain name, the
+symbols of GCC and Clang, and of Microsoft's compiler."""
+
+
+def find_head_function(library: Any, name: str) -> Any | None:
+    """`library` is the ctypes handle of libllama."""
+    gnu, microsoft = HEAD_FUNCTIONS[name]
+    for symbol in (name, gnu, f"_{gnu}", microsoft):  # on macOS dlsym adds one more underscore
+        function = getattr(library, symbol, None)
+        if function is not None:
+            return function
+    return None
+
+
+def list_missing_head_functions(library: Any) -> list[str]:
+    return [name for name in HEAD_FUNCTIONS if find_head_function(library, name) is None]

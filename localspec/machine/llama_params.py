@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from localspec.errors import Hint, UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.machine.cpu_cores import read_cpu_cores
+from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.machine.ggml import GgmlLibrary
 from localspec.machine.rpc import client as rpc_client
 from localspec.protocol.wire import ContextSettings, LoadCommand

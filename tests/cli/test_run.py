@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.machine.cpu_cores import read_cpu_cores
+from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.paths import package_data_dir
 from localspec.protocol.events import (
     EngineReady,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from localspec.fit import machine_profile
-from localspec.machine import probe
+from localspec.machine import memory_probe
 from localspec.models.gguf import reader
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand
@@ -23,7 +23,7 @@ def main() -> None:
     devices = machine_profile.detect().devices
     target = reader.read(Path(file))
     calculated = shapes.estimate_pair(command, target, None, devices)
-    buffers = probe.count_buffers(command, target)
+    buffers = memory_probe.count_buffers(command, target)
     counted = shapes.replace_counted(calculated, command, (target, None), buffers)
     names = (*(device.name for device in devices), "CPU")
     print(

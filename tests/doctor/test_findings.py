@@ -13,10 +13,10 @@ import pytest
 from localspec import paths
 from localspec.doctor import checks, engine_checks, environment_checks, storage_checks
 from localspec.doctor.findings import Finding, redact
-from localspec.machine import head_functions, probe
+from localspec.machine import ggml, memory_probe
 from localspec.machine.device import Device
 from localspec.machine.measurements import MeasurementStore, make_key
-from localspec.machine.probe import ProbeError
+from localspec.machine.memory_probe import ProbeError
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 from tests.zoo import Zoo
 
@@ -99,8 +99,8 @@ def test_thread_counts_are_told_with_their_reason(tmp_path: Path) -> None:
 
 
 def test_a_build_that_cannot_run_heads_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    info = probe.LlamaCppInfo((), False, "libllama.so", "", ("llama_get_embeddings_nextn",))
-    monkeypatch.setattr(probe, "query_llama_cpp", lambda: info)
+    info = memory_probe.LlamaCppInfo((), False, "libllama.so", "", ("llama_get_embeddings_nextn",))
+    monkeypatch.setattr(memory_probe, "query_llama_cpp", lambda: info)
     found = by_id(engine_checks.check_engine())["no-heads"]
     assert found.level == "notice" and "lacks llama_get_embeddings_nextn" in found.what
     assert found.fix
@@ -109,8 +109,8 @@ def test_a_build_that_cannot_run_heads_is_a_finding(monkeypatch: pytest.MonkeyPa
 def test_functions_that_a_build_lacks_are_named() -> None:
     from localspec.engine.llama.library import C  # noqa: PLC0415
 
-    assert head_functions.list_missing(C._lib) == []
-    assert head_functions.list_missing(object()) == list(head_functions.SYMBOLS)
+    assert ggml.list_missing_head_functions(C._lib) == []
+    assert ggml.list_missing_head_functions(object()) == list(ggml.HEAD_FUNCTIONS)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_functions_that_a_build_lacks_are_named() -> None:
 def test_a_load_failure_names_what_to_install(
     why: str, id_: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken() -> probe.LlamaCppInfo:
+    def broken() -> memory_probe.LlamaCppInfo:
         raise ProbeError(why)
 
-    monkeypatch.setattr(probe, "query_llama_cpp", broken)
+    monkeypatch.setattr(memory_probe, "query_llama_cpp", broken)
     found = by_id(engine_checks.check_engine())[id_]
     assert found.level == "error"
     assert fix in found.fix or "uv pip install" in found.fix

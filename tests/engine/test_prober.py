@@ -12,7 +12,7 @@ from localspec.engine import idle_profiler, pass_timing
 from localspec.engine import session as session_module
 from localspec.engine.protocols import Logits
 from localspec.engine.session import Session
-from localspec.machine.cpu_cores import read_cpu_cores
+from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import LoadCommand, MeasuredCosts, ProbeCommand
 from tests.fakes import HistoryModel

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec.errors import UsageError
-from localspec.fit import device_speed, machine_profile, pair_shapes
+from localspec.fit import machine_profile, pair_shapes, pass_cost
 from localspec.fit.advisor import (
     SettingsAdvice,
     SettingsAdvisor,
@@ -39,7 +39,7 @@ def machine(card: str | None = None, vram: float | None = None, ram: float = 28)
     devices = (gpu_catalog.find(card).as_device(vram),) if card else ()
     cpu = replace(CPU, free=int(ram * GIB))
     return MachineProfile(
-        devices, cpu, device_speed.from_devices(devices, device_speed.TYPICAL_CPU_SPEED)
+        devices, cpu, pass_cost.from_devices(devices, pass_cost.TYPICAL_CPU_SPEED)
     )
 
 
@@ -168,7 +168,7 @@ def test_fixed_layers_are_kept() -> None:
 def test_an_unknown_amount_of_memory_is_said_to_be_unknown() -> None:
     card = Device("Vulkan0", "some card", "gpu", None, None, "Vulkan")
     profile = MachineProfile(
-        (card,), CPU, device_speed.from_devices((card,), device_speed.TYPICAL_CPU_SPEED)
+        (card,), CPU, pass_cost.from_devices((card,), pass_cost.TYPICAL_CPU_SPEED)
     )
     found = advise("qwen3-8b+qwen3-0.6b", profile)
     assert found.fit.verdict == "unknown"
@@ -217,7 +217,7 @@ def test_every_card_gets_an_answer_and_more_memory_is_never_worse(pair: str) -> 
         sold = gpu_catalog.find("RTX 4090").as_device()
         card = replace(sold, free=gib * GIB, total=gib * GIB)
         profile = MachineProfile(
-            (card,), CPU, device_speed.from_devices((sold,), device_speed.TYPICAL_CPU_SPEED)
+            (card,), CPU, pass_cost.from_devices((sold,), pass_cost.TYPICAL_CPU_SPEED)
         )
         found = advisor(pair, profile).advise(request(draft="lookup" not in pair)).fit
         if found.verdict != "no":

@@ -15,9 +15,9 @@ from localspec.engine.llama.library import LOG
 from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.speed_estimate import UseCase
-from localspec.machine import probe
+from localspec.machine import memory_probe
 from localspec.machine.memory_by_device import HOST, MemoryEstimate
-from localspec.machine.probe import ProbeError
+from localspec.machine.memory_probe import ProbeError
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
@@ -65,7 +65,7 @@ def counted(
     """The estimate, and the same with llama.cpp's counts."""
     estimate = shapes.estimate_pair(load, *headers, [])
     return estimate, shapes.replace_counted(
-        estimate, load, headers, probe.count_buffers(load, *headers)
+        estimate, load, headers, memory_probe.count_buffers(load, *headers)
     )
 
 
@@ -138,7 +138,9 @@ def test_an_odd_head_is_no_reason_to_die(folder: Path) -> None:
     target = heads.quantised(heads.deep()).write(folder / "odd-target.gguf")
     head = heads.quantised(heads.eagle3(layers=(1, 2, 40))).write(folder / "odd.gguf")
     with pytest.raises(ProbeError, match="layer 40"):
-        probe.count_buffers(load_command((target, head)), reader.read(target), reader.read(head))
+        memory_probe.count_buffers(
+            load_command((target, head)), reader.read(target), reader.read(head)
+        )
 
 
 def test_a_head_costs_what_it_takes() -> None:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from localspec.fit import llama_count, pair_shapes
-from localspec.fit.device_speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.pass_cost import TYPICAL_CPU_SPEED, from_devices
 from localspec.fit.verdict import FitReport
 from localspec.machine.device import Device
 from localspec.machine.memory_by_device import HOST
-from localspec.machine.probe import ProbeError
+from localspec.machine.memory_probe import ProbeError
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import shapes, synthetic_header

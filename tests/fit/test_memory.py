@@ -12,7 +12,7 @@ from localspec.errors import UsageError
 from localspec.fit import catalog_shape, memory, shape
 from localspec.fit.context import ContextParams
 from localspec.fit.shape import ModelShape
-from localspec.machine import llama_params, probe
+from localspec.machine import llama_params, memory_probe
 from localspec.machine.device import Device, reserve_bytes
 from localspec.machine.memory_by_device import HOST, MemoryByDevice, MemoryEstimate
 from localspec.models.gguf.header import Header
@@ -80,7 +80,7 @@ def test_without_a_card(name: str) -> None:
         for settings in ON_CPU
         if settings.get("kv_type") != "q8_0/f16" or not shape.from_header(model).is_mla
     ]
-    counts = probe.count_each([(load, (model, None)) for load in loads])
+    counts = memory_probe.count_each([(load, (model, None)) for load in loads])
     for load, counted in zip(loads, counts, strict=True):
         estimate = shapes.estimate_pair(load, model, None, [])
         exact = shapes.replace_counted(estimate, load, (model, None), counted)
@@ -102,7 +102,9 @@ def test_a_pair_is_the_sum_of_two() -> None:
     )
     headers = header("llama"), header("llama-tied")
     estimate = shapes.estimate_pair(load, *headers, [])
-    exact = shapes.replace_counted(estimate, load, headers, probe.count_buffers(load, *headers))
+    exact = shapes.replace_counted(
+        estimate, load, headers, memory_probe.count_buffers(load, *headers)
+    )
     assert estimate.draft is not None and exact.draft is not None
     for mine, theirs in ((estimate.target, exact.target), (estimate.draft, exact.draft)):
         assert 0 <= mine.total - theirs.total <= estimate.error

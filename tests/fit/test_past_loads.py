@@ -9,8 +9,8 @@ import pytest
 from localspec import launch
 from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsRequest
-from localspec.fit.device_speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.pass_cost import TYPICAL_CPU_SPEED, from_devices
 from localspec.fit.verdict import FitReport
 from localspec.machine.device import Device
 from localspec.machine.measurements import MemoryMeasurement

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.fit import device_speed, pass_cost
-from localspec.fit.device_speed import DeviceSpeed, HardwareSpeed
+from localspec.fit import pass_cost
+from localspec.fit.pass_cost import DeviceSpeed, HardwareSpeed
 from localspec.fit.speed_estimate import SpeedEstimate, UseCase
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
@@ -87,11 +87,11 @@ def test_public_runs_of_llama_cpp_are_met(
 
 def test_an_rtx_3090_reads_a_large_model_as_was_seen() -> None:
     """A 27B model in Q4 reached 634 of 936 GB/s; a pass reads 16 GB."""
-    rate = device_speed.from_devices([gpu_catalog.find("RTX 3090").as_device()]).find_speed(
+    rate = pass_cost.from_devices([gpu_catalog.find("RTX 3090").as_device()]).find_speed(
         "CUDA0", "Q4_K"
     )
     assert rate.fixed_ms + rate.read_ms(16e9) == pytest.approx(
-        16e9 / 634e6, rel=device_speed.TABLE_ERROR
+        16e9 / 634e6, rel=pass_cost.TABLE_ERROR
     )
 
 
@@ -106,7 +106,7 @@ def test_an_rtx_3090_reads_a_large_model_as_was_seen() -> None:
     ],
 )
 def test_usual_verify_curves_are_near_what_was_measured(
-    kind: device_speed.CurveKind, family: str, width: int, seen: float, within: float
+    kind: pass_cost.CurveKind, family: str, width: int, seen: float, within: float
 ) -> None:
     assert DeviceSpeed(1.0, kind=kind).verify_cost(width, family) == pytest.approx(seen, rel=within)
 
@@ -125,7 +125,7 @@ def test_usual_verify_curves_are_near_what_was_measured(
     ],
 )
 def test_rounds_of_public_pairs_cost_about_what_was_implied(
-    kind: device_speed.CurveKind, gamma: int, low: float, high: float
+    kind: pass_cost.CurveKind, gamma: int, low: float, high: float
 ) -> None:
     """Qwen3.8-27B with MTP, whose draft token costs 1/25 of a pass: within 20 %."""
     cost = DeviceSpeed(1.0, kind=kind).verify_cost(gamma + 1, "Q4_K") + gamma / 25
@@ -135,11 +135,11 @@ def test_rounds_of_public_pairs_cost_about_what_was_implied(
 def test_speculation_gains_nothing_if_wide_passes_are_expensive() -> None:
     """M4, 27B: 0.99 times plain with 2.44 tokens a round."""
     m4, card = (
-        estimate(LOAD, device_speed.from_devices([gpu_catalog.find(name).as_device()]), UseCase())
+        estimate(LOAD, pass_cost.from_devices([gpu_catalog.find(name).as_device()]), UseCase())
         for name in ("M4", "RTX 4060")
     )
     high, card_high = (each.by_workload["chat"].speedup[1] for each in (m4, card))
-    assert high < 1 + device_speed.TABLE_ERROR < card_high
+    assert high < 1 + pass_cost.TABLE_ERROR < card_high
 
 
 # Invariants.
@@ -253,17 +253,15 @@ def test_no_estimate_with_an_unknown_bandwidth() -> None:
     assert "CUDA0" in found.explanation
     half = replace(LOAD, target_settings=ContextSettings(n_gpu_layers=16))
     assert estimate(half, hardware_speed(cpu=None)).plain is None
-    assert estimate(LOAD, device_speed.from_devices([])).plain is None
+    assert estimate(LOAD, pass_cost.from_devices([])).plain is None
     assert (
-        estimate(
-            LOAD, device_speed.from_devices([replace(CARD, description="Frobnicator 9")])
-        ).plain
+        estimate(LOAD, pass_cost.from_devices([replace(CARD, description="Frobnicator 9")])).plain
         is None
     )
 
 
 def test_an_assumed_processor_is_called_so_and_wide() -> None:
-    found = estimate(LOAD, device_speed.from_devices([], device_speed.TYPICAL_CPU_SPEED))
+    found = estimate(LOAD, pass_cost.from_devices([], pass_cost.TYPICAL_CPU_SPEED))
     assert found.plain is not None
     assert found.plain[1] >= 2.9 * found.plain[0]
     assert "assumed" in found.explanation

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.cli import fit as fit_command
-from localspec.fit import device_speed, pair_shapes, verdict
+from localspec.fit import pair_shapes, pass_cost, verdict
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.machine import gpu_catalog
@@ -42,7 +42,7 @@ def settings(n_ctx: int, kv: str = "f16") -> LoadCommand:
 def test_cards_by_ten_pairs(card: GpuSpec) -> None:
     device = card.as_device()
     machine = MachineProfile(
-        (device,), CPU, device_speed.from_devices((device,), device_speed.TYPICAL_CPU_SPEED)
+        (device,), CPU, pass_cost.from_devices((device,), pass_cost.TYPICAL_CPU_SPEED)
     )
     known = catalog.load().pairs
     for name in PAIRS:
@@ -79,7 +79,7 @@ def test_vulkans_copy_of_a_quantised_cache_is_counted() -> None:
     overheads = {}
     for backend, kv in (("Vulkan", "f16"), ("Vulkan", "q8_0"), ("CUDA", "q8_0")):
         device = Device(f"{backend}0", free=24 * GIB, total=24 * GIB, backend=backend)
-        machine = MachineProfile((device,), CPU, device_speed.from_devices((device,)))
+        machine = MachineProfile((device,), CPU, pass_cost.from_devices((device,)))
         load = replace(settings(32768, kv), draft=None)
         fit = verdict.estimate_fit(load, *pair.shapes, machine)
         (overheads[backend, kv],) = (each.overhead for each in fit.device_fits)
@@ -98,7 +98,7 @@ def shared_machine(kind: str, free: float) -> MachineProfile:
     backend = "Metal" if kind == "gpu" else "Vulkan"
     gpu = Device(f"{backend}0", "a GPU in the processor", kind, most, most, backend, unified=True)  # type: ignore[arg-type]
     cpu = Device("CPU", kind="cpu", free=int(free * GIB), total=int(free * GIB), unified=True)
-    speed = device_speed.from_devices((gpu,), device_speed.TYPICAL_CPU_SPEED)
+    speed = pass_cost.from_devices((gpu,), pass_cost.TYPICAL_CPU_SPEED)
     return MachineProfile((gpu,), cpu, speed)
 
 

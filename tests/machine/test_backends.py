@@ -1,4 +1,4 @@
-"""machine/llama_cpp_builds.py and install_commands.py, with hardware as trees of files."""
+"""machine/llama_cpp_builds.py and llama_cpp_builds.py, with hardware as trees of files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.machine import install_commands, installed_llama_cpp, llama_cpp_builds
+from localspec.machine import installed_llama_cpp, llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild, SystemHardware
 
 GIB = 1 << 30
@@ -181,35 +181,35 @@ def test_every_backend_is_in_the_table() -> None:
 
 def test_only_a_wheel_will_do_and_nothing_else_is_touched() -> None:
     choice = llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64", "570.86.15", 8.9))
-    command = install_commands.wheel_command(choice, "0.3.36", "python", None)
+    command = llama_cpp_builds.wheel_command(choice, "0.3.36", "python", None)
     assert command == [
         *("python", "-m", "pip", "install", "--force-reinstall", "--no-deps"),
         *("--extra-index-url", choice.wheel_index, "--only-binary", "llama-cpp-python"),
         "llama-cpp-python==0.3.36",
     ]
-    with_uv = install_commands.wheel_command(choice, "0.3.36", "python", "uv")
+    with_uv = llama_cpp_builds.wheel_command(choice, "0.3.36", "python", "uv")
     assert with_uv[:5] == ["uv", "pip", "install", "--python", "python"]
     assert "--reinstall-package" in with_uv
 
 
 def test_compiling_uses_no_build_from_before() -> None:
-    assert "--no-cache-dir" in install_commands.source_command("1", "python", None)
-    assert "--no-cache" in install_commands.source_command("1", "python", "uv")
+    assert "--no-cache-dir" in llama_cpp_builds.source_command("1", "python", None)
+    assert "--no-cache" in llama_cpp_builds.source_command("1", "python", "uv")
 
 
 def test_advice_is_one_line_for_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64", "580.95", 8.9))
-    line = install_commands.shell_line(choice, "0.3.36", "/home/ann/my venv/bin/python")
+    line = llama_cpp_builds.shell_line(choice, "0.3.36", "/home/ann/my venv/bin/python")
     assert "\n" not in line
     assert "'/home/ann/my venv/bin/python'" in line
     assert "'nvidia-cublas>=13,<14'" in line
     source = LlamaCppBuild("cuda", "", cmake="-DGGML_CUDA=on")
     monkeypatch.setattr(platform, "system", lambda: "Linux")
-    assert install_commands.shell_line(source, "1", "python").startswith(
+    assert llama_cpp_builds.shell_line(source, "1", "python").startswith(
         'CMAKE_ARGS="-DGGML_CUDA=on" '
     )
     monkeypatch.setattr(platform, "system", lambda: "Windows")
-    assert install_commands.shell_line(source, "1", "python").startswith('set "CMAKE_ARGS=')
+    assert llama_cpp_builds.shell_line(source, "1", "python").startswith('set "CMAKE_ARGS=')
 
 
 # CUDA libraries.

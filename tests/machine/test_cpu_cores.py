@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psutil
 
-from localspec.machine import cpu_cores
-from localspec.machine.cpu_cores import CpuCores, limit_cores, read_cpu_cores
+from localspec.machine import cpu_and_ram
+from localspec.machine.cpu_and_ram import CpuCores, limit_cores, read_cpu_cores
 
 
 def linux_cpus(folder: Path, siblings: list[str], capacities: list[int] | None = None) -> Path:
@@ -31,14 +31,14 @@ def test_this_computer() -> None:
 
 def test_cores_of_the_highest_capacity(tmp_path: Path) -> None:
     cpus = linux_cpus(tmp_path, ["0", "1", "2", "3"], [380, 380, 1024, 1024])
-    assert cpu_cores._count_linux_performance_cores(cpus, tmp_path / "none") == 2
+    assert cpu_and_ram._count_linux_performance_cores(cpus, tmp_path / "none") == 2
 
 
 def test_intels_performance_cores_count_once_for_two_threads(tmp_path: Path) -> None:
     cpus = linux_cpus(tmp_path, ["0-1", "0-1", "2-3", "2-3", "4", "5"])
     (tmp_path / "list").write_text("0-3\n")
-    assert cpu_cores._count_linux_performance_cores(cpus, tmp_path / "list") == 2
-    assert cpu_cores._count_linux_performance_cores(cpus, tmp_path / "none") == 0
+    assert cpu_and_ram._count_linux_performance_cores(cpus, tmp_path / "list") == 2
+    assert cpu_and_ram._count_linux_performance_cores(cpus, tmp_path / "none") == 0
 
 
 def test_windows_efficiency_classes() -> None:
@@ -49,16 +49,16 @@ def test_windows_efficiency_classes() -> None:
             + bytes([0, efficiency] + [0] * 6)
         )
 
-    assert cpu_cores._count_highest_class(record(0) * 4 + record(1) * 2) == 2
-    assert cpu_cores._count_highest_class(record(0) * 4) == 4
-    assert cpu_cores._count_highest_class(b"") == 0
+    assert cpu_and_ram._count_highest_class(record(0) * 4 + record(1) * 2) == 2
+    assert cpu_and_ram._count_highest_class(record(0) * 4) == 4
+    assert cpu_and_ram._count_highest_class(b"") == 0
 
 
 def test_limits_of_a_container(tmp_path: Path) -> None:
     (tmp_path / "limited").write_text("150000 100000\n")
     (tmp_path / "unlimited").write_text("max 100000\n")
-    assert cpu_cores._cgroup_cpus(tmp_path / "limited") == 2
-    assert cpu_cores._cgroup_cpus(tmp_path / "unlimited") > 1000
+    assert cpu_and_ram._cgroup_cpus(tmp_path / "limited") == 2
+    assert cpu_and_ram._cgroup_cpus(tmp_path / "unlimited") > 1000
     assert limit_cores(8, 16, 0, 16) == CpuCores(8, 16, 8)
     assert limit_cores(8, 16, 4, 2) == CpuCores(2, 2, 2)
 

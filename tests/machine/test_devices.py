@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.machine import device_detection, gpu_drivers, installed_llama_cpp, probe
+from localspec.machine import device_detection, gpu_drivers, installed_llama_cpp, memory_probe
 from localspec.machine.cpu_and_ram import HostMemory
 from localspec.machine.device import Device, reserve_bytes
 from localspec.machine.device_detection import MachineDevices
@@ -200,10 +200,10 @@ def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_detection_never_raises(uncached: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> probe.LlamaCppInfo:
+    def broken() -> memory_probe.LlamaCppInfo:
         raise OSError("no child\x1b[2J today")
 
-    monkeypatch.setattr(probe, "query_llama_cpp", broken)
+    monkeypatch.setattr(memory_probe, "query_llama_cpp", broken)
     here = device_detection.detect_devices()
     assert here.devices == ()
     assert not here.supports_gpu_offload
@@ -216,7 +216,9 @@ def test_a_driver_that_breaks_says_nothing(uncached: None, monkeypatch: pytest.M
         raise ValueError
 
     monkeypatch.setattr(gpu_drivers, "read_nvml", broken)
-    monkeypatch.setattr(probe, "query_llama_cpp", lambda: probe.LlamaCppInfo((CUDA, CPU), True))
+    monkeypatch.setattr(
+        memory_probe, "query_llama_cpp", lambda: memory_probe.LlamaCppInfo((CUDA, CPU), True)
+    )
     assert device_detection.detect_devices().note == ""
 
 
@@ -228,7 +230,9 @@ def test_a_gpu_build_that_finds_no_gpu_says_so_unless_they_are_hidden(
         monkeypatch.delenv(name, raising=False)
     if visible is not None:
         monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(probe, "query_llama_cpp", lambda: probe.LlamaCppInfo((CPU,), False))
+    monkeypatch.setattr(
+        memory_probe, "query_llama_cpp", lambda: memory_probe.LlamaCppInfo((CPU,), False)
+    )
     note = device_detection.detect_devices().note
     assert note == ("llama.cpp is built for cuda, but finds no such device" if noted else "")
 
@@ -238,11 +242,11 @@ def test_detection_is_cached_until_refreshed(
 ) -> None:
     asked = []
 
-    def count() -> probe.LlamaCppInfo:
+    def count() -> memory_probe.LlamaCppInfo:
         asked.append(1)
-        return probe.LlamaCppInfo((CPU,), False)
+        return memory_probe.LlamaCppInfo((CPU,), False)
 
-    monkeypatch.setattr(probe, "query_llama_cpp", count)
+    monkeypatch.setattr(memory_probe, "query_llama_cpp", count)
     assert device_detection.detect_devices() is device_detection.detect_devices()
     assert len(asked) == 1
     device_detection.detect_devices(refresh=True)
@@ -252,11 +256,11 @@ def test_detection_is_cached_until_refreshed(
 def test_a_build_for_the_cpu_alone_is_not_asked(
     uncached: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never() -> probe.LlamaCppInfo:
+    def never() -> memory_probe.LlamaCppInfo:
         raise AssertionError
 
     monkeypatch.setattr(installed_llama_cpp, "find_gpu_backends", lambda: ())
-    monkeypatch.setattr(probe, "query_llama_cpp", never)
+    monkeypatch.setattr(memory_probe, "query_llama_cpp", never)
     assert device_detection.detect_devices().devices == ()
     assert device_detection.detect_devices().cpu.free
 
@@ -267,5 +271,5 @@ def test_detection_of_this_computer(uncached: None) -> None:
     assert here.cpu.name == "CPU"
     assert here.cpu.total and here.cpu.free
     assert all(one.kind != "cpu" for one in here.devices)
-    assert probe.query_llama_cpp().library_path
-    assert "=" in probe.query_llama_cpp().features
+    assert memory_probe.query_llama_cpp().library_path
+    assert "=" in memory_probe.query_llama_cpp().features

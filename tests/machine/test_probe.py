@@ -1,4 +1,4 @@
-"""machine/probe.py: a load without data counts the buffers that a real load allocates."""
+"""machine/memory_probe.py: a load without data counts the buffers that a real load allocates."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.machine import probe
-from localspec.machine.buffer_log import BufferLog
-from localspec.machine.memory_by_device import HOST, DeviceMemory
-from localspec.machine.probe import PairBuffers, ProbeError
+from localspec.machine import memory_probe
+from localspec.machine.memory_by_device import HOST, BufferLog, DeviceMemory
+from localspec.machine.memory_probe import PairBuffers, ProbeError
 from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import real_loads, shapes, synthetic_header
@@ -35,7 +34,7 @@ def load_command(path: Path, **settings: object) -> LoadCommand:
 def count(load: LoadCommand) -> PairBuffers:
     """Of local files."""
     draft = reader.read_model(Path(load.draft)) if load.draft else None
-    return probe.count_buffers(load, reader.read_model(Path(load.target)), draft)
+    return memory_probe.count_buffers(load, reader.read_model(Path(load.target)), draft)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -44,7 +43,7 @@ def test_a_load_takes_what_was_counted(folder: Path, name: str) -> None:
     path = real(folder, name)
     target = reader.read(path)
     loads = [load_command(path, n_gpu_layers=0, kv_type=kv_type) for kv_type in ("f16", "q8_0")]
-    counts = probe.count_each([(load, (target, None)) for load in loads])
+    counts = memory_probe.count_each([(load, (target, None)) for load in loads])
     for load, counted in zip(loads, counts, strict=True):
         estimate = shapes.estimate_pair(load, target, None, [])
         exact = shapes.replace_counted(estimate, load, (target, None), counted)
@@ -71,7 +70,7 @@ def test_a_sliding_window_keeps_no_more_than_it_needs(folder: Path) -> None:
         load_command(path, n_ctx=n, swa_full=whole)
         for n, whole in ((4096, False), (8192, False), (8192, True))
     ]
-    counts = probe.count_each([(load, (reader.read(path), None)) for load in loads])
+    counts = memory_probe.count_each([(load, (reader.read(path), None)) for load in loads])
     short, long, full = (counted.target.kv for counted in counts)
     assert long < 1.8 * short
     assert full > 2 * long
@@ -102,7 +101,7 @@ def test_a_split_model_is_one(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_cpu_is_listed() -> None:
-    (cpu,) = [one for one in probe.query_llama_cpp().devices if one["type"] == "cpu"]
+    (cpu,) = [one for one in memory_probe.query_llama_cpp().devices if one["type"] == "cpu"]
     assert cpu["name"] == HOST
     assert cpu["total"] >= cpu["free"] > 0
 
@@ -138,14 +137,14 @@ def test_a_hostile_header_kills_no_more_than_the_child() -> None:
         assert key in good.keys or "expert" in key
         bad = replace(good, keys=dict(good.keys) | {key: value})
         try:
-            probe.count_buffers(load_command(Path("x")), bad)
+            memory_probe.count_buffers(load_command(Path("x")), bad)
         except ProbeError as error:
             assert str(error)
 
 
 def test_a_child_that_fails_is_an_error_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_START_SECONDS", 1.0)
-    monkeypatch.setattr(probe, "_REPLY_SECONDS", 1.0)
+    monkeypatch.setattr(memory_probe, "_START_SECONDS", 1.0)
+    monkeypatch.setattr(memory_probe, "_REPLY_SECONDS", 1.0)
     for body, match in (
         ("sys.stdin.readline(); os.abort()", "crashed"),
         ("print('GGML_ASSERT(x) failed', file=sys.stderr); os._exit(1)", "x"),
@@ -154,14 +153,16 @@ def test_a_child_that_fails_is_an_error_with_a_reason(monkeypatch: pytest.Monkey
         ("print('[1]', flush=True)", "invalid reply"),
     ):
         code = f"import os, sys, time; {body}"
-        monkeypatch.setattr(probe, "_command", lambda code=code: [sys.executable, "-c", code])
+        monkeypatch.setattr(
+            memory_probe, "_command", lambda code=code: [sys.executable, "-c", code]
+        )
         with pytest.raises(ProbeError, match=match):
-            probe.query_llama_cpp()
+            memory_probe.query_llama_cpp()
 
 
 def test_a_header_only_file_is_sparse(tmp_path: Path) -> None:
     header = synthetic_header.build(FAMILIES["llama"].full, "Q4_K_M")
-    path = probe._write_header_only_file(header, tmp_path)
+    path = memory_probe._write_header_only_file(header, tmp_path)
     assert path.stat().st_size == header.size > 4 * 10**9
     if sys.platform != "win32":
         assert path.stat().st_blocks * 512 < 1_000_000

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from localspec.errors import EngineError, InUseError, LocalspecError, UsageError
 from localspec.fit import machine_profile, placement
 from localspec.fit.advisor import SettingsRequest
-from localspec.fit.device_speed import TYPICAL_CPU_SPEED, HardwareSpeed
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.pass_cost import TYPICAL_CPU_SPEED, HardwareSpeed
 from localspec.launch.workers import check_workers
 from localspec.machine import installed_llama_cpp
 from localspec.machine.device import Device

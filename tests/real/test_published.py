@@ -11,7 +11,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from localspec.machine import probe
+from localspec.machine import memory_probe
 from localspec.machine.memory_by_device import HOST
 from localspec.models.gguf import reader
 from localspec.protocol.wire import LoadCommand
@@ -96,7 +96,7 @@ def test_memory_is_what_was_foretold(
     load = LoadCommand(str(path), str(head) if with_head else None, ROOMY, ROOMY)
     target, draft = reader.read(path), reader.read(head) if with_head else None
     estimate = shapes.estimate_pair(load, target, draft, [])
-    buffers = probe.count_buffers(load, target, draft)
+    buffers = memory_probe.count_buffers(load, target, draft)
     counted = shapes.replace_counted(estimate, load, (target, draft), buffers)
     engine = EngineProcess()
     try:

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 
 from localspec import paths
 from localspec.chat.history import ChatHistory
-from localspec.fit import device_speed
+from localspec.fit import pass_cost
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.machine.device import Device
@@ -44,7 +44,7 @@ COMPUTERS = {
     "several-cards": MachineProfile(
         (CARD, replace(CARD, name="CUDA1")),
         CPU,
-        device_speed.from_devices((CARD, CARD), device_speed.TYPICAL_CPU_SPEED),
+        pass_cost.from_devices((CARD, CARD), pass_cost.TYPICAL_CPU_SPEED),
     ),
 }
 

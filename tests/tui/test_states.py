@@ -19,7 +19,7 @@ from localspec import paths
 from localspec.chat.context_window import ContextOverflow
 from localspec.chat.conversation import Conversation
 from localspec.chat.session import ChatSession
-from localspec.fit import device_speed
+from localspec.fit import pass_cost
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair
 from localspec.models.hub.client import HubClient
@@ -78,7 +78,7 @@ SMALLER = replace(
     free=int(1.2 * GIB),
 )
 TWO = MachineProfile(
-    (CARD, SMALLER), CPU, device_speed.from_devices((CARD, SMALLER), device_speed.TYPICAL_CPU_SPEED)
+    (CARD, SMALLER), CPU, pass_cost.from_devices((CARD, SMALLER), pass_cost.TYPICAL_CPU_SPEED)
 )
 
 

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from localspec import paths
-from localspec.fit import device_speed, machine_profile, pair_shapes
+from localspec.fit import machine_profile, pair_shapes, pass_cost
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed_estimate import UseCase
@@ -199,8 +199,8 @@ async def test_what_is_too_big_has_no_speed(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_home_suggests_first_what_is_fast_enough_to_read() -> None:
     """Review B 10: a download of 19 GB at 3 tok/s came first."""
-    cpu = device_speed.DeviceSpeed(30.0, 1.0, 0.3, "cpu")
-    slow = replace(NO_CARD, hardware=device_speed.from_devices((), cpu))
+    cpu = pass_cost.DeviceSpeed(30.0, 1.0, 0.3, "cpu")
+    slow = replace(NO_CARD, hardware=pass_cost.from_devices((), cpu))
     found = suggest_candidates(slow, "chat", WhatIf(), catalog.load())
     here = MachineSurvey(scenes.MACHINE, machine_profile=slow, candidates=found)
     async with scenes.home(survey=lambda: here).run_test(size=(120, 40)) as pilot:

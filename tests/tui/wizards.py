@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from textual.screen import Screen
 
-from localspec.fit import device_speed
+from localspec.fit import pass_cost
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed_estimate import SpeedEstimate, WorkloadSpeed
 from localspec.fit.verdict import DeviceFit, FitReport
@@ -33,10 +33,8 @@ CARD = Device(
     "CUDA0", "NVIDIA GeForce RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUDA", driver="570.1"
 )
 CPU = Device("CPU", "8 cores", "cpu", 24 * GIB, 32 * GIB, "CPU", unified=True)
-PLACE = MachineProfile(
-    (CARD,), CPU, device_speed.from_devices((CARD,), device_speed.TYPICAL_CPU_SPEED)
-)
-NO_CARD = MachineProfile((), CPU, device_speed.from_devices((), device_speed.UNKNOWN_CPU_SPEED))
+PLACE = MachineProfile((CARD,), CPU, pass_cost.from_devices((CARD,), pass_cost.TYPICAL_CPU_SPEED))
+NO_CARD = MachineProfile((), CPU, pass_cost.from_devices((), pass_cost.UNKNOWN_CPU_SPEED))
 
 MODELS = """\
 schema: 1

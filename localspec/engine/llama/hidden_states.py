@@ -17,7 +17,7 @@ from localspec.engine.llama.library import C
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import HiddenStates
 from localspec.errors import EngineError, Hint
-from localspec.machine import head_functions
+from localspec.machine import ggml
 from localspec.models.gguf import architectures
 
 _CONTEXT_POINTER, _FLOAT_POINTER = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
@@ -46,7 +46,7 @@ class HeadsUnsupportedError(EngineError):
 @cache
 def load_function(name: str) -> Any:
     """One of the functions above. Raises HeadsUnsupportedError."""
-    function = head_functions.find(C._lib, name)
+    function = ggml.find_head_function(C._lib, name)
     if function is None:
         raise HeadsUnsupportedError(name)
     function.argtypes, function.restype = _SIGNATURES[name]

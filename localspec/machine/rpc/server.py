@@ -23,7 +23,7 @@ from localspec import child_process
 from localspec.errors import EngineError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import installed_llama_cpp
-from localspec.machine.cpu_cores import read_cpu_cores
+from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.machine.rpc.wire import (
     DATA,
     DATA_BYTES,

@@ -15,7 +15,7 @@ from localspec.engine.llama.context import LlamaBatch, LlamaContext
 from localspec.engine.llama.head_context import HeadContext
 from localspec.engine.llama.hidden_states import LayerHiddenStates
 from localspec.errors import EngineError
-from localspec.machine import head_functions
+from localspec.machine import ggml
 from tests.engine.llama.opening import Open
 from tests.heads import TAPS
 from tests.sessions import SETTINGS, loaded, say
@@ -109,10 +109,10 @@ def test_on_such_a_build_a_pair_runs_plain_and_says_so(
 def test_the_functions_are_called_as_llama_cpp_python_calls_those_that_it_has() -> None:
     """It binds two of the four, for Linux, macOS and Windows."""
     source = inspect.getsource(llama_cpp_ext)
-    known = [name for name in head_functions.SYMBOLS if f'"{name}"' in source]
+    known = [name for name in ggml.HEAD_FUNCTIONS if f'"{name}"' in source]
     assert known == ["llama_set_embeddings_nextn", "llama_get_embeddings_nextn"]
     for name in known:
-        gnu, microsoft = head_functions.SYMBOLS[name]
+        gnu, microsoft = ggml.HEAD_FUNCTIONS[name]
         assert f'"{gnu}"' in source and f'"{microsoft}"' in source
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from localspec import child_process
 from localspec.errors import UsageError
-from localspec.machine import head_functions, installed_llama_cpp, llama_params
-from localspec.machine.buffer_log import BufferLog
+from localspec.machine import ggml, installed_llama_cpp, llama_params
 from localspec.machine.ggml import GgmlLibrary
 from localspec.machine.llama_params import ModelRole
+from localspec.machine.memory_by_device import BufferLog
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import LoadCommand
 
@@ -68,7 +68,7 @@ class ProbeServer:
             "devices": [self._ggml.describe(device) for device in self._ggml.devices()],
             "offloads": bool(C.llama_supports_gpu_offload()),
             "library": str(C._lib._name),
-            "lacking": head_functions.list_missing(C._lib),
+            "lacking": ggml.list_missing_head_functions(C._lib),
             "features": C.llama_print_system_info().decode("utf-8", "replace"),
         }
 

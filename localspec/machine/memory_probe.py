@@ -125,7 +125,7 @@ def _count_request(
 
 def _command() -> list[str]:
     parent = str(child_process.parent_pid_for_child())
-    return [sys.executable, "-P", "-m", "localspec.machine.probe_child", parent]
+    return [sys.executable, "-P", "-m", "localspec.machine.memory_probe_child", parent]
 
 
 def _run(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
