@@ -10,7 +10,6 @@ from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.settings import LoadedModel
 from localspec.errors import LocalspecError, OptionHint, render_hint
 from localspec.lazy_dataclass import dataclass
-from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.protocol.events import (
     EngineReady,
     Event,
@@ -177,7 +176,7 @@ def build_answer(
     totals, turn = finished.totals, generated.turn
     return Answer(
         text=turn.answer,
-        said=strip_thinking(turn.answer, loaded.thinking_markers, turn.starts_in_thinking),
+        said=turn.visible_answer(loaded.thinking_markers),
         tokens=generated.tokens,
         finish_reason=finished.reason,
         model=ready.model,

@@ -120,13 +120,15 @@ class GeneratedAnswer:
     @property
     def tokens_per_second(self) -> float | None:
         """As the engine has measured it; None before the end."""
-        rate = self._final_totals.get("timings", {}).get("tokens_per_second")
-        return float(rate) if isinstance(rate, int | float) else None
+        return self._timing("tokens_per_second")
 
     @property
     def first_token_ms(self) -> float | None:
         """None before the end."""
-        value = self._final_totals.get("timings", {}).get("first_token_ms")
+        return self._timing("first_token_ms")
+
+    def _timing(self, name: str) -> float | None:
+        value = self._final_totals.get("timings", {}).get(name)
         return float(value) if isinstance(value, int | float) else None
 
     @property

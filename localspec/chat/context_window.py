@@ -18,8 +18,7 @@ from localspec.chat.speculation_stats import SpeculationStats
 from localspec.errors import LocalspecError, PromptTooLongError
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
-from localspec.models.chat_template.thinking_tags import strip_thinking
-from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Prefill, Round
+from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Round
 from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand
 from localspec.worker import exit_causes
 
@@ -295,15 +294,8 @@ class AnswerGenerator:
             think_budget=0,
             probabilities=False,
         )
-        text, inside = "", False
-        for event in self._engine.generate(request):
-            if isinstance(event, Round):
-                text += "".join(token.text for token in event.tokens)
-            elif isinstance(event, Prefill):
-                inside = event.thinking
-            elif isinstance(event, GenerationFinished):
-                text += event.tail
-        summary = strip_thinking(text, self._options.loaded.thinking_markers, inside).strip()
+        answered = Turn("").with_events(list(self._engine.generate(request)))
+        summary = answered.visible_answer(self._options.loaded.thinking_markers).strip()
         summarised = DroppedTurns.from_turns(self._earlier_turns()[: dropped.turns], summary)
         return summarised if summary and self._count_tokens(summarised) < self._n_ctx else None
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from localspec.lazy_dataclass import dataclass
+from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.protocol.events import Event, FinishReason, GenerationFinished, Prefill, Round
 from localspec.protocol.wire import ChatMessage
 
@@ -63,6 +64,10 @@ class Turn:
         """Whether the answer ended inside its thinking part."""
         ends = (event.totals for event in self.events if isinstance(event, GenerationFinished))
         return any(totals.get("thinking", {}).get("open") for totals in ends)
+
+    def visible_answer(self, thinking_tags: tuple[str, str] | None) -> str:
+        """The answer without its thinking part."""
+        return strip_thinking(self.answer, thinking_tags, self.starts_in_thinking)
 
     def with_events(self, events: Sequence[Event]) -> Turn:
         text = [self.answer]

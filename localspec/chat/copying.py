@@ -15,7 +15,6 @@ from localspec.chat import export
 from localspec.chat.conversation import Turn
 from localspec.chat.session import ChatSession
 from localspec.errors import UsageError
-from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.sanitize import sanitize
 from localspec.units import count
 
@@ -83,8 +82,7 @@ def _code_of(blocks: list[str], number: int) -> str:
 
 def visible_answer(session: ChatSession, turn: Turn) -> str:
     """Without thinking, sanitized as on the screen."""
-    text = strip_thinking(turn.answer, session.thinking_markers, turn.starts_in_thinking)
-    return sanitize(text)
+    return sanitize(turn.visible_answer(session.thinking_markers))
 
 
 def find_code_blocks(text: str) -> list[str]:

@@ -18,7 +18,7 @@ from localspec.chat.recorder import make_title
 from localspec.chat.settings import ChatSettings
 from localspec.config import toml_file
 from localspec.errors import StorageError
-from localspec.models.chat_template.thinking_tags import split_thinking, strip_thinking
+from localspec.models.chat_template.thinking_tags import split_thinking
 from localspec.protocol import events
 from localspec.sanitize import sanitize
 
@@ -118,7 +118,7 @@ def _speeches(chat: SavedChat, default_name: str) -> Iterator[tuple[str, str]]:
             yield "System", sanitize(conversation.system)
         if question := sanitize(format_question(turn)):
             yield "You", question
-        answer = strip_thinking(turn.answer, pair.thinking, turn.starts_in_thinking)
+        answer = turn.visible_answer(pair.thinking)
         name = sanitize(turn.model or pair.name, multiline=False)
         yield name or default_name, sanitize(answer)
 

@@ -37,7 +37,6 @@ from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
-from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.protocol.events import GenerationFinished, Notice, Round
 from localspec.protocol.wire import GenerateCommand, InspectCommand
 from localspec.sanitize import sanitize
@@ -177,7 +176,7 @@ class ChatSession:
     def last_answer_text(self) -> str:
         """The last visible answer of the path, without thinking; empty if there is none."""
         for turn in reversed(self.conversation.turns):
-            if text := strip_thinking(turn.answer, self.thinking_markers, turn.starts_in_thinking):
+            if text := turn.visible_answer(self.thinking_markers):
                 return text
         return ""
 

@@ -15,7 +15,6 @@ from localspec.chat.session import ChatSession
 from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
 from localspec.errors import LocalspecError, NotFoundError, UsageError
 from localspec.launch import recent_pairs
-from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.sanitize import sanitize
 from localspec.units import count
 
@@ -140,9 +139,7 @@ def _format_turn(
         yield from question[1:_RECAP_LINES]
         if len(question) > _RECAP_LINES:
             yield "…"
-    answer = sanitize(
-        strip_thinking(turn.answer, chat.list_entry.pair.thinking, turn.starts_in_thinking)
-    ).splitlines()
+    answer = sanitize(turn.visible_answer(chat.list_entry.pair.thinking)).splitlines()
     if len(answer) > _RECAP_LINES:
         answer = ["…", *answer[-_RECAP_LINES:]]
     if answer:

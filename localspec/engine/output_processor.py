@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from localspec.engine.speculative_loop import LoopEnd, RoundResult
 from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.engine.token_probabilities import TokenProbabilities
+from localspec.models.chat_template.thinking_tags import partial_length
 from localspec.protocol.events import (
     Alternative,
     Event,
@@ -82,7 +83,9 @@ class OutputProcessor:
                 if plan is not None:
                     yield plan
                 if step.width == 0:
-                    yield _thinking_ended_notice(self._thinking)
+                    n = self._thinking.n_tokens if self._thinking else 0
+                    message = f"Thinking stopped after {n:,} tokens: its budget is used up."
+                    yield Notice("info", "thinking-ended", message)
                 if self._detokenizer.hit_stop:
                     yield self._to_finished("stop")
                     return
@@ -98,10 +101,11 @@ class OutputProcessor:
         if step.probabilities:
             tokens = list(map(self._with_probabilities, tokens, step.probabilities))
         n = self._totals.rounds + self._totals.plain_rounds
+        nothing = "no draft tokens" if n else "prompt pass, nothing drafted"
         return Round(
             n=n,
             source=step.draft.source if drafted else None,
-            reason=step.draft.reason or self._reason(drafted, n),
+            reason=step.draft.reason or (self._default_reason if drafted else nothing),
             drafted=drafted,
             accepted=min(step.accepted, len(tokens)),
             tokens=tuple(tokens),
@@ -121,11 +125,6 @@ class OutputProcessor:
             rank=chosen.rank,
             alternatives=to_alternatives(probabilities, self._vocabulary),
         )
-
-    def _reason(self, drafted: int, n: int) -> str:
-        if drafted:
-            return self._default_reason
-        return "prompt pass, nothing drafted" if n == 0 else "no draft tokens"
 
     def _to_finished(self, reason: FinishReason) -> GenerationFinished:
         now = time.perf_counter()
@@ -148,13 +147,6 @@ class OutputProcessor:
         if self._thinking is not None and self._thinking.has_thinking:
             totals["thinking"] = {"tokens": self._thinking.n_tokens, "open": self._thinking.is_open}
         return GenerationFinished(reason, self._detokenizer.finish(), totals)
-
-
-def _thinking_ended_notice(thinking: ThinkingBudget | None) -> Notice:
-    n = thinking.n_tokens if thinking else 0
-    return Notice(
-        "info", "thinking-ended", f"Thinking stopped after {n:,} tokens: its budget is used up."
-    )
 
 
 def to_alternatives(
@@ -203,9 +195,7 @@ class IncrementalDetokenizer:
             self.hit_stop = True
             text, self._held_back = self._held_back[: min(matches)[1]], ""
             return text
-        n_held = max(
-            (_partial_stop_length(self._held_back, stop) for stop in self._stops), default=0
-        )
+        n_held = max(partial_length(self._held_back, stop) for stop in self._stops)
         end = len(self._held_back) - n_held
         text, self._held_back = self._held_back[:end], self._held_back[end:]
         return text
@@ -222,9 +212,3 @@ class IncrementalDetokenizer:
         text, n_decoded = codecs.utf_8_decode(data, "replace", is_final)
         self._undecoded = data[n_decoded:]
         return text
-
-
-def _partial_stop_length(text: str, stop: str) -> int:
-    """Length of the longest suffix of `text` that is a proper prefix of `stop`."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)

@@ -486,7 +486,7 @@ MORE_MUTANTS: dict[str, Mutant] = {
     ),
     "a grammar that remembers a rejected draft": Mutant(
         OutputConstraint.state_after,
-        "known = _count_shared(self._tokens, following)",
+        "known = common_prefix_length(self._tokens, following)",
         "known = min(len(self._tokens), len(following))",
         constrained,
     ),

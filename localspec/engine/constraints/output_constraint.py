@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from localspec.engine.prefix_cache import common_prefix_length
 from localspec.engine.protocols import GrammarState
 from localspec.engine.sampling import NoAllowedTokenError
 
@@ -39,7 +40,7 @@ class OutputConstraint:
         Raises NoAllowedTokenError if the grammar does not allow one of the tokens.
         """
         following = [*text[self._n_committed :], *drafted]
-        known = _count_shared(self._tokens, following)
+        known = common_prefix_length(self._tokens, following)
         if known < len(following):
             del self._tokens[known:], self._states[known + 1 :]
         for token in following[known:]:
@@ -85,11 +86,3 @@ class _ThinkingTail:
 
     def __init__(self, text: bytes) -> None:
         self.text = text
-
-
-def _count_shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common prefix."""
-    return next(
-        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-        min(len(one), len(other)),
-    )

@@ -62,7 +62,9 @@ def render(
     try:
         if len(source) > MAX_SOURCE_CHARS:
             raise OverflowError(f"it has {len(source):,} characters")
-        options = _template_options(special_tokens, enable_thinking, tools)
+        options = {**special_tokens, "tools": json.loads(tools) if tools else None}
+        if enable_thinking is not None:
+            options |= dict.fromkeys(_THINKING_VARIABLES, enable_thinking)
         text, notices = _render_with_role_changes(source, messages, options)
         return RenderResult(text, notices, name)
     except TemplateRaisedError as error:
@@ -73,16 +75,6 @@ def render(
         failure = f"fails: {type(error).__name__}: {error}"
     reason = sanitize(failure, multiline=False)[:300].rstrip(".")
     raise UsageError(f"The model's chat template {reason}.", builtin_templates.HINT)
-
-
-def _template_options(
-    special_tokens: Mapping[str, str], enable_thinking: bool | None, tools: str
-) -> dict[str, Any]:
-    """The variables of a template beside the messages."""
-    options: dict[str, Any] = {**special_tokens, "tools": json.loads(tools) if tools else None}
-    if enable_thinking is not None:
-        options |= dict.fromkeys(_THINKING_VARIABLES, enable_thinking)
-    return options
 
 
 def _render_with_role_changes(

@@ -129,7 +129,7 @@ class ThinkingParser:
             _append_part(parts, self.in_thinking, before)
             self.in_thinking = not self.in_thinking
             self._buffer = after
-        end = len(self._buffer) - _partial_length(self._buffer, self._next_tag)
+        end = len(self._buffer) - partial_length(self._buffer, self._next_tag)
         certain, self._buffer = self._buffer[:end], self._buffer[end:]
         self._emit(parts, certain)
         return parts
@@ -186,7 +186,7 @@ def _append_part(parts: list[AnswerPart], is_thinking: bool, text: str) -> None:
         parts.append(AnswerPart(is_thinking, text))
 
 
-def _partial_length(text: str, tag: str) -> int:
+def partial_length(text: str, tag: str) -> int:
     """Length of the longest end of `text` that is a beginning of `tag`."""
     longest = min(len(text), len(tag) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
+from localspec.models.chat_template.thinking_tags import partial_length
 
 ToolFormat = Literal["tags", "llama3", "mistral", "gpt-oss"]
 """`tags` is <tool_call> around JSON (Hermes, Qwen), <function=…> (Qwen Coder), <arg_key> (GLM)."""
@@ -398,8 +399,7 @@ def _parse_value(text: str) -> Any:
 
 def _held_length(text: str, marker: str) -> int:
     """Length of the end of `text` that may begin a marker, with the whitespace before it."""
-    longest = min(len(text), len(marker) - 1)
-    n = next((n for n in range(longest, 0, -1) if marker.startswith(text[-n:])), 0)
+    n = partial_length(text, marker)
     before = text[: len(text) - n]
     return n + len(before) - len(before.rstrip())
 

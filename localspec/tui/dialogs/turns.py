@@ -15,7 +15,6 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.conversation import Conversation, Turn
 from localspec.lazy_dataclass import dataclass
-from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.sanitize import sanitize
 from localspec.tui import clipboard
 from localspec.tui.glyphs import Glyphs
@@ -113,11 +112,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         answer = ""
         if rows:
             turn = rows[min(self._highlighted_index, len(rows) - 1)]
-            answer = " ".join(
-                sanitize(
-                    strip_thinking(turn.answer, self._markers, turn.starts_in_thinking)
-                ).split()
-            )
+            answer = " ".join(sanitize(turn.visible_answer(self._markers)).split())
         width = max(10, 3 * (self._list.size.width - 2))
         self.query_one("#answer", Static).update(
             Content(fit_to_width(answer, width, self._glyphs.ellipsis))
@@ -151,7 +146,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     def action_copy(self) -> None:
         text = ""
         for turn in self._listed_turns()[self._highlighted_index :][:1]:
-            text = sanitize(strip_thinking(turn.answer, self._markers, turn.starts_in_thinking))
+            text = sanitize(turn.visible_answer(self._markers))
         self.notify(clipboard.copy(self.app, text) if text else "No answer.", markup=False)
 
     def _dismiss_with(self, action: Literal["edit", "again"]) -> None:
