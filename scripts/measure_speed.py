@@ -36,6 +36,7 @@ from localspec.fit.speed_estimate import SpeedEstimate, UseCase, estimate_speed
 from localspec.machine.measurements import PairMeasurement
 from localspec.models.gguf import reader
 from localspec.protocol.events import EngineExit, Round
+from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import (
     ContextSettings,
     CountCommand,
@@ -190,7 +191,7 @@ def _gained(
     predicted: SpeedEstimate, one: Trial, others: Sequence[Trial], gamma: int
 ) -> tuple[float, float]:
     rounds = [event for other in others for event in other.answers[gamma].rounds]
-    acceptance = aggregation.cumulative_acceptance(aggregation.count_by_position(rounds))
+    acceptance = aggregation.cumulative_acceptance(RoundTotals.of(rounds).by_position)
     assert predicted.costs is not None
     return speedup_model.expected_speedup(predicted.costs, acceptance, gamma), one.speedup(gamma)
 

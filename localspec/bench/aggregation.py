@@ -18,8 +18,8 @@ from localspec.bench.results import (
 )
 from localspec.fit.speedup_model import SpeculationCosts, best_draft_length
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import EngineReady, Round
-from localspec.protocol.round_totals import RoundTotals
+from localspec.protocol.events import EngineReady
+from localspec.protocol.round_totals import DraftTotals, RoundTotals
 from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
 REPETITIVE, TOO_SHORT, NOT_A_COPY = "repeats itself", "ended at once", "is no copy"
@@ -125,12 +125,9 @@ def _summarize_workload(
     speculative = [pair.speculative.answer for pair in counting]
     rounds = [event for answer in speculative for event in answer.rounds]
     speedups = [pair.trial.speedup for pair in counting if pair.trial.speedup is not None]
-    totals = RoundTotals()
-    for event in rounds:
-        totals.add(event)
-    counts = count_by_position(rounds)
-    acceptance = cumulative_acceptance(counts)
-    costs = _speculation_costs(rounds, measured, added_host_ms)
+    totals = RoundTotals.of(rounds)
+    acceptance = cumulative_acceptance(totals.by_position)
+    costs = _speculation_costs(totals, measured, added_host_ms)
     return WorkloadResult(
         name=task.workload,
         temperature=task.temperature,
@@ -147,19 +144,18 @@ def _summarize_workload(
         plain_latency_ms=_latency_percentiles(plain),
         distinct_4grams=_median_known(trial.distinct_4grams for trial in trials),
         copied=_median_known(trial.copied for trial in trials) if task.copies_prompt else None,
-        survival=tuple(conditional_acceptance(counts)),
+        survival=tuple(position.acceptance_rate for position in totals.by_position),
     )
 
 
 def _speculation_costs(
-    rounds: Sequence[Round], measured: MeasuredCosts | None, added_host_ms: float
+    totals: RoundTotals, measured: MeasuredCosts | None, added_host_ms: float
 ) -> SpeculationCosts | None:
     """Prompt-lookup draft tokens cost nothing."""
     if measured is None or measured.t1_ms <= 0:
         return None
-    drafted = sum(event.drafted for event in rounds)
-    by_model = sum(event.drafted for event in rounds if event.source not in (None, "lookup"))
-    c = (measured.c or 0.0) * by_model / drafted if drafted else 0.0
+    copied = totals.by_source.get("lookup", DraftTotals()).drafted
+    c = (measured.c or 0.0) * (1 - copied / totals.drafted) if totals.drafted else 0.0
     verify = {int(width): v for width, v in measured.curve.items()}
     return SpeculationCosts(c, verify, added_host_ms / measured.t1_ms)
 
@@ -201,45 +197,18 @@ _MIN_VERIFIED = 8
 """A position with fewer verified draft tokens uses the rate of the position before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PositionCounts:
-    """Draft tokens verified at one position, that is, after all earlier ones were accepted."""
-
-    reached: int
-    accepted: int
-
-
-def count_by_position(rounds: Iterable[Round]) -> list[PositionCounts]:
-    """A round that ended with its answer rejected nothing."""
-    reached, accepted = [0] * DRAFT_MAX, [0] * DRAFT_MAX
-    for event in rounds:
-        verified = event.accepted
-        if event.accepted < min(event.drafted, len(event.tokens)):
-            verified += 1  # the rejected one
-        for j in range(min(verified, DRAFT_MAX)):
-            reached[j] += 1
-            accepted[j] += j < event.accepted
-    n_positions = sum(1 for n in reached if n)
-    return [PositionCounts(reached[j], accepted[j]) for j in range(n_positions)]
-
-
-def conditional_acceptance(counts: Sequence[PositionCounts]) -> list[float | None]:
-    """By position: the share accepted of the draft tokens verified there."""
-    return [p.accepted / p.reached if p.reached else None for p in counts]
-
-
-def cumulative_acceptance(counts: Sequence[PositionCounts]) -> list[float]:
+def cumulative_acceptance(counts: Sequence[DraftTotals]) -> list[float]:
     """Probability that the first 1, 2, … DRAFT_MAX draft tokens are all accepted.
 
-    Empty without counts.
+    `counts` are those of each position; empty without any.
     """
     if not counts:
         return []
-    rate = counts[0].accepted / counts[0].reached
+    rate = counts[0].acceptance_rate or 0.0
     probabilities, product = [], 1.0
     for j in range(DRAFT_MAX):
-        if j < len(counts) and counts[j].reached >= _MIN_VERIFIED:
-            rate = counts[j].accepted / counts[j].reached
+        if j < len(counts) and counts[j].drafted >= _MIN_VERIFIED:
+            rate = counts[j].acceptance_rate or 0.0
         product *= rate
         probabilities.append(product)
     return probabilities

@@ -14,6 +14,7 @@ from localspec.bench.measurement import (
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Round, Token
+from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import (
     GenerateCommand,
     ReplayCommand,
@@ -102,7 +103,7 @@ def compare_prompt(
         part=part,
         answers=len(answers),
         tokens=sum(len(answer.ids) for answer in answers.values()),
-        drafted=sum(answer.drafted for answer in answers.values()),
+        drafted=sum(RoundTotals.of(answer.rounds).drafted for answer in answers.values()),
         divergences=_explain_divergences(recorder, prompt, plain, different),
     )
 

@@ -58,14 +58,6 @@ class RecordedAnswer:
         return [token.id for token in self.tokens]
 
     @property
-    def drafted(self) -> int:
-        return sum(event.drafted for event in self.rounds)
-
-    @property
-    def accepted(self) -> int:
-        return sum(event.accepted for event in self.rounds)
-
-    @property
     def text(self) -> str:
         return "".join(token.text for token in self.tokens) + self.end.tail
 

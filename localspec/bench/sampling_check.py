@@ -17,6 +17,7 @@ from itertools import count, repeat
 
 from localspec.bench.measurement import RecordedAnswer
 from localspec.lazy_dataclass import dataclass
+from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import ReplayResult, VerifyMode
 
 VERIFY_MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block")
@@ -40,14 +41,13 @@ class TokenSample:
     by_rank: list[float] = field(default_factory=list)
     impossible: int = 0
     """Tokens of probability 0."""
-    drafted: int = 0
-    accepted: int = 0
+    totals: RoundTotals = field(default_factory=RoundTotals)
     is_confirmation: bool = False
     """This is the second sample, because the first was rejected."""
 
     def add(self, answer: RecordedAnswer, replay: ReplayResult, rng: random.Random) -> None:
-        self.drafted += answer.drafted
-        self.accepted += answer.accepted
+        for event in answer.rounds:
+            self.totals.add(event)
         self.impossible += sum(p <= 0 for p in replay.probability)
         for p, below, above in zip(replay.probability, replay.below, replay.above, strict=True):
             self.by_id.append(below + rng.random() * p)

@@ -71,7 +71,7 @@ class VerifyReport:
 
     @property
     def drafted(self) -> int:
-        sampled = sum(sample.drafted for sample in self.samples.values())
+        sampled = sum(sample.totals.drafted for sample in self.samples.values())
         return self.greedy.drafted + self.seeded.drafted + sampled
 
     @property
@@ -135,8 +135,8 @@ def _sample_to_json(sample: TokenSample) -> dict[str, Any]:
     return {
         "verify": sample.verify,
         "tokens": sample.tokens,
-        "drafted": sample.drafted,
-        "accepted": sample.accepted,
+        "drafted": sample.totals.drafted,
+        "accepted": sample.totals.accepted,
         "impossible": sample.impossible,
         "bins": sample.bins,
         "p": sample.p_value,
@@ -238,7 +238,7 @@ def _format_totals(totals: ComparisonTotals) -> str:
 
 
 def _format_sample(sample: TokenSample) -> str:
-    rate = percent(sample.accepted / sample.drafted) if sample.drafted else "–"
+    rate = percent(sample.totals.acceptance_rate)
     text = f"{sample.tokens:,} tokens, acceptance rate {rate}: "
     shift = sample.detectable_shift
     if sample.impossible:

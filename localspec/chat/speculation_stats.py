@@ -10,7 +10,7 @@ from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.fit import speedup_model
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, Prefill, Round, SpeculationPlan
-from localspec.protocol.round_totals import RoundTotals
+from localspec.protocol.round_totals import DraftTotals, RoundTotals
 from localspec.protocol.wire import MeasuredCosts
 from localspec.units import percent
 
@@ -74,33 +74,16 @@ def _own_plain_speed(timed: Sequence[Round]) -> float | None:
     return 1e3 / plain[len(plain) // 2] if len(plain) >= _MIN_ROUNDS else None
 
 
+def known_rate(totals: DraftTotals) -> float | None:
+    """The acceptance rate; None while too few tokens were drafted."""
+    return totals.acceptance_rate if totals.drafted >= MIN_DRAFTED else None
+
+
 def format_acceptance(accepted: int, drafted: int) -> str:
     """`62 % of 214`, without a rate below ten draft tokens."""
     if drafted < MIN_DRAFTED:
         return f"{accepted} of {drafted}" if drafted else "–"
     return f"{percent(accepted / drafted)} of {drafted:,}"
-
-
-@dataclass(slots=True)
-class DraftSourceStats:
-    """Draft tokens of one source."""
-
-    name: str
-    """As in `Round.source`; `mixed` for drafts of several sources."""
-    drafted: int = 0
-    accepted: int = 0
-    rounds: int = 0
-    draft_ms: float = 0.0
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """None while too few tokens were drafted."""
-        return self.accepted / self.drafted if self.drafted >= MIN_DRAFTED else None
-
-    @property
-    def ms_per_round(self) -> float:
-        """Time to draft; verification is not included."""
-        return self.draft_ms / self.rounds if self.rounds else 0.0
 
 
 @dataclass(slots=True)
@@ -111,7 +94,6 @@ class SpeculationStats:
     """Pass costs of the pair; None until they are measured."""
     totals: RoundTotals = field(default_factory=RoundTotals)
     answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)
-    _sources: dict[str, DraftSourceStats] = field(default_factory=dict)
     _previous_plan: SpeculationPlan | None = None
     _previous_prefill: Prefill | None = None
     _last_speeds: dict[bool, float] = field(default_factory=dict)
@@ -142,18 +124,7 @@ class SpeculationStats:
         """Add an event to the current answer and to the chat's totals."""
         if isinstance(event, Round):
             self.totals.add(event)
-            if event.drafted:
-                self._add_to_source(event)
         return self.answer.add(event)
-
-    def _add_to_source(self, event: Round) -> None:
-        name = event.source or ""
-        name = "mixed" if "+" in name else name
-        source = self._sources.setdefault(name, DraftSourceStats(name))
-        source.drafted += event.drafted
-        source.accepted += event.accepted
-        source.rounds += 1
-        source.draft_ms += event.ms.draft
 
     # --- the current answer ---------------------------------------------------------------
 
@@ -197,18 +168,8 @@ class SpeculationStats:
         return self.answer.rounds[-RECENT_ROUNDS:]
 
     @property
-    def recent_drafted(self) -> int:
-        return sum(r.drafted for r in self.recent_rounds)
-
-    @property
-    def recent_accepted(self) -> int:
-        return sum(r.accepted for r in self.recent_rounds)
-
-    @property
-    def recent_acceptance_rate(self) -> float | None:
-        """None while too few tokens were drafted."""
-        drafted = self.recent_drafted
-        return self.recent_accepted / drafted if drafted >= MIN_DRAFTED else None
+    def recent(self) -> RoundTotals:
+        return RoundTotals.of(self.recent_rounds)
 
     @property
     def rounds_to_next_trial(self) -> int | None:
@@ -260,7 +221,10 @@ class SpeculationStats:
         return None if self.measured is None else speedup_model.break_even_rate(self.measured)
 
     @property
-    def draft_sources(self) -> list[DraftSourceStats]:
-        """Those with the most draft tokens first."""
-        sources = list(self._sources.values())  # in one step: a round may add one meanwhile
-        return sorted(sources, key=lambda source: -source.drafted)
+    def draft_sources(self) -> list[tuple[str, DraftTotals]]:
+        """Those with the most draft tokens first; drafts of several sources as `mixed`."""
+        sources: dict[str, DraftTotals] = {}
+        for name, counts in list(self.totals.by_source.items()):  # a round may add one meanwhile
+            source = sources.setdefault("mixed" if "+" in name else name, DraftTotals())
+            source.count(counts.drafted, counts.accepted, counts.draft_ms, counts.rounds)
+        return sorted(sources.items(), key=lambda item: -item[1].drafted)

@@ -1,7 +1,8 @@
-"""Totals over the rounds of an answer, for `--stats`, `--json` and the speculation panel."""
+"""Totals over rounds: the one accumulator of drafted and accepted tokens, defined as in vLLM."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from typing import Any
 
@@ -10,47 +11,75 @@ from localspec.protocol.events import Round
 
 
 @dataclass(slots=True)
-class RoundTotals:
-    """Sums over the rounds of one answer, defined as in llama.cpp and vLLM."""
+class DraftTotals:
+    """Draft tokens of some rounds, of one source, or at one position of the drafts."""
 
-    tokens: int = 0
     rounds: int = 0
     """Rounds with a draft."""
     drafted: int = 0
     accepted: int = 0
+    draft_ms: float = 0.0
+
+    def count(self, drafted: int, accepted: int, draft_ms: float = 0.0, rounds: int = 1) -> None:
+        self.rounds += rounds
+        self.drafted += drafted
+        self.accepted += accepted
+        self.draft_ms += draft_ms
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.accepted / self.drafted if self.drafted else None
+
+
+@dataclass(slots=True)
+class RoundTotals(DraftTotals):
+    """Sums over the rounds of one answer, or of several."""
+
+    tokens: int = 0
     plain_rounds: int = 0
     """Rounds without a draft."""
     emitted_speculating: int = 0
     histogram: list[int] = field(default_factory=list)
     """Number of rounds with a draft in which 0, 1, 2, … tokens were accepted."""
-    by_source: dict[str, dict[str, int]] = field(default_factory=dict)
+    verified: list[int] = field(default_factory=list)
+    """Number of rounds with a draft in which 0, 1, 2, … tokens were accepted or rejected: one more
+    than accepted, unless all were or the answer ended before."""
+    by_source: dict[str, DraftTotals] = field(default_factory=dict)
     host_ms: float = 0.0
     overlapped: int = 0
     """Rounds whose draft was continued during the target pass before."""
     overlap_hits: int = 0
     """Those in which what was drafted then could be used."""
 
+    @classmethod
+    def of(cls, rounds: Iterable[Round]) -> RoundTotals:
+        totals = cls()
+        for event in rounds:
+            totals.add(event)
+        return totals
+
     def add(self, event: Round) -> None:
-        self.tokens += len(event.tokens)
+        drafted, accepted, n_tokens = event.drafted, event.accepted, len(event.tokens)
+        self.tokens += n_tokens
         self.host_ms += event.ms.host
         self.overlapped += event.overlap != ""
         self.overlap_hits += event.overlap == "hit"
-        if not event.drafted:
+        if not drafted:
             self.plain_rounds += 1
             return
-        self.rounds += 1
-        self.drafted += event.drafted
-        self.accepted += event.accepted
-        self.emitted_speculating += len(event.tokens)
-        self.histogram += [0] * (event.accepted + 1 - len(self.histogram))
-        self.histogram[event.accepted] += 1
-        source = self.by_source.setdefault(event.source or "?", {"drafted": 0, "accepted": 0})
-        source["drafted"] += event.drafted
-        source["accepted"] += event.accepted
+        self.count(drafted, accepted, event.ms.draft)
+        self.emitted_speculating += n_tokens
+        _increment(self.histogram, accepted)
+        _increment(self.verified, accepted + (accepted < min(drafted, n_tokens)))
+        source = self.by_source.setdefault(event.source or "?", DraftTotals())
+        source.count(drafted, accepted, event.ms.draft)
 
     @property
-    def acceptance_rate(self) -> float | None:
-        return self.accepted / self.drafted if self.drafted else None
+    def by_position(self) -> list[DraftTotals]:
+        """Tokens verified at each position of a draft, that is, after all earlier ones were
+        accepted."""
+        reached = [sum(self.verified[n:]) for n in range(1, len(self.verified))]
+        return [DraftTotals(n, n, sum(self.histogram[i:])) for i, n in enumerate(reached, 1)]
 
     @property
     def mean_accepted_length(self) -> float | None:
@@ -68,6 +97,12 @@ class RoundTotals:
         passes = self.rounds + self.plain_rounds
         return self.host_ms / passes if passes else None
 
+    def sources_to_json(self) -> dict[str, dict[str, int]]:
+        return {
+            name: {"drafted": source.drafted, "accepted": source.accepted}
+            for name, source in self.by_source.items()
+        }
+
     def to_json(self) -> dict[str, Any]:
         """The `speculation` object of `run --json`."""
         overlap = {"rounds": self.overlapped, "hits": self.overlap_hits}
@@ -78,10 +113,15 @@ class RoundTotals:
             "acceptance_rate": _rounded(self.acceptance_rate),
             "mean_accepted_length": _rounded(self.mean_accepted_length),
             "histogram": list(self.histogram),
-            "by_source": {name: dict(counts) for name, counts in self.by_source.items()},
+            "by_source": self.sources_to_json(),
             "host_ms_per_round": _rounded(self.host_ms_per_round),
             "paused_rounds": self.plain_rounds,
         } | ({"overlap": overlap} if self.overlapped else {})
+
+
+def _increment(counts: list[int], i: int) -> None:
+    counts += [0] * (i + 1 - len(counts))
+    counts[i] += 1
 
 
 def _rounded(value: float | None) -> float | None:

@@ -144,9 +144,8 @@ class ServerActivity:
             lines += [*_metric_head(name, meaning), f"llamacpp:{name} {value:g}"]
         name = "spec_decode_num_accepted_tokens_per_pos_total"
         lines += _metric_head(name, "Accepted draft tokens by place in the draft.")
-        for position in range(len(totals.histogram) - 1):
-            count = sum(totals.histogram[position + 1 :])
-            lines.append(f'llamacpp:{name}{{position="{position}"}} {count}')
+        for position, counts in enumerate(totals.by_position):
+            lines.append(f'llamacpp:{name}{{position="{position}"}} {counts.accepted}')
         return "\n".join([*lines, ""])
 
 

@@ -34,11 +34,9 @@ def usage(answers: Sequence[GeneratedAnswer], *, has_prediction: bool) -> dict[s
             for source, counts in answer.totals.by_source.items()
             if source.startswith("lookup")
         ]
-        accepted = sum(counts["accepted"] for counts in copied)
+        accepted = sum(counts.accepted for counts in copied)
         details["accepted_prediction_tokens"] = accepted
-        details["rejected_prediction_tokens"] = (
-            sum(counts["drafted"] for counts in copied) - accepted
-        )
+        details["rejected_prediction_tokens"] = sum(counts.drafted for counts in copied) - accepted
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -95,7 +93,7 @@ def metrics(answer: GeneratedAnswer, draft_length: int | None) -> dict[str, Any]
         "num_draft_tokens": totals.drafted,
         "num_spec_tokens": DRAFT_MAX if draft_length is None else draft_length,
         "num_plain_steps": totals.plain_rounds,
-        "by_source": {name: dict(counts) for name, counts in totals.by_source.items()},
+        "by_source": totals.sources_to_json(),
     }
     if plan is not None:
         speculation |= {"state": plan.state, "why": plan.why, "speedup": plan.speedup}

@@ -88,8 +88,8 @@ def test_the_parts_sum_up(rounds: list[tuple[int, int, str]]) -> None:
     assert totals.rounds + totals.plain_rounds == len(rounds)
     assert sum(totals.histogram) == totals.rounds
     assert sum(k * n for k, n in enumerate(totals.histogram)) == totals.accepted
-    assert sum(source["drafted"] for source in totals.by_source.values()) == totals.drafted
-    assert sum(source["accepted"] for source in totals.by_source.values()) == totals.accepted
+    assert sum(source.drafted for source in totals.by_source.values()) == totals.drafted
+    assert sum(source.accepted for source in totals.by_source.values()) == totals.accepted
     assert totals.tokens == totals.accepted + len(rounds)
     if totals.rounds:
         assert totals.mean_accepted_length == pytest.approx(1 + totals.accepted / totals.rounds)
@@ -101,4 +101,4 @@ def test_what_is_told_cannot_change_the_sums() -> None:
     told["histogram"].append(9)
     told["by_source"]["model"]["drafted"] = 9
     assert totals.histogram == [0, 1]
-    assert totals.by_source["model"]["drafted"] == 2
+    assert totals.by_source["model"].drafted == 2

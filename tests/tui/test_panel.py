@@ -343,5 +343,5 @@ def test_the_context_holds_prompt_and_answer() -> None:
 def test_another_answer_begins_anew_but_the_chat_goes_on() -> None:
     shown = stats(round_(1, 4, 2))
     shown.start_answer(GeneratedAnswer())
-    assert (shown.recent_drafted, shown.totals.acceptance_rate) == (0, 0.5)
+    assert (shown.recent.drafted, shown.totals.acceptance_rate) == (0, 0.5)
     assert shown.answer_tokens == 0

@@ -122,7 +122,7 @@ def format_totals(server: BoardServer) -> list[str]:
     ]
     sources = tuple(activity.totals.by_source.items())
     if len(sources) > 1:
-        parts = (f"{name} {n['accepted']:,} of {n['drafted']:,}" for name, n in sources)
+        parts = (f"{name} {n.accepted:,} of {n.drafted:,}" for name, n in sources)
         lines.append(f"accepted by draft source: {', '.join(parts)}")
     return lines
 

@@ -10,9 +10,9 @@ from textual.widgets import Static
 from localspec.chat.session import ChatSession
 from localspec.chat.speculation_stats import (
     RECENT_ROUNDS,
-    DraftSourceStats,
     SpeculationStats,
     format_acceptance,
+    known_rate,
 )
 from localspec.models import draft_heads
 from localspec.protocol.events import Round
@@ -144,7 +144,7 @@ def _break_even(stats: SpeculationStats) -> str:
         return ""
     if needed > 1:
         return "on this computer no acceptance rate pays"
-    rate = stats.recent_acceptance_rate
+    rate = known_rate(stats.recent)
     if rate is None:
         return f"pays from an acceptance rate of {percent(needed)}"
     return f"acceptance {percent(rate)}, pays from {percent(needed)}" * (rate < needed)
@@ -156,12 +156,9 @@ def _break_even(stats: SpeculationStats) -> str:
 def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
     yield _muted("acceptance rate")
     totals = stats.totals
-    for accepted, drafted, label in (
-        (stats.recent_accepted, stats.recent_drafted, "now"),
-        (totals.accepted, totals.drafted, "chat"),
-    ):
-        rate = format_acceptance(accepted, drafted)
-        yield _two_columns(f"{rate} drafted" if drafted else rate, label)
+    for part, label in ((stats.recent, "now"), (totals, "chat")):
+        rate = format_acceptance(part.accepted, part.drafted)
+        yield _two_columns(f"{rate} drafted" if part.drafted else rate, label)
     per_pass = stats.tokens_per_pass
     yield Content(f"{per_pass:.1f} tokens per target pass" if per_pass else "– tokens per pass")
     if totals.overlapped:
@@ -221,17 +218,10 @@ def _draft_sources(stats: SpeculationStats) -> Iterator[Content]:
     if not sources:
         return
     yield _muted(_table_row("source", "drafted", "accepted", "ms"))
-    yield from (Content(_source_row(source)) for source in sources)
-
-
-def _source_row(source: DraftSourceStats) -> str:
-    ms = source.ms_per_round
-    return _table_row(
-        _format_source(source.name),
-        f"{source.drafted:,}",
-        percent(source.acceptance_rate),
-        f"{ms:.1f}" if ms < 9.95 else f"{ms:.0f}",
-    )
+    for name, source in sources:
+        ms = source.draft_ms / source.rounds
+        row = (f"{source.drafted:,}", percent(known_rate(source)), f"{ms:.{int(ms < 9.95)}f}")
+        yield Content(_table_row(_format_source(name), *row))
 
 
 def _table_row(name: str, drafted: str, accepted: str, ms: str) -> str:
