@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from localspec import speculation_methods
@@ -18,7 +17,7 @@ from localspec.engine.drafters.autoregressive_head import HeadRunner
 from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.llama.context import LlamaContext
-from localspec.engine.loaded_pair import LoadedPair
+from localspec.engine.loaded_pair import LoadedDraft, LoadedPair
 from localspec.engine.prefix_cache import BranchCache
 from localspec.engine.protocols import Drafter, Verifier
 from localspec.lazy_dataclass import dataclass
@@ -65,7 +64,12 @@ class DrafterFactory:
         }
         context = pair.draft
         self._cache = BranchCache(context) if isinstance(context, LlamaContext) else None
-        can_overlap = self._draft is not None and self._draft.can_overlap
+        can_overlap = (
+            isinstance(context, LlamaContext)
+            and not context.needs_checkpoints
+            and pair.loaded_draft is not None
+            and pair.loaded_draft.kind == "model"
+        )
         self._overlap = DraftOverlap(
             self._cache if can_overlap else None, load.overlap, across_devices=pair.uses_two_devices
         )
@@ -112,10 +116,10 @@ class DrafterFactory:
         prompt: list[int],
         constraint: OutputConstraint | None,
     ) -> AnswerDrafter:
-        draft, overlapped, drafter = self._draft, None, None
-        inputs = self.inputs(request, verifier, len(prompt), constraint)
-        if draft is not None and name not in drafters.DRAFT_FREE:
-            inputs = self.add_draft(inputs, request)
+        draft = self._draft if name not in drafters.DRAFT_FREE else None
+        overlapped, drafter = None, None
+        inputs = self.inputs(request, verifier, len(prompt), draft, constraint)
+        if draft is not None:
             overlapped = self._overlap.make_drafter(inputs, request, self.costs)
             drafter = overlapped or drafters.make(draft.kind, inputs)
         lookup = self._lookup
@@ -147,33 +151,25 @@ class DrafterFactory:
         request: GenerateCommand,
         verifier: Verifier,
         prompt_length: int,
+        draft: LoadedDraft | None,
         constraint: OutputConstraint | None = None,
     ) -> DrafterInputs:
-        """Without those of a draft."""
         vocabulary, text = self._pair.target.vocabulary, request.prediction
         prediction = vocabulary.tokenize(text, add_special=False, parse_special=False)
         return DrafterInputs(
-            draft_cache=None,
+            draft_cache=self._cache if draft else None,
             verifier=verifier,
             sampling=request.sampling,
             prompt_length=prompt_length,
             n_vocab=vocabulary.n_tokens,
             is_eog=vocabulary.is_eog,
             cancelled=self._is_cancelled,
+            head_runner=draft.head_runner if draft else None,
             constraint=constraint,
             prediction=tuple(prediction) if text else (),
             keep_logits=request.probabilities,
-        )
-
-    def add_draft(self, inputs: DrafterInputs, request: GenerateCommand) -> DrafterInputs:
-        """`inputs` with those of the draft."""
-        assert self._draft is not None
-        return replace(
-            inputs,
-            draft_cache=self._cache,
-            head_runner=self._draft.head_runner,
-            vocabularies=self._draft.vocabularies,
-            draft_prompt=self._draft.prompt(request),
+            vocabularies=draft.vocabularies if draft else None,
+            draft_prompt=draft.prompt(request) if draft else None,
         )
 
     def _n_read(self, inputs: DrafterInputs, prompt: list[int]) -> int:

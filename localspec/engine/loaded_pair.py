@@ -59,12 +59,6 @@ class LoadedDraft:
             raise
 
     @property
-    def can_overlap(self) -> bool:
-        """Whether it may draft while the target verifies."""
-        draft = self.context if self.kind == "model" else None
-        return isinstance(draft, LlamaContext) and not draft.needs_checkpoints
-
-    @property
     def is_on_gpu(self) -> bool:
         """Whether most of it is on another device than the CPU."""
         return self.context is not None and _main_device(self.context) != "CPU"

@@ -235,8 +235,7 @@ class Session:
         draft = self._pair.loaded_draft
         if draft is None:
             raise UsageError("There is no draft to be judged.")
-        inputs = self._drafters.inputs(request, verifier, len(answer.prompt))
-        inputs = self._drafters.add_draft(inputs, request)
+        inputs = self._drafters.inputs(request, verifier, len(answer.prompt), draft)
         if inputs.head_runner is not None:
             drafter = drafters.make(draft.kind, inputs)
             score = draft_scoring.score_head(self._target, inputs.head_runner, drafter, answer)
