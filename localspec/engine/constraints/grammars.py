@@ -42,8 +42,12 @@ _LIMITS = {
     "verbose_errors": False,
 }
 """Bound a step to about 0.1 s, the memory to 100 MB; JSON needs a tenth of both."""
-_UNBOUNDED_KEYWORDS = ('"$ref"', '"allOf"', '"multipleOf"')
-"""llguidance's time and memory for these are exponential in the schema's size."""
+_ANNOTATIONS = frozenset(
+    {"title", "description", "default", "examples", "$defs", "definitions", "$schema", "$id"}
+)
+_MERGING_KEYWORDS = frozenset({"allOf", "patternProperties", "multipleOf"})
+_COMBINED_KEYWORDS = frozenset({"$ref", "anyOf", "oneOf"})
+"""llguidance merges them with the keywords beside them."""
 _CHECK_SECONDS = 20.0
 """For the check's process, start included; the check itself has a limit on CPU time."""
 _MAX_LAZY = 64
@@ -85,9 +89,9 @@ class Grammars:
                 compiled = llguidance.LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
             else:
                 schema = _read_schema(json_schema)
-                if any(keyword in schema for keyword in _UNBOUNDED_KEYWORDS):
-                    _check_compile_time(schema)
-                compiled = schema_to_grammar(schema)
+                if _has_merged_parts(schema):
+                    _check_compile_time(json.dumps(schema))
+                compiled = schema_to_grammar(json.dumps(schema))
             matcher = make_matcher(self._tokenizer, compiled)
             _check_state(matcher, what)
         return LlguidanceState(matcher)
@@ -147,14 +151,27 @@ def _check_state(matcher: llguidance.LLMatcher, what: str = "grammar") -> None:
         raise _refusal(what, matcher.get_error())
 
 
-def _read_schema(text: str) -> str:
+def _read_schema(text: str) -> Any:
     schema = json.loads(text)
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
         raise GrammarError(f"{text[:40]} is not a JSON Schema that a text satisfies.")
     # llguidance merges the parts of `allOf`: closed, they would exclude each other's properties.
-    return json.dumps(schema if '"allOf"' in text else _close_objects(schema))
+    return schema if '"allOf"' in text else _close_objects(schema)
+
+
+def _has_merged_parts(schema: Any) -> bool:
+    """Whether llguidance's time and memory may be exponential in the schema's size."""
+    if isinstance(schema, list):
+        return any(map(_has_merged_parts, schema))
+    if not isinstance(schema, dict):
+        return False
+    keywords = schema.keys() - _ANNOTATIONS
+    is_combined = len(keywords) > 1 and not keywords.isdisjoint(_COMBINED_KEYWORDS)
+    if is_combined or not keywords.isdisjoint(_MERGING_KEYWORDS):
+        return True
+    return any(map(_has_merged_parts, schema.values()))
 
 
 def _close_objects(schema: Any) -> Any:

@@ -326,6 +326,14 @@ HOSTILE_SCHEMAS: dict[str, Any] = {
         lambda ref: {"anyOf": [{"$ref": ref, "minimum": 1}, {"$ref": ref, "maximum": 9}]},
         NUMBER,
     ),
+    "pattern properties": chain(
+        24,
+        lambda ref: {
+            "properties": {key: {"$ref": ref} for key in "xy"},
+            "patternProperties": {"^[xy]$": {"type": "object"}},
+        },
+        {"type": "object"},
+    ),
     "multiple": {"type": "number", "multipleOf": 1234567},
     "multiples": {"allOf": [{"type": "integer", "multipleOf": p} for p in (3, 7, 11, 13, 17, 19)]},
     "patterns": {"allOf": [{"type": "string", "pattern": f".*{c}.{{30}}.*"} for c in "abcdefgh"]},
@@ -394,6 +402,16 @@ def test_a_schema_that_cannot_be_honoured_is_refused(
         grammars.start("", schema)
     assert reason in error.value.message
     assert error.value.message.endswith(".")
+
+
+def test_definitions_may_name_each_other_without_end(
+    vocabulary: LlamaVocab, grammars: Grammars
+) -> None:
+    plain = {"properties": {key: {"$ref": "#", "description": key} for key in "xy"}}
+    schema = chain(40, lambda ref: {"type": "object", "properties": {"k": {"$ref": ref}}}, plain)
+    for text in ("{}", '{"k": {"k": {}}}'):
+        state = grammars.start("", json.dumps(schema))
+        assert is_text_of(state, spell(text, vocabulary), vocabulary)
 
 
 def test_one_of_is_any_of_and_true_is_anything(vocabulary: LlamaVocab, grammars: Grammars) -> None:
