@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.errors import Hint, UsageError
@@ -21,27 +21,8 @@ from localspec.protocol.wire import (
     RenderResult,
 )
 
-
-class PromptVocabulary(Protocol):
-    @property
-    def add_bos(self) -> bool: ...
-
-    @property
-    def bos(self) -> int: ...
-
-    def tokenize(self, text: str) -> list[int]: ...
-
-    def piece(self, token: int) -> bytes:
-        """The bytes a token stands for."""
-        ...
-
-    def special_texts(self) -> dict[str, str]:
-        """Texts of bos_token, eos_token, …; empty if the model has no such token."""
-        ...
-
-    def show_control_tokens(self, text: str) -> None:
-        """Let `piece` return the names of the control tokens that `text` contains."""
-        ...
+if TYPE_CHECKING:
+    from localspec.engine.llama.model import LlamaVocab
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +55,7 @@ class Prompt:
 class PromptBuilder:
     """Renders chats for one loaded model."""
 
-    def __init__(self, vocabulary: PromptVocabulary, source: str) -> None:
+    def __init__(self, vocabulary: LlamaVocab, source: str) -> None:
         self._vocabulary = vocabulary
         self._special_texts = vocabulary.special_texts()
         self._bos = self._special_texts["bos_token"] if vocabulary.add_bos else ""
@@ -174,21 +155,8 @@ class PromptBuilder:
 # --- Reuse of an answer's own tokens, so that the next prompt matches the KV cache
 
 
-class ReuseVocabulary(Protocol):
-    @property
-    def n_tokens(self) -> int: ...
-
-    def piece(self, token: int) -> bytes:
-        """The bytes of a token; none for control tokens."""
-        ...
-
-    def token_text(self, token: int) -> bytes:
-        """The vocabulary's own text of a token, also of a control token."""
-        ...
-
-
 def reuse_answer_tokens(
-    tokens: list[int], messages: Sequence[ChatMessage], vocabulary: ReuseVocabulary
+    tokens: list[int], messages: Sequence[ChatMessage], vocabulary: LlamaVocab
 ) -> list[int]:
     """Replace the tokens of each earlier answer by those the model generated, if the text is equal.
 
@@ -220,7 +188,7 @@ def reuse_answer_tokens(
 class _TokenizedText:
     """The bytes of tokens, and the token that begins at each byte."""
 
-    def __init__(self, tokens: Sequence[int], vocabulary: ReuseVocabulary) -> None:
+    def __init__(self, tokens: Sequence[int], vocabulary: LlamaVocab) -> None:
         pieces = [vocabulary.piece(token) or vocabulary.token_text(token) for token in tokens]
         self.data = b"".join(pieces)
         self.token_at_byte: dict[int, int] = {}
@@ -231,7 +199,7 @@ class _TokenizedText:
         self.token_at_byte[at] = len(pieces)
 
 
-def _completed_texts(tokens: Sequence[int], vocabulary: ReuseVocabulary) -> list[bytes | None]:
+def _completed_texts(tokens: Sequence[int], vocabulary: LlamaVocab) -> list[bytes | None]:
     """The text that each token of an answer completes; None if it ends inside a character.
 
     Ends before the first token without text.

@@ -6,7 +6,7 @@ import codecs
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from localspec.engine.speculative_loop import LoopEnd, RoundResult
 from localspec.engine.thinking_budget import ThinkingBudget
@@ -27,24 +27,15 @@ from localspec.protocol.events import (
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import GenerateCommand
 
-
-class OutputVocabulary(Protocol):
-    def is_eog(self, token: int) -> bool: ...
-
-    def piece(self, token: int) -> bytes:
-        """The bytes of a token; none for control tokens."""
-        ...
-
-    def token_text(self, token: int) -> bytes:
-        """The vocabulary's own text of a token, also of a control token."""
-        ...
+if TYPE_CHECKING:
+    from localspec.engine.llama.model import LlamaVocab
 
 
 class OutputProcessor:
     def __init__(
         self,
         request: GenerateCommand,
-        vocabulary: OutputVocabulary,
+        vocabulary: LlamaVocab,
         default_reason: str,
         plan_change: Callable[[], SpeculationPlan | None] = lambda: None,
         thinking: ThinkingBudget | None = None,
@@ -150,7 +141,7 @@ class OutputProcessor:
 
 
 def to_alternatives(
-    probabilities: TokenProbabilities, vocabulary: OutputVocabulary
+    probabilities: TokenProbabilities, vocabulary: LlamaVocab
 ) -> tuple[Alternative, ...]:
     """With their texts; control tokens have their names."""
     return tuple(

@@ -239,7 +239,7 @@ class Words:
 )
 def test_a_name_instead_of_a_template_is_llama_cpps(source: str, name: str | None) -> None:
     """It names a form for a few models that have no template."""
-    chat = PromptBuilder(Words(), source)
+    chat = PromptBuilder(Words(), source)  # type: ignore[arg-type]
     assert chat.ready_settings() == {"template": name, "thinking": None, "tools": None}
     if name:
         prompt = chat.build_prompt(GenerateCommand(messages=(SYSTEM, HI)))
