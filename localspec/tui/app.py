@@ -14,7 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from rich.text import Text
 from textual import events, on
@@ -33,13 +33,13 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.navigation import (
-    OpenChat,
-    OpenChatSettings,
-    OpenMeasurement,
-    OpenReplay,
-    OpenServerBoard,
-    OpenWelcome,
-    OpenWizard,
+    ChatSettingsView,
+    ChatView,
+    MeasurementView,
+    OpenScreen,
+    ReplayView,
+    WelcomeView,
+    WizardView,
 )
 from localspec.tui.output_filters import AsciiFilter, ControlCharacterFilter
 from localspec.tui.palette import ActionProvider
@@ -208,49 +208,36 @@ class LocalspecApp(App[None]):
         if not isinstance(self.screen, DoctorScreen):
             self.push_screen(DoctorScreen(self.runner, self.options))
 
-    @on(OpenChat)
-    def _open_chat(self, message: OpenChat) -> None:
-        from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415  Home is drawn before
+    @on(OpenScreen)
+    def _open_screen(self, message: OpenScreen) -> None:
+        """The modules are imported when they are needed: Home is drawn before."""
+        view, options, runner = message.view, self.options, self.runner
+        screen: Screen[Any]
+        if isinstance(view, ChatView):
+            from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415
 
-        screen = ChatScreen(message.session, self.runner, self.options, message.found)
-        self.push_screen(screen, message.then)
+            screen = ChatScreen(view.session, runner, options, view.found)
+        elif isinstance(view, ChatSettingsView):
+            from localspec.tui.screens.chat_settings import ChatSettingsScreen  # noqa: PLC0415
 
-    @on(OpenChatSettings)
-    def _open_chat_settings(self, message: OpenChatSettings) -> None:
-        from localspec.tui.screens.chat_settings import ChatSettingsScreen  # noqa: PLC0415  as above
+            screen = ChatSettingsScreen(view.session, view.field)
+        elif isinstance(view, MeasurementView):
+            from localspec.tui.screens import measurement  # noqa: PLC0415
 
-        self.push_screen(ChatSettingsScreen(message.session, message.field), message.then)
+            screen = measurement.make_screen(view, runner, options)
+        elif isinstance(view, ReplayView):
+            screen = ReplayScreen(view.prompt, view.rounds, options)
+        elif isinstance(view, WelcomeView):
+            screen = welcome.WelcomeScreen(options, view.load_survey())
+        elif isinstance(view, WizardView):
+            from localspec.tui.screens.wizard import WizardScreen  # noqa: PLC0415
 
-    @on(OpenMeasurement)
-    def _open_measurement(self, message: OpenMeasurement) -> None:
-        from localspec.tui.screens import measurement  # noqa: PLC0415  as above
+            screen = WizardScreen(runner, options, view.downloads, view.services)
+        else:
+            from localspec.tui.screens.serve import SharedServeScreen  # noqa: PLC0415
 
-        screen = measurement.open_screen(message, self.runner, self.options)
-        self.push_screen(screen, message.then)
-
-    @on(OpenReplay)
-    def _open_replay(self, message: OpenReplay) -> None:
-        self.push_screen(ReplayScreen(message.prompt, message.rounds, self.options))
-
-    @on(OpenServerBoard)
-    def _open_server_board(self, message: OpenServerBoard) -> None:
-        from localspec.tui.screens.serve import SharedServeScreen  # noqa: PLC0415  as above
-
-        assert self.runner.server is not None
-        server, stop = self.runner.server.thread, self.runner.stop_server
-        self.push_screen(SharedServeScreen(server, self.options, stop), message.then)
-
-    @on(OpenWelcome)
-    def _open_welcome(self, message: OpenWelcome) -> None:
-        screen = welcome.WelcomeScreen(self.options)
-        screen.show_survey(message.load_survey())
-        self.push_screen(screen, message.then)
-
-    @on(OpenWizard)
-    def _open_wizard(self, message: OpenWizard) -> None:
-        from localspec.tui.screens.wizard import WizardScreen  # noqa: PLC0415  as above
-
-        screen = WizardScreen(self.runner, self.options, message.downloads, message.services)
+            assert runner.server is not None
+            screen = SharedServeScreen(runner.server.thread, options, runner.stop_server)
         self.push_screen(screen, message.then)
 
     def action_preferences(self) -> None:

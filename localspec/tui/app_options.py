@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 
 from localspec.chat.settings import OverflowPolicy
@@ -108,15 +108,10 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     options.overlap = view.get("answers.overlap")
     if options.chats is not None:
         options.chats.set_saving(view.get("chats.keep"))
-    options.settings_errors = (*_find_settings_errors(view), *key_errors)
-
-
-def _find_settings_errors(view: EffectiveConfig) -> Iterator[str]:
-    path = view.file.path
-    for message in (*view.errors, *view.warnings):
-        yield message.replace(str(path), path.name)  # the preferences show the full path
-    if view.file.error is not None:
-        yield _DAMAGED_FILE
+    path = view.file.path  # the preferences show the whole path
+    errors = [text.replace(str(path), path.name) for text in (*view.errors, *view.warnings)]
+    errors += [_DAMAGED_FILE] if view.file.error is not None else []
+    options.settings_errors = (*errors, *key_errors)
 
 
 def format_settings_banner(options: AppOptions) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from textual.content import Content
@@ -20,29 +20,21 @@ if TYPE_CHECKING:
     from localspec.models.hub.download_queue import DownloadQueue
 
 
-def _connect_hub() -> HubClient:
-    from localspec.models.hub.client import HubClient  # noqa: PLC0415  takes 200 ms
-
-    return HubClient()
-
-
 class DownloadManager:
     """Creates the hub client and the queue on first use; partial files stay for resuming."""
 
-    def __init__(
-        self, hub: Callable[[], HubClient] = _connect_hub, limit: float | None = None
-    ) -> None:
+    def __init__(self, hub: HubClient | None = None, limit: float | None = None) -> None:
         """`limit`: bytes per second of all downloads together."""
-        self._limit = limit
-        self._create_hub = hub
-        self._hub: HubClient | None = None
+        self._limit, self._hub = limit, hub
         self._queue: DownloadQueue | None = None
 
     @property
     def hub(self) -> HubClient:
         """The client, created at the first access, on the thread that asks."""
         if self._hub is None:
-            self._hub = self._create_hub()
+            from localspec.models.hub.client import HubClient  # noqa: PLC0415  takes 200 ms
+
+            self._hub = HubClient()
         return self._hub
 
     @property

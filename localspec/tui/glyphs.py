@@ -35,10 +35,6 @@ class Glyphs:
     memory_free: str
     memory_other: str
     """Used by other programs."""
-    thin_bar_steps: str
-    """For bars on adjacent lines."""
-    tick: str
-    """Marks a position on a line."""
 
     @property
     def ascii_only(self) -> bool:
@@ -46,16 +42,9 @@ class Glyphs:
 
     def bar(self, share: float, width: int) -> str:
         """A bar of at most `width` cells."""
-        return _draw_bar(self.bar_steps, share, width)
-
-    def thin_bar(self, share: float, width: int) -> str:
-        return _draw_bar(self.thin_bar_steps, share, width)
-
-
-def _draw_bar(cells: str, share: float, width: int) -> str:
-    last = len(cells) - 1
-    full, part = divmod(round(max(0.0, min(1.0, share)) * width * last), last)
-    return cells[last] * full + (cells[part] if part else "")
+        last = len(self.bar_steps) - 1
+        full, part = divmod(round(max(0.0, min(1.0, share)) * width * last), last)
+        return self.bar_steps[last] * full + (self.bar_steps[part] if part else "")
 
 
 UNICODE = Glyphs(
@@ -75,8 +64,6 @@ UNICODE = Glyphs(
     memory_segments="█▓▒░",
     memory_free="·",
     memory_other="╱",
-    thin_bar_steps=" ╸━",
-    tick="┃",
 )
 ASCII = Glyphs(
     token_marks={"accepted": "~", "bonus": "+", "correction": "^", "plain": "."},
@@ -95,8 +82,6 @@ ASCII = Glyphs(
     memory_segments="#=+:",
     memory_free=".",
     memory_other="/",
-    thin_bar_steps=" =",
-    tick="|",
 )
 
 

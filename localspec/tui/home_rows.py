@@ -128,28 +128,23 @@ def initial_survey() -> MachineSurvey:
 
 def refine_survey(survey: MachineSurvey) -> MachineSurvey:
     """The slow part: asks llama.cpp and workers for devices, and estimates all pairs."""
+    from localspec.doctor import llama_build  # noqa: PLC0415  many imports
+
     local = machine_profile.detect()
     reports = preflight.check_all(survey.workers, lambda _: None)
     profile = machine_profile.with_workers(local, reports)
     label = _describe_machine(local) or survey.machine_label
     for worker in survey.workers:
         label += f" · {'with' if worker in profile.workers else 'without'} {worker}"
+    unused = llama_build.find_unused_gpu()
+    hide = f"To hide this: localspec doctor --dismiss {unused.id}" if unused else ""
     return replace(
         survey,
         machine_label=label,
         machine_profile=profile,
         candidates=suggest_candidates(profile, _DEFAULT_USE, WhatIf(), catalog.load_valid()[0]),
-        unused_gpu_hint=_find_unused_gpu(),
+        unused_gpu_hint=f"{unused.what}. {unused.fix} {hide}" if unused else "",
     )
-
-
-def _find_unused_gpu() -> str:
-    from localspec.doctor import llama_build  # noqa: PLC0415  many imports
-
-    found = llama_build.find_unused_gpu()
-    if not found:
-        return ""
-    return f"{found.what}. {found.fix} To hide this: localspec doctor --dismiss {found.id}"
 
 
 def _describe_machine(machine_profile: MachineProfile) -> str:
@@ -177,12 +172,22 @@ def build_sections(
     ready = _ready_rows(pair_catalog, survey)
     ready_pairs, listed = find_ready_pairs(pair_catalog, survey), [row.pair for row in ready]
     recent = [row for row in _recently_opened_rows(survey) if row.pair not in listed]
-    others = _other_model_rows(survey, [*ready_pairs.values(), *_choices(recent)])
+    others = _other_model_rows(
+        survey, [*ready_pairs.values(), *(row.pair for row in recent if row.pair)]
+    )
     limit = None if search_text else _MAX_LISTED
     downloadable = (
         _search_catalog(pair_catalog, search_text) if search_text else _suggested_rows(survey)
     )
-    hub_rows = tuple(map(_hub_row, hub_results))
+    hub_rows = tuple(
+        HomeRow(
+            sanitize(found.repo, multiline=False),
+            f"{found.downloads:,} downloads" if found.downloads else "",
+            "gated" if found.gated else "",
+            reference=found.repo,
+        )
+        for found in hub_results
+    )
     if search_text and not hub_rows:
         shown = f"“{sanitize(search_text, multiline=False)}”"
         hub_rows = (
@@ -215,7 +220,15 @@ def row_key_hints(
         return ""
     if row.download is not None:
         return "" if typing else downloads.download_key_hints(row.download, user_keys)
-    hint, binding_id, label = _row_keys(row)
+    hint, binding_id, label = "enter download", "", ""
+    if row.hub_search_text:
+        hint = "enter search the hub"
+    elif row.chat_id is not None:
+        hint, binding_id, label = "enter continue", "home.remove", "delete"
+    elif row.preset:
+        hint = "enter new chat"
+    elif row.pair is not None:
+        hint, binding_id, label = "enter open", "home.bench", "bench"
     if typing or not binding_id:
         return hint
     return f"{hint}  {format_key(keys_for(binding_id, user_keys)[0])} {label}"
@@ -228,19 +241,6 @@ def chat_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
     pin = "unpin" if row.is_pinned else "pin"
     labels = {"home.rename": "rename", "home.pin": pin, "home.export": "export"}
     return "  ".join(f"{format_key(keys_for(id_, user_keys)[0])} {labels[id_]}" for id_ in labels)
-
-
-def _row_keys(row: HomeRow) -> tuple[str, str, str]:
-    """What enter does; then the id of another key, and what that does."""
-    if row.hub_search_text:
-        return "enter search the hub", "", ""
-    if row.chat_id is not None:
-        return "enter continue", "home.remove", "delete"
-    if row.preset:
-        return "enter new chat", "", ""
-    if row.pair is not None:
-        return "enter open", "home.bench", "bench"
-    return "enter download", "", ""
 
 
 def _filter_rows(rows: Iterable[HomeRow], search_text: str) -> tuple[HomeRow, ...]:
@@ -298,7 +298,9 @@ def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
     for pair in recent_pairs.load():
         name = names.get(pair.target)
         resolved = replace(pair, requested_refs=(name, pair.portable_refs[1])) if name else pair
-        draft = _describe_draft(resolved)
+        draft = "prompt lookup, no draft model"
+        if resolved.draft is not None:
+            draft = f"+ {resolved.draft_name}"
         where = sanitize(str(resolved.target.parent), multiline=False)
         rows.append(HomeRow(resolved.target_name, draft, _format_size(resolved), where, resolved))
     return rows
@@ -308,10 +310,6 @@ def _ollama_names(survey: MachineSurvey) -> dict[Path, str]:
     """Names that open Ollama's models, by their files, which are named by their checksums."""
     models = (model for model in survey.local_models if model.origin == "ollama")
     return {model.path: model.own_name for model in models if "/" not in model.own_name}
-
-
-def _choices(rows: Iterable[HomeRow]) -> list[ResolvedPair]:
-    return [row.pair for row in rows if row.pair is not None]
 
 
 def _other_model_rows(survey: MachineSurvey, listed: Iterable[ResolvedPair]) -> list[HomeRow]:
@@ -339,12 +337,6 @@ def _preset_rows() -> list[HomeRow]:
         HomeRow(preset.name, preset.summary, preset=preset.name)
         for preset in presets.load().values()
     ]
-
-
-def _describe_draft(pair: ResolvedPair) -> str:
-    if pair.draft is None:
-        return "prompt lookup, no draft model"
-    return f"+ {pair.draft_name}"
 
 
 def _suggested_rows(survey: MachineSurvey) -> list[HomeRow]:
@@ -386,12 +378,6 @@ def _describe_uses(pair: CatalogPair) -> str:
     return " · ".join(filter(None, (", ".join(pair.use), f"{head} head" if head else "")))
 
 
-def _hub_row(repo: HubSearchResult) -> HomeRow:
-    name = sanitize(repo.repo, multiline=False)
-    downloads = f"{repo.downloads:,} downloads" if repo.downloads else ""
-    return HomeRow(name, downloads, "gated" if repo.gated else "", reference=repo.repo)
-
-
 def _format_size(pair: ResolvedPair) -> str:
     try:
         return gib(sum(file.stat().st_size for file in {pair.target, pair.draft} if file))
@@ -426,7 +412,10 @@ def draw_row(row: HomeRow, pointed: bool, width: int, glyphs: Glyphs) -> Content
     if row.download is not None:
         line = downloads.format_download(row.download, glyphs, width - 6)
         return Content.assemble((pointer, "$accent"), line)
-    name, description = _column_widths(width)
+    name, description = (34, 34) if width >= 110 else (27, 32)
+    if width < 80:  # narrow terminals have no description
+        beside = 18 if width >= _NARROW_WIDTH else 7
+        name, description = max(6, min(26, width - beside)), 0
     if row.chat_id is not None and description and row.found is None:
         # a chat's title matters more than its model
         name, description = name + description - _MODEL_WIDTH, _MODEL_WIDTH
@@ -438,10 +427,3 @@ def draw_row(row: HomeRow, pointed: bool, width: int, glyphs: Glyphs) -> Content
         f"{row.size:>10}  " if width >= _NARROW_WIDTH else "",
         (fit_to_width(row.note, note, ellipsis) if note > 12 else "", "$muted"),
     )
-
-
-def _column_widths(width: int) -> tuple[int, int]:
-    """Cells of the name and of the description; narrow terminals have no description."""
-    if width >= 80:
-        return (34, 34) if width >= 110 else (27, 32)
-    return (max(6, min(26, width - (18 if width >= _NARROW_WIDTH else 7))), 0)

@@ -292,8 +292,6 @@ _MODIFIERS = re.compile(r"^(?:(?:ctrl|alt|shift|super|hyper|meta)\+)*")
 _KEY_NAMES = frozenset(key.value for key in Keys)
 _TYPING_CONTEXTS: tuple[KeyContext, ...] = ("app", "composer", "chat")
 """Contexts with a text field: letters and editing keys cannot be bound."""
-_LIST_CONTEXTS: tuple[KeyContext, ...] = ("home",)
-_LIST_KEYS = frozenset({"enter", "up", "down"})
 _EDITING_KEYS = frozenset(
     {"left", "right", "up", "down", "home", "end", "backspace", "delete", "space"}
 )
@@ -353,8 +351,13 @@ def _check_allowed(binding: KeyBinding, keys: str) -> str:
     for key in keys.split(","):
         if not _is_key_name(key):
             return f"There is no key called {key!r}. Examples: alt+s, f9, question_mark."
-        if key not in default_keys and (reason := _explain_reserved(binding.context, key)):
-            return f"{format_key(key)} {reason}."
+        if key in default_keys:
+            continue
+        is_typed = _is_character_key(key) or key in _EDITING_KEYS
+        if binding.context in _TYPING_CONTEXTS and is_typed:
+            return f"{format_key(key)} is needed for typing."
+        if binding.context == "home" and key in ("enter", "up", "down"):
+            return f"{format_key(key)} is needed for the list."
     return ""
 
 
@@ -378,15 +381,6 @@ def _is_character_key(key: str) -> bool:
     return len(key) == 1 or named or key_to_character(key) is not None
 
 
-def _explain_reserved(context: KeyContext, key: str) -> str:
-    """Why a key cannot be bound in a context; empty if it can."""
-    if context in _TYPING_CONTEXTS and (_is_character_key(key) or key in _EDITING_KEYS):
-        return "is needed for typing"
-    if context in _LIST_CONTEXTS and key in _LIST_KEYS:
-        return "is needed for the list"
-    return ""
-
-
 def _find_conflict(
     binding: KeyBinding, key: str, user_keys: Mapping[str, str]
 ) -> KeyBinding | None:
@@ -402,10 +396,8 @@ def _find_conflict(
 def concurrent_bindings(binding: KeyBinding) -> Iterator[KeyBinding]:
     """The other bindings that are active at the same time."""
     for other in KEY_BINDINGS:
-        if other.id != binding.id and _is_active_with(binding.context, other.context):
+        both = {binding.context, other.context}
+        together = ({"chat", "composer", "tokens"}, {"serve", "shared_server"})
+        is_active = len(both) == 1 or "app" in both or any(both <= each for each in together)
+        if other.id != binding.id and is_active:
             yield other
-
-
-def _is_active_with(a: KeyContext, b: KeyContext) -> bool:
-    chat = {"chat", "composer", "tokens"}
-    return a == b or "app" in (a, b) or {a, b} <= chat or {a, b} <= {"serve", "shared_server"}

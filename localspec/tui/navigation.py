@@ -1,23 +1,22 @@
-"""Messages that ask the app for a screen: screens do not import each other."""
+"""What screens ask the app to show: screens do not import each other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from textual.message import Message
 
 from localspec.chat.history import SearchHit
 from localspec.chat.session import ChatSession
 from localspec.launch import ResolvedPair
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Round
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.home_rows import MachineSurvey
-from localspec.tui.wizard.services import WizardResult, WizardServices
+from localspec.tui.wizard.shortlist import WizardServices
 
 WelcomeChoice = Literal["chat", "wizard"]
-WhenClosed = Callable[[object], None]
-"""Called when the screen is left."""
 
 
 @runtime_checkable
@@ -27,63 +26,63 @@ class SurveyListener(Protocol):
     def show_survey(self, survey: MachineSurvey) -> None: ...
 
 
-class OpenChat(Message):
-    def __init__(self, session: ChatSession, found: SearchHit | None, then: WhenClosed) -> None:
-        """`found`: a search match to show first."""
-        super().__init__()
-        self.session, self.found, self.then = session, found, then
+@dataclass(frozen=True, slots=True)
+class ChatView:
+    session: ChatSession
+    found: SearchHit | None = None
+    """A search match to show first."""
 
 
-class OpenChatSettings(Message):
-    def __init__(self, session: ChatSession, field: str, then: WhenClosed) -> None:
-        """`field`: the name of the setting that gets the focus."""
-        super().__init__()
-        self.session, self.field, self.then = session, field, then
+@dataclass(frozen=True, slots=True)
+class ChatSettingsView:
+    session: ChatSession
+    field: str
+    """The name of the setting that gets the focus."""
 
 
-class OpenMeasurement(Message):
-    def __init__(
-        self,
-        command: Literal["bench", "verify"],
-        pair_name: str,
-        pair: ResolvedPair,
-        then: WhenClosed,
-    ) -> None:
-        super().__init__()
-        self.command, self.pair_name, self.pair, self.then = command, pair_name, pair, then
+@dataclass(frozen=True, slots=True)
+class MeasurementView:
+    command: Literal["bench", "verify"]
+    pair_name: str
+    pair: ResolvedPair
 
 
-class OpenReplay(Message):
-    def __init__(self, prompt: str, rounds: Sequence[Round]) -> None:
-        super().__init__()
-        self.prompt, self.rounds = prompt, rounds
+@dataclass(frozen=True, slots=True)
+class ReplayView:
+    prompt: str
+    rounds: Sequence[Round]
 
 
-class OpenServerBoard(Message):
+@dataclass(frozen=True, slots=True)
+class ServerBoardView:
     """Of the server that shares the engine."""
 
-    def __init__(self, then: WhenClosed) -> None:
+
+@dataclass(frozen=True, slots=True)
+class WelcomeView:
+    load_survey: Callable[[], MachineSurvey]
+    """Returns what is known when the screen opens."""
+
+
+@dataclass(frozen=True, slots=True)
+class WizardView:
+    downloads: DownloadManager
+    services: WizardServices
+
+
+ScreenView = (
+    ChatView
+    | ChatSettingsView
+    | MeasurementView
+    | ReplayView
+    | ServerBoardView
+    | WelcomeView
+    | WizardView
+)
+
+
+class OpenScreen(Message):
+    def __init__(self, view: ScreenView, then: Callable[[Any], None] = lambda _: None) -> None:
+        """`then` receives the screen's result when it is left."""
         super().__init__()
-        self.then = then
-
-
-class OpenWelcome(Message):
-    def __init__(
-        self,
-        load_survey: Callable[[], MachineSurvey],
-        then: Callable[[WelcomeChoice | None], None],
-    ) -> None:
-        """`load_survey` returns what is known when the screen opens."""
-        super().__init__()
-        self.load_survey, self.then = load_survey, then
-
-
-class OpenWizard(Message):
-    def __init__(
-        self,
-        downloads: DownloadManager,
-        services: WizardServices,
-        then: Callable[[WizardResult | None], None],
-    ) -> None:
-        super().__init__()
-        self.downloads, self.services, self.then = downloads, services, then
+        self.view, self.then = view, then

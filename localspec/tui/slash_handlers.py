@@ -12,13 +12,19 @@ from localspec.errors import LocalspecError
 from localspec.models import model_lookup
 from localspec.sanitize import sanitize
 from localspec.tui import clipboard
-from localspec.tui.dialogs.choices import ContextFullScreen, OverflowChoice, PickerScreen
+from localspec.tui.dialogs.choices import ContextFullScreen, PickerScreen
 from localspec.tui.dialogs.turns import TurnChoice, TurnsScreen
 from localspec.tui.home_rows import PickerChoices
-from localspec.tui.navigation import OpenChatSettings, OpenMeasurement, OpenServerBoard
+from localspec.tui.navigation import (
+    ChatSettingsView,
+    MeasurementView,
+    OpenScreen,
+    ServerBoardView,
+)
 from localspec.tui.shared_server import SharedServer
 
 if TYPE_CHECKING:
+    from localspec.chat.settings import OverflowPolicy
     from localspec.tui.engine_runner import OverflowRequest
     from localspec.tui.screens.chat import ChatScreen
 
@@ -79,7 +85,7 @@ def open_settings(screen: ChatScreen, field: str) -> None:
             screen.load_if_changed()
         screen.draw()
 
-    screen.post_message(OpenChatSettings(screen.session, field, on_dismiss))
+    screen.post_message(OpenScreen(ChatSettingsView(screen.session, field), on_dismiss))
 
 
 PICKER_CHOICES = {
@@ -110,11 +116,11 @@ def pick(screen: ChatScreen, command: str) -> None:
 def ask_for_overflow_policy(screen: ChatScreen, request: OverflowRequest) -> None:
     """Asks over a chat; the answer's thread waits."""
 
-    def on_dismiss(choice: OverflowChoice | None) -> None:
-        choice = choice or OverflowChoice("stop")
-        if choice.always:
-            screen.session.change_settings(overflow=choice.overflow)
-        request.answer(choice.overflow)
+    def on_dismiss(choice: tuple[OverflowPolicy, bool] | None) -> None:
+        policy, is_for_chat = choice or ("stop", False)
+        if is_for_chat:
+            screen.session.change_settings(overflow=policy)
+        request.answer(policy)
 
     screen.app.push_screen(ContextFullScreen(request.full), on_dismiss)
 
@@ -131,7 +137,7 @@ def show_server(screen: ChatScreen) -> None:
         except LocalspecError as error:
             screen.show_warning(error)
             return
-    screen.post_message(OpenServerBoard(lambda _: screen.draw()))
+    screen.post_message(OpenScreen(ServerBoardView(), lambda _: screen.draw()))
 
 
 def open_turns(screen: ChatScreen) -> None:
@@ -198,10 +204,6 @@ def copy_text(screen: ChatScreen, select: Callable[[], str]) -> None:
         screen.notify(message, markup=False)
 
 
-def _copy(screen: ChatScreen, call: CommandCall) -> None:
-    screen.action_copy(call.argument)
-
-
 def _toggle_token_view(screen: ChatScreen, call: CommandCall) -> None:
     if parse_switch(call) != screen.transcript.token_view:
         screen.action_tokens()
@@ -228,8 +230,8 @@ def _bench(screen: ChatScreen, call: CommandCall) -> None:
             screen.load()
 
     session = screen.session
-    message = OpenMeasurement("bench", session.pair_name, session.pair, on_dismiss)
-    screen.post_message(message)
+    view = MeasurementView("bench", session.pair_name, session.pair)
+    screen.post_message(OpenScreen(view, on_dismiss))
 
 
 HANDLERS: dict[str, CommandHandler] = {
@@ -243,7 +245,7 @@ HANDLERS: dict[str, CommandHandler] = {
     "show": _action_handler("settings"),
     "stats": _action_handler("panel"),
     "tokens": _toggle_token_view,
-    "copy": _copy,
+    "copy": lambda screen, call: screen.action_copy(call.argument),
     "anyway": _force_load,
     "bench": _bench,
     "keys": _action_handler("app.help"),

@@ -223,7 +223,7 @@ class Home:
     def __init__(self, hub: HubClient, *engines: ScriptedEngine) -> None:
         self.runner = EngineRunner(Opening(engines or [ScriptedEngine(said)]))
         options = AppOptions(seed=1)
-        self.downloads = DownloadManager(lambda: hub)
+        self.downloads = DownloadManager(hub)
         self.screen = HomeScreen(
             self.runner,
             options,

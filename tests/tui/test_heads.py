@@ -25,7 +25,7 @@ from localspec.tui.chat_sessions import ChatSessions
 from localspec.tui.dialogs.open_files import OpenFilesScreen
 from localspec.tui.glyphs import UNICODE
 from localspec.tui.widgets import speculation_panel
-from localspec.tui.wizard.services import WizardServices
+from localspec.tui.wizard.shortlist import WizardServices
 from tests import heads, headshapes
 from tests.tui import wizards
 from tests.tui.test_wizard import shown

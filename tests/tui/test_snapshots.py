@@ -145,7 +145,7 @@ def test_home_filtered(snap_compare: Compare) -> None:
             hub.add(repo, "m-Q4_K_M.gguf", b"GGUF")
         hub.gated["org/Qwen3"] = "token"
         app = scenes.home(
-            downloads=DownloadManager(lambda: HubClient(hub.url, token=False)), survey=with_room
+            downloads=DownloadManager(HubClient(hub.url, token=False)), survey=with_room
         )
         assert snap_compare(app, run_before=searching("qwen3"))
 
@@ -177,7 +177,7 @@ def test_download_sheet(
         hub.add("a/B-GGUF", "B.gguf", zoo["cousin" if what == "fits" else "renamed"].read_bytes())
         hub.cards["a/A-GGUF"] = {"license": "apache-2.0"}
         hub.gated["a/B-GGUF"] = "token"
-        app = scenes.home(downloads=DownloadManager(lambda: HubClient(hub.url, token="token")))
+        app = scenes.home(downloads=DownloadManager(HubClient(hub.url, token="token")))
         assert snap_compare(app, run_before=looking_at("qwen3-8b"))
 
 

@@ -127,7 +127,7 @@ def named() -> App[None]:
 def offline() -> App[None]:
     return scenes.home(
         AppOptions(seed=1, offline=True),
-        DownloadManager(lambda: HubClient("http://127.0.0.1:9", offline=True)),
+        DownloadManager(HubClient("http://127.0.0.1:9", offline=True)),
     )
 
 

@@ -39,8 +39,12 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.wizard import WizardScreen
 from localspec.tui.wizard import fit_text, pair_details, shortlist
-from localspec.tui.wizard.services import WizardServices
-from localspec.tui.wizard.shortlist import Candidate, EstimateCache, suggest_candidates
+from localspec.tui.wizard.shortlist import (
+    Candidate,
+    EstimateCache,
+    WizardServices,
+    suggest_candidates,
+)
 from localspec.tui.wizard.what_if import CONTEXT_SIZES, MachineProfiles, WhatIf, gpu_name, list_gpus
 from tests.tui import scenes, wizards
 from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until

@@ -24,8 +24,7 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.wizard import WizardScreen
-from localspec.tui.wizard.services import WizardServices
-from localspec.tui.wizard.shortlist import Candidate
+from localspec.tui.wizard.shortlist import Candidate, WizardServices
 from localspec.tui.wizard.what_if import WhatIf
 
 GIB = 1 << 30

@@ -16,7 +16,6 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.context_window import ContextOverflow
 from localspec.chat.settings import OverflowPolicy
-from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 from localspec.tui.home_rows import PickerChoices
 
@@ -138,16 +137,8 @@ _CHOICE_LABELS: dict[OverflowPolicy, tuple[str, str]] = {
 _NOT_SENT_LABEL = ("Do not send", "Nothing is left out; your message stays in the box")
 
 
-@dataclass(frozen=True, slots=True)
-class OverflowChoice:
-    """The chosen policy; `always` applies it to the rest of the chat."""
-
-    overflow: OverflowPolicy
-    always: bool = False
-
-
-class ContextFullScreen(ModalScreen[OverflowChoice]):
-    """Escape stops, which leaves nothing out."""
+class ContextFullScreen(ModalScreen[tuple[OverflowPolicy, bool]]):
+    """The policy, and whether it is for the rest of the chat. Escape leaves nothing out."""
 
     BINDINGS = [  # noqa: RUF012
         Binding("escape", "stop", "Stop"),
@@ -190,10 +181,10 @@ class ContextFullScreen(ModalScreen[OverflowChoice]):
 
     @on(OptionList.OptionSelected)
     def _choose_once(self) -> None:
-        self.dismiss(OverflowChoice(self._highlighted_overflow))
+        self.dismiss((self._highlighted_overflow, False))
 
     def action_always(self) -> None:
-        self.dismiss(OverflowChoice(self._highlighted_overflow, always=True))
+        self.dismiss((self._highlighted_overflow, True))
 
     def action_stop(self) -> None:
-        self.dismiss(OverflowChoice("stop"))
+        self.dismiss(("stop", False))

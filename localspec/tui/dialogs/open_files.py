@@ -64,7 +64,11 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         with Vertical(id="sheet"):
             yield Static("Open model files", classes="heading", markup=False)
             yield Static("Target model", classes="label", markup=False)
-            yield Input(placeholder="/path/to/big.gguf", id="target", suggester=_PathSuggester())
+            yield Input(
+                placeholder="/path/to/big.gguf",
+                id="target",
+                suggester=_PathSuggester(use_cache=False, case_sensitive=True),
+            )
             yield Static("", id="target-verdict", classes="verdict", markup=False)
             yield Static(
                 "Draft model: a smaller one of the same family", classes="label", markup=False
@@ -72,7 +76,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             yield Input(
                 placeholder="empty: prompt lookup, no draft model",
                 id="draft",
-                suggester=_PathSuggester(),
+                suggester=_PathSuggester(use_cache=False, case_sensitive=True),
             )
             yield Static("", id="draft-verdict", classes="verdict", markup=False)
             yield Static("", id="fit-verdict", classes="verdict", markup=False)
@@ -141,7 +145,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
                 self._typed_path("target"), self._typed_path("draft") or "auto"
             )
         except LocalspecError as error:
-            self._show_load_error(error)
+            self._show_error("draft", error)
             return
         if self._choice.draft is None:
             self._dismiss_with(self._choice)
@@ -159,14 +163,12 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
 
     @on(EngineLoadFailed)
     def _load_failed(self, message: EngineLoadFailed) -> None:
-        self._show_load_error(message.error)
+        self._show_error("draft", message.error)
 
-    def _error_text(self, error: LocalspecError) -> str:
-        return f"{self._options.glyphs.cross} {problem_text(error)}"
-
-    def _show_load_error(self, error: LocalspecError) -> None:
-        self._show_verdict("draft", self._error_text(error), "$error")
-        self.query_one("#draft", Input).focus()
+    def _show_error(self, name: str, error: LocalspecError) -> None:
+        text = f"{self._options.glyphs.cross} {problem_text(error)}"
+        self._show_verdict(name, text, "$error")
+        self.query_one(f"#{name}", Input).focus()
 
     def _dismiss_with(self, choice: ResolvedPair) -> None:
         recent_pairs.add(choice)
@@ -180,7 +182,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
                 raise LocalspecError("Enter a path.", "For example ~/models/big.gguf")
             file = launch.resolve_file(path)
         except LocalspecError as error:
-            self._show_verdict(name, self._error_text(error), "$error")
+            self._show_error(name, error)
             return False
         size = gib(file.stat().st_size)
         kind = _KIND_LABELS[draft_heads.file_draft_kind(reader.read(file))]
@@ -203,9 +205,6 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
 
 class _PathSuggester(Suggester):
     """Completes a path to the first folder or .gguf file that matches."""
-
-    def __init__(self) -> None:
-        super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
         return complete_path(value)

@@ -100,11 +100,19 @@ class PullScreen(ModalScreen[bool]):
             else:
                 self._plan = message.plan
         if error is not None:
-            lines += _error_lines(error, self._glyphs)
+            if not isinstance(error, IncompatiblePairError):  # shown with the pair already
+                message_text = sanitize(error.message, multiline=False)
+                lines.append(Content.styled(f"{self._glyphs.cross} {message_text}", "bold $error"))
+            lines.append(Content(sanitize(error.hint, multiline=False)))
         self.query_one("#plan", Static).update(Content("\n").join(lines))
-        self.query_one(".hint", Static).update(_key_hints(self._plan))
-        if self._start_at_once and self._plan is not None and not _needs_review(self._plan):
-            self._add_files(verify=False)
+        enter_hint = ""
+        if self._plan is not None:
+            enter_hint = f"enter {'download' if self._plan.missing_bytes else 'verify'}   "
+        self.query_one(".hint", Static).update(f"{enter_hint}esc back")
+        if self._start_at_once and (plan := self._plan) is not None:
+            has_notes = any(model.notes or model.gated for model in plan.models)
+            if not has_notes and not any(match.warnings for match in plan.pairs):
+                self._add_files(verify=False)
 
     def action_download(self) -> None:
         """Where all is there, in the hub's cache: verify it again."""
@@ -123,12 +131,6 @@ class PullScreen(ModalScreen[bool]):
         if self._stop is not None:
             self._stop.cancel()
         self.dismiss(False)
-
-
-def _needs_review(plan: PullPlan) -> bool:
-    """Whether the plan has warnings that the user should read first."""
-    has_notes = any(model.notes or model.gated for model in plan.models)
-    return has_notes or any(match.warnings for match in plan.pairs)
 
 
 def _plan_lines(plan: PullPlan, glyphs: Glyphs) -> Iterator[Content]:
@@ -168,17 +170,3 @@ def _match_lines(match: PlannedPair, glyphs: Glyphs) -> Iterator[Content]:
         return
     for warning in match.warnings:
         yield Content.styled(f"  {sanitize(warning, multiline=False)}", "$warning")
-
-
-def _error_lines(error: LocalspecError, glyphs: Glyphs) -> Iterator[Content]:
-    if not isinstance(error, IncompatiblePairError):  # shown with the pair already
-        yield Content.styled(
-            f"{glyphs.cross} {sanitize(error.message, multiline=False)}", "bold $error"
-        )
-    yield Content(sanitize(error.hint, multiline=False))
-
-
-def _key_hints(plan: PullPlan | None) -> str:
-    if plan is None:
-        return "esc back"
-    return "enter download   esc back" if plan.missing_bytes else "enter verify   esc back"

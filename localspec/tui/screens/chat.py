@@ -23,7 +23,6 @@ from localspec.launch import SETTINGS_NOTICE
 from localspec.protocol.events import Notice
 from localspec.tui import slash_handlers
 from localspec.tui.app_options import AppOptions
-from localspec.tui.centered import CenteredColumn
 from localspec.tui.engine_runner import (
     AnswerEnded,
     AnswerInspected,
@@ -35,11 +34,12 @@ from localspec.tui.engine_runner import (
     OverflowRequest,
 )
 from localspec.tui.key_bindings import bindings_for
-from localspec.tui.navigation import OpenReplay
+from localspec.tui.navigation import OpenScreen, ReplayView
 from localspec.tui.problem_text import show_notice
 from localspec.tui.text.turn_text import format_end_reason
 from localspec.tui.timer import FramePacer
 from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
+from localspec.tui.widgets.screen_frame import CenteredColumn
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.status_bar import StatusBar
 from localspec.tui.widgets.token_details import TokenDetails
@@ -298,14 +298,6 @@ class ChatScreen(Screen[None]):
         elif self.runner.engine is not None:
             session.update_costs(self.runner.engine)
 
-    def _request_logprobs(self) -> None:
-        """Requests the probabilities of the last answer's tokens unless they are recorded."""
-        request = self.session.build_inspect_request()
-        if self.phase == "ready" and request is not None and not self._logprobs_requested:
-            self.phase = "inspecting"
-            self._logprobs_requested = True
-            self.runner.inspect(request, self.post_message)
-
     @on(AnswerInspected)
     def _show_logprobs(self, message: AnswerInspected) -> None:
         if self.phase != "inspecting":
@@ -429,7 +421,11 @@ class ChatScreen(Screen[None]):
         self.query_one(TokenDetails).display = show
         self.transcript.show_tokens(show)
         if show:
-            self._request_logprobs()
+            request = self.session.build_inspect_request()
+            if self.phase == "ready" and request is not None and not self._logprobs_requested:
+                self.phase = "inspecting"
+                self._logprobs_requested = True
+                self.runner.inspect(request, self.post_message)
         if not self.transcript.is_cursor_active:
             self.composer.focus()
         self.draw()
@@ -460,7 +456,7 @@ class ChatScreen(Screen[None]):
         if turns and turns[number].rounds:
             prompt = turns[number].question + ("" if self.session.completes_text else "\n\n")
             rounds = self.transcript.turns[number].scored_rounds
-            self.post_message(OpenReplay(prompt, rounds))
+            self.post_message(OpenScreen(ReplayView(prompt, rounds)))
         else:
             self.notify("No answer to replay yet.", markup=False)
 

@@ -17,14 +17,13 @@ from localspec.doctor.findings import Finding, RepairAction
 from localspec.doctor.repair_runner import RepairRunner
 from localspec.tui import clipboard
 from localspec.tui.app_options import AppOptions
-from localspec.tui.centered import CenteredLayout
 from localspec.tui.dialogs.choices import ConfirmScreen
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.log_view import LogView
 from localspec.tui.widgets.pointer_list import PointerList
-from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
+from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
 _STYLES = {
     "error": "bold $error",

@@ -28,7 +28,6 @@ from localspec.models.gguf import reader
 from localspec.sanitize import sanitize
 from localspec.tui import app_options, downloads, home_rows, saved_chats
 from localspec.tui.app_options import AppOptions
-from localspec.tui.centered import CenteredLayout
 from localspec.tui.chat_sessions import ChatSessions
 from localspec.tui.dialogs.choices import ConfirmScreen, PickerScreen
 from localspec.tui.downloads import DownloadManager
@@ -36,18 +35,19 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import HomeRow, HomeSection, MachineSurvey, PickerChoices
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.navigation import (
-    OpenChat,
-    OpenMeasurement,
-    OpenWelcome,
-    OpenWizard,
+    ChatView,
+    MeasurementView,
+    OpenScreen,
     SurveyListener,
     WelcomeChoice,
+    WelcomeView,
+    WizardView,
 )
 from localspec.tui.problem_text import problem_text
 from localspec.tui.widgets.pointer_list import PointerList
-from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
+from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 from localspec.tui.widgets.search_field import SearchField
-from localspec.tui.wizard.services import WizardResult, WizardServices
+from localspec.tui.wizard.shortlist import WizardResult, WizardServices
 from localspec.tui.wizard.what_if import WhatIf
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.set_interval(_DOWNLOAD_POLL_SECONDS, self._poll_downloads)
         if self._options.first_run:
             self._options.first_run = False
-            self.post_message(OpenWelcome(lambda: self._survey, self._welcome_dismissed))
+            view = WelcomeView(lambda: self._survey)
+            self.post_message(OpenScreen(view, self._welcome_dismissed))
 
     def on_unmount(self) -> None:
         self._downloads.close()
@@ -192,17 +193,14 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self._list.set_sections(
             [(home_rows.draw_heading(each, width, keymap), each.rows) for each in sections]
         )
-        self._mark_hub_row()
-        self._update_hints()
-
-    def _mark_hub_row(self) -> None:
-        """Marks the first hub result after a search; never the search itself unasked."""
+        # Marks the first hub result after a search; never the search itself unasked.
         row, results = self._list.highlighted_row, self._search.hub_results
         if row is not None and row.hub_search_text not in ("", self._marked_hub_search):
             self._list.remove_pointer()
         elif self._marked_hub_search and results:
             references = [each.reference for each in self._list.rows]
             self._list.point_at(references.index(results[0].repo))
+        self._update_hints()
 
     def _chat_section(self) -> HomeSection:
         """Recent chats, or the search results while a search text is set."""
@@ -319,7 +317,10 @@ class HomeScreen(CenteredLayout, Screen[None]):
         elif row.preset:
             self._open_with_preset(row.preset)
         elif row.reference is not None:
-            self._offer_download(row.reference)
+            from localspec.tui.dialogs.pull import PullScreen  # noqa: PLC0415  as above
+
+            sheet = PullScreen(row.reference, self._downloads, self._options.glyphs)
+            self.app.push_screen(sheet, lambda _: self.fill_list())
         elif row.hub_search_text:
             self._search.search_hub(row.hub_search_text)
         else:
@@ -346,7 +347,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         if paths.package_data_dir() not in checked.target.parents:
             recent_pairs.save_last(*checked.portable_refs)
         session = self.sessions.for_pair(checked)
-        self.post_message(OpenChat(session, found, self._engine_screen_left))
+        self.post_message(OpenScreen(ChatView(session, found), self._engine_screen_left))
 
     def _check_pair(self, pair: ResolvedPair) -> ResolvedPair | None:
         """Checks the files and adds a detected head. Shows an error and returns None on failure."""
@@ -437,7 +438,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
         if row is None or row.pair is None:
             self.notify("Select an installed pair first.", markup=False)
         elif (pair := self._check_pair(row.pair)) is not None:
-            self.post_message(OpenMeasurement(command, row.name, pair, self._engine_screen_left))
+            self.post_message(
+                OpenScreen(MeasurementView(command, row.name, pair), self._engine_screen_left)
+            )
 
     def action_open_files(self) -> None:
         def on_dismiss(pair: ResolvedPair | None) -> None:
@@ -448,12 +451,6 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
         sheet = OpenFilesScreen(self._runner, self._options, self._survey.machine_profile)
         self.app.push_screen(sheet, on_dismiss)
-
-    def _offer_download(self, reference: str) -> None:
-        from localspec.tui.dialogs.pull import PullScreen  # noqa: PLC0415  as above
-
-        sheet = PullScreen(reference, self._downloads, self._options.glyphs)
-        self.app.push_screen(sheet, lambda _: self.fill_list())
 
     def action_open_recording(self) -> None:
         self.notify("Use the command line: localspec replay FILE", markup=False)
@@ -480,7 +477,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
                 self._start_survey()  # all its files may be on the disk already
                 self.notify("Opens when the download has finished.", markup=False)
 
-        self.post_message(OpenWizard(self._downloads, services, on_dismiss))
+        self.post_message(OpenScreen(WizardView(self._downloads, services), on_dismiss))
 
     def _open_downloaded(self) -> None:
         """Opens the wizard's pair once downloaded; only notifies if another screen is in front."""

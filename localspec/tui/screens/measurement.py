@@ -23,7 +23,6 @@ from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
 from localspec.tui import clipboard
 from localspec.tui.app_options import AppOptions
-from localspec.tui.centered import CenteredLayout
 from localspec.tui.engine_runner import (
     EngineLoaded,
     EngineLoadEvent,
@@ -31,10 +30,10 @@ from localspec.tui.engine_runner import (
     EngineRunner,
 )
 from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
-from localspec.tui.navigation import OpenMeasurement
+from localspec.tui.navigation import MeasurementView
 from localspec.tui.problem_text import problem_text, show_notice
 from localspec.tui.timer import FramePacer
-from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
+from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
 _FRAME_SECONDS = 0.25
 """Minimum time between two redraws: drawing takes time from the engine."""
@@ -264,12 +263,12 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         self.action_copy(as_json=True)
 
 
-def open_screen(
-    message: OpenMeasurement, runner: EngineRunner, options: AppOptions
+def make_screen(
+    view: MeasurementView, runner: EngineRunner, options: AppOptions
 ) -> MeasurementScreen:
     measurement = (
-        make_benchmark(message.pair_name, message.pair)
-        if message.command == "bench"
+        make_benchmark(view.pair_name, view.pair)
+        if view.command == "bench"
         else LosslessMeasurement()
     )
-    return MeasurementScreen(measurement, message.pair_name, message.pair, runner, options)
+    return MeasurementScreen(measurement, view.pair_name, view.pair, runner, options)

@@ -21,11 +21,10 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.sanitize import sanitize
 from localspec.tui import key_bindings
 from localspec.tui.app_options import AppOptions
-from localspec.tui.centered import CenteredLayout
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.problem_text import problem_text
 from localspec.tui.text.wrapping import fit_to_width
-from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
+from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
 
 class PreferenceChanged(Message):

@@ -37,10 +37,10 @@ class WelcomeScreen(Screen[WelcomeChoice | None]):
 
     BINDINGS = bindings_for("welcome")
 
-    def __init__(self, options: AppOptions) -> None:
+    def __init__(self, options: AppOptions, survey: MachineSurvey) -> None:
+        """`survey`: what is known so far."""
         super().__init__()
-        self._options = options
-        self._survey = MachineSurvey()
+        self._options, self._survey = options, survey
         catalogue = catalog.load(paths.catalog_file())
         pair = catalogue.pairs.get(model_lookup.default_pair_id(catalogue))
         self._first_choice = ("the demo", "installed: see speculation at work")
@@ -103,7 +103,13 @@ def _capability_lines(survey: MachineSurvey) -> Iterator[str]:
     if best is None:
         yield "Little memory is free: only the demo and very small models will run."
     else:
-        yield f"Runs {_model_size_text(best)}: {sanitize(best.pair.id, multiline=False)}"
+        billions = (best.pair.target.parameters or 0) / 1e9
+        size = f"models of about {billions:.0f} billion parameters"
+        if not billions:  # the catalogue has no parameter count
+            size = f"models of about {gib(best.total_bytes)}"
+        elif billions < 2:
+            size = "small models"
+        yield f"Runs {size}: {sanitize(best.pair.id, multiline=False)}"
     if survey.unused_gpu_hint:
         yield "This llama.cpp build cannot use your GPU: f9 fixes that."
     else:
@@ -132,24 +138,13 @@ def _memory_text(gpus: list[Device]) -> str:
     return f"{gib(total)}, {gib(free)} free"
 
 
-def _model_size_text(best: Candidate) -> str:
-    """By parameters, or by bytes where the catalogue has no parameter count."""
-    parameters = best.pair.target.parameters
-    if not parameters:
-        return f"models of about {gib(best.total_bytes)}"
-    billions = parameters / 1e9
-    return f"models of about {billions:.0f} billion parameters" if billions >= 2 else "small models"
-
-
 def _speed_text(best: Candidate) -> str:
     speed = best.fit.speed if best.fit is not None else None
     if speed is None or speed.plain is None or speed.speculative is None:
         return "Its speed is known after the first run."
     speedup = fit_text.speedup_range(speed, _USE_CASE)
-    text = f"Estimated speed: {fit_text.speed_text(speed.speculative)}"
-    return (
-        f"{text}, {fit_text.speedup_text(speedup)} plain" if speedup and speedup[1] > 1.05 else text
-    )
+    gain = f", {fit_text.speedup_text(speedup)} plain" if speedup and speedup[1] > 1.05 else ""
+    return f"Estimated speed: {fit_text.speed_text(speed.speculative)}{gain}"
 
 
 _WELCOMED_FILE = "welcomed"

@@ -23,7 +23,6 @@ from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
 from localspec.models.catalog import CatalogPair
 from localspec.tui.app_options import AppOptions
-from localspec.tui.centered import CenteredLayout
 from localspec.tui.dialogs.choices import PickerScreen
 from localspec.tui.dialogs.open_files import OpenFilesScreen
 from localspec.tui.dialogs.pull import PullScreen
@@ -34,7 +33,7 @@ from localspec.tui.key_bindings import bindings_for
 from localspec.tui.latest_only_worker import LatestOnlyWorker
 from localspec.tui.timer import set_reliable_timer
 from localspec.tui.widgets.pointer_list import PointerList
-from localspec.tui.widgets.screen_frame import KeyLine
+from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine
 from localspec.tui.wizard import pair_details, shortlist, what_if
 from localspec.tui.wizard.pair_details import (
     HeaderComparison,
@@ -42,8 +41,7 @@ from localspec.tui.wizard.pair_details import (
     compare_headers,
     unlisted_candidate,
 )
-from localspec.tui.wizard.services import WizardResult, WizardServices
-from localspec.tui.wizard.shortlist import Candidate, EstimateCache
+from localspec.tui.wizard.shortlist import Candidate, EstimateCache, WizardResult, WizardServices
 from localspec.tui.wizard.what_if import DIALS, Dial, MachineProfiles, WhatIf
 
 _ESTIMATE_BUDGET_SECONDS = 0.005

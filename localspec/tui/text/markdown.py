@@ -163,7 +163,8 @@ class MarkdownText:
         starts = [t.map[0] for t in _BLOCK_PARSER.parse(whole_lines) if not t.level and t.map]
         if starts and starts[-1] > 0:
             lines = self._tail.splitlines(keepends=True)
-            self._finished_blocks += _split_blocks(lines, sorted(set(starts)))
+            edges = [0, *sorted(set(starts))[1:]]
+            self._finished_blocks += ["".join(lines[a:b]) for a, b in pairwise(edges)]
             self._tail = "".join(lines[starts[-1] :])
 
     def restyle(self, style: MarkdownStyle) -> None:
@@ -210,12 +211,6 @@ class MarkdownText:
         if y < len(self._lines):
             return self._lines[y]
         return self._open_lines[y - len(self._lines)]
-
-
-def _split_blocks(lines: list[str], starts: list[int]) -> list[str]:
-    """The text of each block but the last; text before the first start belongs to the first."""
-    edges = [0, *starts[1:]]
-    return ["".join(lines[a:b]) for a, b in pairwise(edges)]
 
 
 def _unclosed_fence(text: str) -> tuple[str, str] | None:

@@ -58,16 +58,13 @@ class WrappedText:
                 self._record_start(owner)
                 self._start_line()
             elif part.isspace():
-                self._append_space(part, owner)
+                available = self.width - self._line_width
+                self._append_run(part[:available], owner)  # spaces beyond the edge are dropped
+                self._word_start, self._word_width = len(self.lines[-1]), 0
             else:
                 self._append_letters(part, owner)
         if not text:
             self._record_start(owner)
-
-    def _append_space(self, part: str, owner: int) -> None:
-        available = self.width - self._line_width
-        self._append_run(part[:available], owner)  # spaces beyond the edge are dropped
-        self._word_start, self._word_width = len(self.lines[-1]), 0
 
     def _append_letters(self, part: str, owner: int) -> None:
         size = cell_len(part)

@@ -121,7 +121,11 @@ class MessageComposer(TextArea):
         if self.completions.take_key(event.key, self._typed_line):
             pass
         elif event.key in keys_for("chat.send", self._keymap):
-            self._submit()
+            text = self.text
+            self._remember_text()
+            self.text = ""  # at once: the next letters may follow before the screen reacts
+            self.soft_wrap = True
+            self.post_message(self.Submitted(text))
         elif event.key in keys_for("chat.newline", self._keymap):
             self.insert("\n")
         else:
@@ -152,14 +156,6 @@ class MessageComposer(TextArea):
             self.border_subtitle = Content.styled(label, over)
         else:
             self.border_subtitle = Content("")
-
-    def _submit(self) -> None:
-        """Clears the field at once: the next letters may follow before the screen reacts."""
-        text = self.text
-        self._remember_text()
-        self.text = ""
-        self.soft_wrap = True
-        self.post_message(self.Submitted(text))
 
     def _remember_text(self) -> None:
         """So that up brings it back."""

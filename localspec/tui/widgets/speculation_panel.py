@@ -217,15 +217,12 @@ def _draft_sources(stats: SpeculationStats) -> Iterator[Content]:
     sources = stats.draft_sources
     if not sources:
         return
-    yield _muted(_table_row("source", "drafted", "accepted", "ms"))
+    yield _muted(f"{'source':<11}{'drafted':>8}{'accepted':>9}{'ms':>4}")
     for name, source in sources:
-        ms = source.draft_ms / source.rounds
-        row = (f"{source.drafted:,}", percent(known_rate(source)), f"{ms:.{int(ms < 9.95)}f}")
-        yield Content(_table_row(_format_source(name), *row))
-
-
-def _table_row(name: str, drafted: str, accepted: str, ms: str) -> str:
-    return f"{name[:11]:<11}{drafted:>8}{accepted:>9}{ms:>4}"
+        shown, ms = _format_source(name)[:11], source.draft_ms / source.rounds
+        shown_ms = f"{ms:.{int(ms < 9.95)}f}"
+        row = f"{source.drafted:>8,}{percent(known_rate(source)):>9}{shown_ms:>4}"
+        yield Content(f"{shown:<11}{row}")
 
 
 def _last_round(stats: SpeculationStats) -> Iterator[Content]:

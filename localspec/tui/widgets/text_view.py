@@ -67,18 +67,16 @@ class TextView(ScrollView, can_focus=False):
         """Must be called after blocks or their text have changed."""
         if not self._width:
             return
-        self._set_virtual_size(Size(self.size.width, self._blocks.height(self._width)))
-        if self.following:
-            self.follow_end()
-        self.refresh()
-
-    def _set_virtual_size(self, size: Size) -> None:
-        """Avoids a layout of the whole screen, unless the scrollbar appears or disappears."""
+        size = Size(self.size.width, self._blocks.height(self._width))
+        # Without a layout of the whole screen, unless the scrollbar appears or disappears.
         if (size.height > self.container_size.height) != self.show_vertical_scrollbar:
             self.virtual_size = size
         elif size != self.virtual_size:
             self.set_reactive(TextView.virtual_size, size)
             self._scroll_update(size)
+        if self.following:
+            self.follow_end()
+        self.refresh()
 
     def follow_end(self) -> None:
         """Scrolls to the end; `force`, because there may be no scrollbar yet."""

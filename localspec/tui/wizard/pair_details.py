@@ -19,11 +19,11 @@ from localspec.sanitize import sanitize
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.wizard import fit_text
-from localspec.tui.wizard.services import WizardServices
 from localspec.tui.wizard.shortlist import (
     VERDICT_STYLES,
     Candidate,
     EstimateCache,
+    WizardServices,
     pairs_of_same_target,
 )
 from localspec.tui.wizard.what_if import WhatIf
@@ -53,12 +53,13 @@ def render_page(page: DetailsPage, width: int, height: int, glyphs: Glyphs) -> l
     """Everything, or a shorter version on a low terminal."""
     is_short, is_spacious = height < 16, height >= 19
     inner, pair = width - _LABEL_WIDTH, page.candidate.pair
-    reasons = list(_reason_lines(page.candidate, inner))[: 4 if is_spacious else 2]
+    why = " · ".join(filter(None, (page.candidate.draft_reason, *page.candidate.reasons)))
+    reasons = wrap_words(why, inner)[: 4 if is_spacious else 2] if why else []
     blocks = [
         list(_title_lines(page, width)),
         _label("Memory", _memory_lines(page, inner, glyphs, short=is_short, tall=height >= 24)),
         _label("Speed", _speed_lines(page, inner, short=is_short)),
-        _label("This draft" if pair.draft else "This pair", reasons),
+        _label("This draft" if pair.draft else "This pair", map(Content, reasons)),
         _label("Checked", _check_lines(page.checks, inner, glyphs)),
         _label("Compare", _comparison_lines(page, inner)) if is_spacious else [],
     ]
@@ -166,12 +167,6 @@ def _speedup_text(use_case: str, speed: SpeedEstimate, width: int) -> str:
         if not shown or (more and len(shown) + len(separator) + len(more) <= width):
             shown += f"{separator}{more}"
     return shown
-
-
-def _reason_lines(candidate: Candidate, width: int) -> Iterator[Content]:
-    reasons = " · ".join(filter(None, (candidate.draft_reason, *candidate.reasons)))
-    if reasons:
-        yield from map(Content, wrap_words(reasons, width))
 
 
 def _comparison_lines(page: DetailsPage, width: int) -> Iterator[Content]:
@@ -333,7 +328,13 @@ def check_before_download(
         words = "fits" if fits else "does not fit"
         yield PreDownloadCheck(fits, f"{words} with context {context}")
     if subject is not None:
-        yield _rollback_check(subject)
+        model_params = subject.target.shape
+        text = "cannot roll back, no speculation"
+        if not model_params.has_recurrent_state:
+            text = "none"
+        elif model_params.can_rollback:
+            text = "can roll back"
+        yield PreDownloadCheck(not text.startswith("cannot"), f"recurrent state: {text}")
     if all(model.licence for model in (pair.target, pair.draft) if model):
         yield PreDownloadCheck(True, f"licence {fit_text.licence_text(pair)}")
     else:
@@ -355,16 +356,6 @@ def _compatibility_check(
         )
     problem = f"{head} head does not fit" if head else "vocabularies differ"
     return PreDownloadCheck(False, f"{problem}: {verdict.detail}")
-
-
-def _rollback_check(subject: PairShapes) -> PreDownloadCheck:
-    """Whether the target can discard rejected draft tokens."""
-    model_params = subject.target.shape
-    if not model_params.has_recurrent_state:
-        return PreDownloadCheck(True, "recurrent state: none")
-    if model_params.can_rollback:
-        return PreDownloadCheck(True, "recurrent state: can roll back")
-    return PreDownloadCheck(False, "recurrent state: cannot roll back, no speculation")
 
 
 # --- the selected pair --------------------------------------------------------------------
