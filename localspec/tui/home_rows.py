@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -179,20 +179,6 @@ def build_sections(
     downloadable = (
         _search_catalog(pair_catalog, search_text) if search_text else _suggested_rows(survey)
     )
-    hub_rows = tuple(
-        HomeRow(
-            sanitize(found.repo, multiline=False),
-            f"{found.downloads:,} downloads" if found.downloads else "",
-            "gated" if found.gated else "",
-            reference=found.repo,
-        )
-        for found in hub_results
-    )
-    if search_text and not hub_rows:
-        shown = f"“{sanitize(search_text, multiline=False)}”"
-        hub_rows = (
-            HomeRow("Search the hub", shown, note="sends this text", hub_search_text=search_text),
-        )
     sections = (
         HomeSection("Ready to run", _filter_rows(ready, search_text)),
         chats,
@@ -204,12 +190,23 @@ def build_sections(
             tuple(row for row in downloadable if row.name not in ready_pairs),
             "" if search_text else "home.wizard",
         ),
-        HomeSection("On the hub (network)", hub_rows),
+        HomeSection("On the hub (network)", tuple(_hub_rows(search_text, hub_results))),
         HomeSection(
             "Downloads", tuple(HomeRow(state.job.file.path, download=state) for state in states)
         ),
     )
     return [section for section in sections if section.rows]
+
+
+def _hub_rows(search_text: str, results: Sequence[HubSearchResult]) -> Iterator[HomeRow]:
+    """The results; before there are any, the row that searches."""
+    if search_text and not results:
+        shown = f"“{sanitize(search_text, multiline=False)}”"
+        yield HomeRow("Search the hub", shown, note="sends this text", hub_search_text=search_text)
+    for found in results:
+        name = sanitize(found.repo, multiline=False)
+        downloads = f"{found.downloads:,} downloads" if found.downloads else ""
+        yield HomeRow(name, downloads, "gated" if found.gated else "", reference=found.repo)
 
 
 def row_key_hints(
