@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from math import hypot
 
 from localspec.fit import pass_cost, speedup_model
@@ -119,17 +119,11 @@ class _PairCosts:
     speedup_error: float
     costs: SpeculationCosts
     max_draft: int
-    calibrated: bool
-    basis: str
-
-    @property
-    def tokens_per_second(self) -> float:
-        return 1e3 / self.t1_ms
 
     @property
     def plain(self) -> FloatRange:
         """Tokens per second without speculation."""
-        return self.tokens_per_second * (1 - self.error), self.tokens_per_second * (1 + self.error)
+        return 1e3 / self.t1_ms * (1 - self.error), 1e3 / self.t1_ms * (1 + self.error)
 
 
 def estimate_speed(
@@ -140,105 +134,94 @@ def estimate_speed(
     use: UseCase | None = None,
 ) -> SpeedEstimate:
     """Estimates the speed with these settings, from the speeds of the devices."""
-    use = use or UseCase()
-    devices, draft_reads, head_kind = hardware.devices, None, draft.head_kind if draft else ""
-    target_reads = pass_cost.count_reads(target, load.target_settings, devices, use.context)
-    if draft is not None and head_kind:
+    use, devices = use or UseCase(), hardware.devices
+    draft_reads = None
+    reads = pass_cost.count_reads(target, load.target_settings, devices, use.context)
+    if draft is not None and draft.head_kind:
         draft_reads = pass_cost.count_head_reads(
             target, draft, load.draft_settings, devices, use.context
         )
     elif draft is not None:
         draft_reads = pass_cost.count_reads(draft, load.draft_settings, devices, use.context)
-    for reads in filter(None, (target_reads, draft_reads)):
-        if reason := pass_cost.explain_unknown(reads, hardware):
+    for each in filter(None, (reads, draft_reads)):
+        if reason := pass_cost.explain_unknown(each, hardware):
             return SpeedEstimate(explanation=reason)
-    pair = _estimate_costs(load, target_reads, draft_reads, hardware, use)
-    if draft is not None and draft.head_block and draft_reads is not None:
-        pair = _with_block_costs(pair, draft.head_block, draft_reads, hardware)
+    speeds = {name: pass_cost.find_speed(reads, name, hardware) for name in reads.devices}
+    block = draft.head_block if draft else 0
+    pair = _estimate_costs(load, (reads, draft_reads), hardware, use, block)
+    by_workload: dict[str, WorkloadSpeed] = {}
     if target.has_recurrent_state and not target.can_rollback:
-        reason = "no speculation: its recurrent state cannot be rolled back"
-        return _speed_estimate(pair, pair.plain, {}, reason)
-    rates, basis = _find_rates(load, hardware, use, head_kind)
-    by_workload = {
-        name: _expect_drafting(pair, rates[name]) if draft_reads else _expect_lookup(pair, name)
-        for name in _WORKLOADS
-    }
-    expected = by_workload.get(use.workload, by_workload["chat"]).tokens_per_second
-    basis = basis if draft else "typical gains of prompt lookup"
-    return _speed_estimate(pair, expected, by_workload, basis)
+        basis, expected = "no speculation: its recurrent state cannot be rolled back", pair.plain
+    else:
+        rates, basis = _find_rates(load, hardware, use, draft)
+        by_workload = {
+            name: _expect_drafting(pair, rates[name]) if draft else _expect_lookup(pair, name)
+            for name in _WORKLOADS
+        }
+        expected = by_workload.get(use.workload, by_workload["chat"]).tokens_per_second
+    devices_basis = ", ".join(f"{name}: {speed.basis}" for name, speed in speeds.items())
+    return SpeedEstimate(
+        pair.plain,
+        expected,
+        by_workload,
+        f"{devices_basis}; {basis}",
+        all(speed.measured for speed in speeds.values()),
+        pair.costs,
+        pair.t1_ms,
+    )
 
 
 def _find_rates(
-    load: LoadCommand, hardware: HardwareSpeed, use: UseCase, head_kind: str
+    load: LoadCommand, hardware: HardwareSpeed, use: UseCase, draft: ModelShape | None
 ) -> tuple[Mapping[str, FloatRange], str]:
     """Acceptance rates by workload, and what they are based on."""
+    if draft is None:
+        return {}, "typical gains of prompt lookup"
     by_temperature = hardware.acceptance.get((load.target, load.draft or ""), {})
+    factor = 1 - _TEMPERATURE_LOSS * min(max(use.temperature, 0.0), 1.0)
     measured = by_temperature.get("coupled") if use.temperature > 0 else None
     if measured is None and "greedy" in by_temperature:
-        measured = by_temperature["greedy"] * _temperature_factor(use.temperature)
+        measured = by_temperature["greedy"] * factor
     if measured is not None:
         rates = max(0.0, measured - _MEASURED_ERROR), min(1.0, measured + _MEASURED_ERROR)
         basis = f"acceptance rate of {measured:.2f} measured with this pair"
         return dict.fromkeys(_WORKLOADS, rates), basis
-    typical = {name: _typical_rate(name, use.temperature, head_kind) for name in _WORKLOADS}
-    if not head_kind:
+    table = _TYPICAL_HEAD_RATES.get(draft.head_kind, _TYPICAL_RATES)
+    typical = {name: (low * factor, high * factor) for name, (low, high) in table.items()}
+    if not draft.head_kind:
         return typical, f"typical acceptance rate for {use.workload}"
-    title = draft_heads.KIND_TITLES[head_kind]
+    title = draft_heads.KIND_TITLES[draft.head_kind]
     return typical, f"acceptance rate as reported for {title} heads ({use.workload})"
-
-
-def _speed_estimate(
-    pair: _PairCosts, speculative: FloatRange, by_workload: Mapping[str, WorkloadSpeed], basis: str
-) -> SpeedEstimate:
-    return SpeedEstimate(
-        plain=pair.plain,
-        speculative=speculative,
-        by_workload=by_workload,
-        explanation=f"{pair.basis}; {basis}",
-        calibrated=pair.calibrated,
-        costs=pair.costs,
-        t1_ms=pair.t1_ms,
-    )
-
-
-def _with_block_costs(
-    pair: _PairCosts, block: int, reads: PassReads, hardware: HardwareSpeed
-) -> _PairCosts:
-    """A block head needs one pass for all draft tokens."""
-    longest = min(pair.max_draft, max(1, block - 1))
-    block_ms = pass_cost.estimate_ms(reads, hardware, min(longest, _TYPICAL_BLOCK_ROWS))
-    host = pair.costs.host + block_ms / pair.t1_ms
-    costs = SpeculationCosts(0.0, pair.costs.verify_curve, host)
-    return replace(pair, max_draft=longest, costs=costs)
 
 
 def _estimate_costs(
     load: LoadCommand,
-    target: PassReads,
-    draft: PassReads | None,
+    reads: tuple[PassReads, PassReads | None],
     hardware: HardwareSpeed,
     use: UseCase,
+    block: int,
 ) -> _PairCosts:
-    speeds = {name: pass_cost.find_speed(target, name, hardware) for name in target.devices}
-    if all(speed.verify_curve and speed.measured for speed in speeds.values()):
+    """`reads`: of target and draft; `block`: rows of a block head, else 0."""
+    target, draft = reads
+    speeds = [pass_cost.find_speed(target, name, hardware) for name in target.devices]
+    if all(speed.verify_curve and speed.measured for speed in speeds):
         speedup_error = _SPEEDUP_ERROR_CALIBRATED
-    elif any(speed.kind == "cpu" for speed in speeds.values()):
-        speedup_error = _SPEEDUP_ERROR_CPU
     else:
-        speedup_error = _SPEEDUP_ERROR_TABLE
-    host = _HOST_MS if use.temperature > 0 else _HOST_GREEDY_MS
+        has_cpu = any(speed.kind == "cpu" for speed in speeds)
+        speedup_error = _SPEEDUP_ERROR_CPU if has_cpu else _SPEEDUP_ERROR_TABLE
     t1 = pass_cost.estimate_ms(target, hardware)
-    c = pass_cost.estimate_ms(draft, hardware) / t1 if draft else 0.0
+    host_ms, draft_ms, max_draft = _HOST_GREEDY_MS, 0.0, load.draft_max
+    if use.temperature > 0:
+        host_ms = _HOST_MS
+    if draft is not None and block:  # one pass for all draft tokens
+        max_draft = min(max_draft, max(1, block - 1))
+        host_ms += pass_cost.estimate_ms(draft, hardware, min(max_draft, _TYPICAL_BLOCK_ROWS))
+    elif draft is not None:
+        draft_ms = pass_cost.estimate_ms(draft, hardware)
     curve = pass_cost.estimate_verify_curve(target, hardware, load.draft_max + 1)
-    return _PairCosts(
-        t1_ms=t1,
-        error=pass_cost.relative_error(target, hardware),
-        speedup_error=speedup_error,
-        costs=SpeculationCosts(c, curve, host / t1),
-        max_draft=load.draft_max,
-        calibrated=all(speed.measured for speed in speeds.values()),
-        basis=", ".join(f"{name}: {speed.basis}" for name, speed in speeds.items()),
-    )
+    costs = SpeculationCosts(draft_ms / t1, curve, host_ms / t1)
+    error = pass_cost.relative_error(target, hardware)
+    return _PairCosts(t1, error, speedup_error, costs, max_draft)
 
 
 def _expect_drafting(pair: _PairCosts, rates: FloatRange) -> WorkloadSpeed:
@@ -252,17 +235,6 @@ def _expect_drafting(pair: _PairCosts, rates: FloatRange) -> WorkloadSpeed:
         ]
         ends.append((max(speedups, default=1.0), error))
     return _workload_speed(pair, ends[0], ends[1])
-
-
-def _typical_rate(workload: str, temperature: float, head_kind: str) -> FloatRange:
-    """`head_kind` is empty for a draft model."""
-    low, high = _TYPICAL_HEAD_RATES.get(head_kind, _TYPICAL_RATES)[workload]
-    factor = _temperature_factor(temperature)
-    return low * factor, high * factor
-
-
-def _temperature_factor(temperature: float) -> float:
-    return 1 - _TEMPERATURE_LOSS * min(max(temperature, 0.0), 1.0)
 
 
 def _prefix_probs(rate: float, max_draft: int) -> list[float]:
@@ -288,7 +260,7 @@ def _workload_speed(pair: _PairCosts, lowest: FloatRange, highest: FloatRange) -
     Never much slower than plain decoding, as the engine pauses speculation that does not help.
     """
     (low, low_error), (high, high_error) = lowest, highest
-    tok_s, plain = pair.tokens_per_second, pair.plain
+    tok_s, plain = 1e3 / pair.t1_ms, pair.plain
     slowest = max(tok_s * low * (1 - hypot(pair.error, low_error)), plain[0] * _WORST_SPEEDUP)
     fastest = max(tok_s * high * (1 + hypot(pair.error, high_error)), plain[1])
     speedup = max(low * (1 - low_error), _WORST_SPEEDUP), max(high * (1 + high_error), 1.0)

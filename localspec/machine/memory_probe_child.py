@@ -53,7 +53,13 @@ class ProbeServer:
         self._errors.clear()
         try:
             if request["op"] == "devices":
-                return self._handle_devices()
+                return {
+                    "devices": [self._ggml.describe(device) for device in self._ggml.devices()],
+                    "offloads": bool(C.llama_supports_gpu_offload()),
+                    "library": str(C._lib._name),
+                    "lacking": ggml.list_missing_head_functions(C._lib),
+                    "features": C.llama_print_system_info().decode("utf-8", "replace"),
+                }
             with ExitStack() as stack:
                 return self._handle_count(request, stack)
         except ModelOpenError as error:  # the first logged error is the cause
@@ -62,15 +68,6 @@ class ProbeServer:
             return {"failed": error.message}
         except (LookupError, AttributeError, ValueError) as error:
             return {"failed": str(error)}
-
-    def _handle_devices(self) -> dict[str, Any]:
-        return {
-            "devices": [self._ggml.describe(device) for device in self._ggml.devices()],
-            "offloads": bool(C.llama_supports_gpu_offload()),
-            "library": str(C._lib._name),
-            "lacking": ggml.list_missing_head_functions(C._lib),
-            "features": C.llama_print_system_info().decode("utf-8", "replace"),
-        }
 
     def _handle_count(self, request: Mapping[str, Any], stack: ExitStack) -> dict[str, Any]:
         """Opens both models at once, as the engine does."""

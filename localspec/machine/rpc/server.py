@@ -229,7 +229,10 @@ class WorkerServer:
                 is_answer = count == "sent" and self._is_asked
                 self._is_asked = count == "received"
                 if count == "received":
-                    self._count_requests(view[:n])
+                    before, n_layers = self._meter.n_passes, len(self._meter.layers)
+                    self._meter.feed(view[:n])
+                    n_new = len(self._meter.layers) - n_layers
+                    self._record(None, n_passes=self._meter.n_passes - before, n_layers=n_new)
                 self._record(None, **{count: n}, n_round_trips=int(is_answer))
                 sink.sendall(view[:n])
         except OSError:
@@ -238,12 +241,6 @@ class WorkerServer:
             for end in (source, sink):
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
-
-    def _count_requests(self, data: memoryview) -> None:
-        before, n_layers = self._meter.n_passes, len(self._meter.layers)
-        self._meter.feed(data)
-        n_new = len(self._meter.layers) - n_layers
-        self._record(None, n_passes=self._meter.n_passes - before, n_layers=n_new)
 
     def _replace_child(self, host: str) -> None:
         """A new child with free memory; the old one may still compute for the client that left."""
