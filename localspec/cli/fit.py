@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -20,7 +20,6 @@ from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.speed_estimate import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport, is_in_system_memory
 from localspec.launch.workers import describe_transfer
-from localspec.machine.memory_by_device import DeviceMemory
 from localspec.machine.rpc import preflight
 from localspec.models import model_lookup
 from localspec.models.catalog_entries import USE_CASES
@@ -171,7 +170,8 @@ def format_fit(
         if device_fit.needed:
             yield from _format_device(device_fit, unicode, plain=plain)
     yield from _format_speed(fit)
-    if fit.load.draft and (head := _head_reason(subject)):
+    kind = subject.draft.shape.head_kind if subject.draft else ""
+    if fit.load.draft and (head := advisor.describe_head(kind)):
         yield f"Draft: {head}."
     yield f"With {advice.explanation}."
     yield f"Memory estimate: {_format_method(fit, subject)}."
@@ -185,10 +185,6 @@ def format_fit(
             yield f"{line}{rate}  {saving.flags}".rstrip()
     if fit.verdict == "no":
         yield "Find a smaller model: localspec pair suggest"
-
-
-def _head_reason(subject: PairShapes) -> str:
-    return advisor.describe_head(subject.draft.shape.head_kind) if subject.draft else ""
 
 
 def _format_device(device_fit: DeviceFit, unicode: bool, *, plain: bool) -> Iterator[str]:
@@ -206,21 +202,15 @@ def _format_device(device_fit: DeviceFit, unicode: bool, *, plain: bool) -> Iter
         yield "  " + ", ".join(f"{name} {gib(size)}" for name, size in parts if size)
     else:
         yield f"  {memory_bar(device_fit, _BAR_WIDTH, unicode)}"
-        yield f"  {_bar_legend(device_fit, unicode)}"
+        cells = zip(_BAR_CELLS[unicode], device_fit.memory_parts.items(), strict=False)
+        yield "  " + "  ".join(f"{cell} {name} {gib(size)}" for cell, (name, size) in cells if size)
     verdict = _VERDICT_TEXT[device_fit.verdict]
-    shared = " with the GPU's" if device_fit.sharing else ""
-    yield f"  {verdict}: needs {gib(device_fit.needed)}{shared}{_format_headroom(device_fit)}"
-
-
-def _format_headroom(device_fit: DeviceFit) -> str:
-    spare = device_fit.headroom
-    if spare is None:
-        return ""
-    if spare >= 0:
-        return f", {gib(spare)} to spare"
-    if device_fit.verdict == "tight":
-        return f", uses {gib(-spare)} of the reserve"
-    return f", {gib(-spare)} short"
+    shared, spare = " with the GPU's" if device_fit.sharing else "", device_fit.headroom
+    left = "" if spare is None else f", {gib(spare)} to spare"
+    if spare is not None and spare < 0:
+        is_tight = device_fit.verdict == "tight"
+        left = f", uses {gib(-spare)} of the reserve" if is_tight else f", {gib(-spare)} short"
+    yield f"  {verdict}: needs {gib(device_fit.needed)}{shared}{left}"
 
 
 def memory_bar(device_fit: DeviceFit, width: int, unicode: bool = True) -> str:
@@ -235,11 +225,6 @@ def memory_bar(device_fit: DeviceFit, width: int, unicode: bool = True) -> str:
             end = len(bar) + 1
         bar += character * (end - len(bar))
     return f"[{bar}{characters[-1] * (width - len(bar))}]"
-
-
-def _bar_legend(device_fit: DeviceFit, unicode: bool) -> str:
-    parts = zip(device_fit.memory_parts.items(), _BAR_CELLS[unicode], strict=False)
-    return "  ".join(f"{cell} {name} {gib(size)}" for (name, size), cell in parts if size)
 
 
 def _format_speed(fit: FitReport) -> Iterator[str]:
@@ -327,15 +312,11 @@ def _device_to_json(device_fit: DeviceFit) -> dict[str, Any]:
         "free": device_fit.device.free,
         "total_memory": device_fit.device.total,
         "reserve": device_fit.reserve,
-        "target": _memory_to_json(device_fit.target),
-        "draft": _memory_to_json(device_fit.draft),
+        "target": asdict(device_fit.target),
+        "draft": asdict(device_fit.draft),
         "output": device_fit.output,
         "overhead": device_fit.overhead,
         "total": device_fit.total,
         "shared": device_fit.needed - device_fit.total,
         "verdict": device_fit.verdict,
     }
-
-
-def _memory_to_json(memory: DeviceMemory) -> dict[str, int]:
-    return {"weights": memory.weights, "kv": memory.kv, "compute": memory.compute}

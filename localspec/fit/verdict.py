@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -139,7 +139,7 @@ class FitReport:
     @property
     def verdict(self) -> FitVerdict:
         """The worst verdict of any device."""
-        return worst_verdict(each.verdict for each in self.all_fits)
+        return min((each.verdict for each in self.all_fits), key=_VERDICTS_WORST_FIRST.index)
 
     @property
     def tightest(self) -> DeviceFit:
@@ -261,12 +261,3 @@ def _error_factor(
 def is_in_system_memory(device: Device) -> bool:
     """Whether its memory is this computer's own.  A simulated one brings its own."""
     return device.unified and not device.simulated and not device.worker
-
-
-def worst_verdict(verdicts: Iterable[FitVerdict]) -> FitVerdict:
-    return min(verdicts, key=_VERDICTS_WORST_FIRST.index, default="fits")
-
-
-def usable_bytes(devices: Sequence[Device]) -> int:
-    """Free bytes above the reserve, over all devices."""
-    return sum(max(0, (device.free or 0) - reserve_bytes(device)) for device in devices)

@@ -80,7 +80,8 @@ def _detect() -> MachineDevices:
     try:
         info = memory_probe.query_llama_cpp()
         found = reconcile(info.devices, info.supports_gpu_offload, ram, _read_drivers())
-        if found.devices or not backends or _are_gpus_hidden():
+        are_hidden = any(os.environ.get(name) in ("", "-1") for name in VISIBLE_DEVICES_VARIABLES)
+        if found.devices or not backends or are_hidden:
             return found
         note = f"llama.cpp is built for {' and '.join(backends)}, but finds no such device"
         return replace(found, note=note)
@@ -88,11 +89,6 @@ def _detect() -> MachineDevices:
         reason = sanitize(str(error) or type(error).__name__, multiline=False)
         note = f"llama.cpp does not list its devices: {reason}"
         return MachineDevices((), cpu_device(ram), note=note)
-
-
-def _are_gpus_hidden() -> bool:
-    """Whether the user wants none to be found."""
-    return any(os.environ.get(name) in ("", "-1") for name in VISIBLE_DEVICES_VARIABLES)
 
 
 def _read_drivers() -> tuple[DriverGpu, ...]:
@@ -176,7 +172,14 @@ def _is_same_gpu(gpu: Device, other: Device) -> bool:
 def _reconcile_gpu(gpu: Device, ram: HostMemory, driver_gpus: Sequence[DriverGpu]) -> Device:
     for match in _matching_driver_gpus(gpu, driver_gpus):
         gpu = _cross_check(gpu, match)
-    return _limit_unified(gpu, ram) if gpu.unified else gpu
+    if not gpu.unified:
+        return gpu
+    # One that shares system memory gets a part of what is available.
+    share = _MAX_UNIFIED_SHARE
+    if ram.total and (limit := cpu_and_ram.read_wired_limit()):
+        share = max(share, limit / ram.total)
+    most = int(share * ram.available)
+    return replace(gpu, free=min(most, most if gpu.free is None else gpu.free), used_by_others=None)
 
 
 def _matching_driver_gpus(gpu: Device, driver_gpus: Sequence[DriverGpu]) -> list[DriverGpu]:
@@ -209,13 +212,3 @@ def _cross_check(gpu: Device, driver_gpu: DriverGpu) -> Device:
         "the lower value is used"
     )
     return replace(gpu, free=min(gpu.free, driver_gpu.free), note=note)
-
-
-def _limit_unified(gpu: Device, ram: HostMemory) -> Device:
-    """Limits a GPU that shares system memory to a part of what is available."""
-    share = _MAX_UNIFIED_SHARE
-    if ram.total and (limit := cpu_and_ram.read_wired_limit()):
-        share = max(share, limit / ram.total)
-    most = int(share * ram.available)
-    free = most if gpu.free is None else min(gpu.free, most)
-    return replace(gpu, free=free, used_by_others=None)
