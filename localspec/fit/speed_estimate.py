@@ -147,8 +147,9 @@ def estimate_speed(
         if reason := pass_cost.explain_unknown(each, hardware):
             return SpeedEstimate(explanation=reason)
     speeds = {name: pass_cost.find_speed(reads, name, hardware) for name in reads.devices}
-    block = draft.head_block if draft else 0
-    pair = _estimate_costs(load, (reads, draft_reads), hardware, use, block)
+    pair = _estimate_costs(
+        load, (reads, draft_reads), hardware, use, draft.head_block if draft else 0
+    )
     by_workload: dict[str, WorkloadSpeed] = {}
     if target.has_recurrent_state and not target.can_rollback:
         basis, expected = "no speculation: its recurrent state cannot be rolled back", pair.plain
@@ -159,15 +160,10 @@ def estimate_speed(
             for name in _WORKLOADS
         }
         expected = by_workload.get(use.workload, by_workload["chat"]).tokens_per_second
-    devices_basis = ", ".join(f"{name}: {speed.basis}" for name, speed in speeds.items())
+    basis = f"{', '.join(f'{name}: {each.basis}' for name, each in speeds.items())}; {basis}"
+    is_measured = all(speed.measured for speed in speeds.values())
     return SpeedEstimate(
-        pair.plain,
-        expected,
-        by_workload,
-        f"{devices_basis}; {basis}",
-        all(speed.measured for speed in speeds.values()),
-        pair.costs,
-        pair.t1_ms,
+        pair.plain, expected, by_workload, basis, is_measured, pair.costs, pair.t1_ms
     )
 
 
