@@ -228,8 +228,11 @@ class Conversation:
 
     def switch_branch(self, turn_id: int) -> None:
         """Select the path through this turn that was extended last."""
-        descendants = [turn.id for turn in self.all_turns if self._is_descendant(turn, turn_id)]
-        self._path = self._path_to(max(descendants, default=turn_id))
+        family = {turn_id}
+        for turn in self.all_turns:  # a turn's parent has a smaller id
+            if turn.parent in family:
+                family.add(turn.id)
+        self._path = self._path_to(max(family))
 
     def take_snapshot(self) -> ConversationSnapshot:
         """Save the state, so that `restore` can remove a question that was refused."""
@@ -240,12 +243,6 @@ class Conversation:
 
     def _children_of(self, parent: int | None) -> tuple[Turn, ...]:
         return tuple(turn for turn in self.all_turns if turn.parent == parent)
-
-    def _is_descendant(self, turn: Turn, ancestor: int) -> bool:
-        parent = turn.parent
-        while parent is not None and parent > ancestor:
-            parent = self._turns[parent].parent
-        return parent == ancestor
 
     def _append(self, turn: Turn) -> Turn:
         """Make it the head, with a new id and attempt number."""

@@ -45,7 +45,12 @@ def select_text(session: ChatSession, argument: str = "") -> str:
             raise UsageError("No answer has a code block.", "Type /copy for the whole answer.")
         return _code_of(blocks, n or len(blocks))
     if word:
-        return _select_answer(session, _parse_number(argument))
+        n, turns = _parse_number(argument), session.conversation.turns
+        if not 1 <= n <= len(turns):
+            raise UsageError(f"There is no turn {n}.", "Type /turns to list them.")
+        if not (text := visible_answer(session, turns[n - 1])):
+            raise UsageError(f"Turn {n} has no answer.", "Type /turns to list them.")
+        return text
     if not session.last_answer_text:
         raise UsageError("No answer to copy yet.", "Type a message.")
     return sanitize(session.last_answer_text)
@@ -56,15 +61,6 @@ def _parse_number(text: str) -> int:
         shown = sanitize(text[:20], multiline=False)
         raise UsageError(f"/copy does not know {shown!r}.", _HINT)
     return int(text)
-
-
-def _select_answer(session: ChatSession, number: int) -> str:
-    turns = session.conversation.turns
-    if not 1 <= number <= len(turns):
-        raise UsageError(f"There is no turn {number}.", "Type /turns to list them.")
-    if not (text := visible_answer(session, turns[number - 1])):
-        raise UsageError(f"Turn {number} has no answer.", "Type /turns to list them.")
-    return text
 
 
 def code_block(session: ChatSession, turn_id: int, number: int) -> str:

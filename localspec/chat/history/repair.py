@@ -33,7 +33,8 @@ def repair_file(path: Path) -> HistoryRepair | None:
     Raises OSError and sqlite3.Error; then the damaged file is unchanged.
     """
     with closing(_acquire_repair_lock(path.with_name("repair.lock"))):
-        if _is_intact(path):
+        with suppress(*schema.DATABASE_ERRORS), closing(schema.open_read_only(path)) as connection:
+            schema.check_integrity(connection)
             return None
         new = path.with_name(f"{path.name}.new")
         for suffix in ("", "-wal", "-shm", "-journal"):
@@ -53,15 +54,6 @@ def _acquire_repair_lock(path: Path) -> file_lock.FileLock:
     return lock
 
 
-def _is_intact(path: Path) -> bool:
-    try:
-        with closing(schema.open_read_only(path)) as connection:
-            schema.check_integrity(connection)
-    except schema.DATABASE_ERRORS:
-        return False
-    return True
-
-
 def _swap_files(path: Path, new: Path) -> Path:
     """Put the new file in place of the old one. Returns the old file's new path."""
     utc = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -72,21 +64,17 @@ def _swap_files(path: Path, new: Path) -> Path:
     for suffix in ("", "-wal"):
         old = path.with_name(path.name + suffix)
         if old.exists() and (not suffix or old.stat().st_size):
-            _link_or_move(old, backup.with_name(backup.name + suffix))
+            copy = backup.with_name(backup.name + suffix)
+            try:  # with a hard link a file of the original name exists at every moment
+                os.link(old, copy)
+            except OSError:
+                os.replace(old, copy)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     os.replace(new, path)
     with suppress(OSError):
         data_files.sync_folder(path.parent)
     return backup
-
-
-def _link_or_move(old: Path, backup: Path) -> None:
-    """Prefer a hard link: then a file of the original name exists at every moment."""
-    try:
-        os.link(old, backup)
-    except OSError:
-        os.replace(old, backup)
 
 
 # --- copying the readable rows ------------------------------------------------------------

@@ -242,14 +242,13 @@ class ChatHistory:
 def _load_turns(db: sqlite3.Connection, chat: int, with_events: bool) -> list[Turn]:
     turns = []
     for row in db.execute(f"SELECT {records.TURN_COLUMNS} FROM turns WHERE chat = ?", (chat,)):
+        events: list[Event] | None = None
+        if with_events:
+            bodies = db.execute("SELECT body FROM events WHERE turn = ? ORDER BY n", row[:1])
+            events = [event for (body,) in bodies for event in records.unpack_events(body)]
         with suppress(ValueError):
-            turns.append(records.load_turn(row, _load_events(db, row[0]) if with_events else None))
+            turns.append(records.load_turn(row, events))
     return turns
-
-
-def _load_events(db: sqlite3.Connection, key: int) -> list[Event]:
-    query = "SELECT body FROM events WHERE turn = ? ORDER BY n"
-    return [event for (body,) in db.execute(query, (key,)) for event in records.unpack_events(body)]
 
 
 # --- searching --------------------------------------------------------------------------
@@ -339,16 +338,13 @@ def _excerpts(
     hits: list[tuple[int, int, str]] = []
     for chat, turn, text in rows:
         if _contains_all(text, terms):
-            hits.append((chat, turn, _excerpt(text, text.lower().index(terms[0]))))
+            at = text.lower().index(terms[0])
+            begin, end = max(0, at - _EXCERPT_MARGIN), at + 2 * _EXCERPT_MARGIN
+            excerpt = " ".join(text[begin:end].split())
+            hits.append((chat, turn, f"{'…' * (begin > 0)}{excerpt}{'…' * (end < len(text))}"))
         if len(hits) == limit:
             break
     return hits
-
-
-def _excerpt(text: str, position: int) -> str:
-    begin, end = max(0, position - _EXCERPT_MARGIN), position + 2 * _EXCERPT_MARGIN
-    excerpt = " ".join(text[begin:end].split())
-    return f"{'…' * (begin > 0)}{excerpt}{'…' * (end < len(text))}"
 
 
 # --- writing rows; the caller holds a transaction -----------------------------------------
