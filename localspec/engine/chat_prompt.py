@@ -17,7 +17,6 @@ from localspec.protocol.wire import (
     CountCommand,
     GenerateCommand,
     InspectCommand,
-    RenderCommand,
     RenderResult,
 )
 
@@ -103,9 +102,7 @@ class PromptBuilder:
             has_answer_prefix=bool(prefix),
         )
 
-    def render(
-        self, command: GenerateCommand | CountCommand | InspectCommand | RenderCommand
-    ) -> RenderResult:
+    def render(self, command: GenerateCommand | CountCommand | InspectCommand) -> RenderResult:
         """The text of a chat. Raises UsageError if it is empty or there is no template."""
         messages = command.messages
         if not messages:

@@ -40,8 +40,6 @@ from localspec.protocol.wire import (
     LoadCommand,
     MeasuredCosts,
     ProbeCommand,
-    RenderCommand,
-    RenderResult,
     ReplayCommand,
     ReplayResult,
     SamplingParams,
@@ -143,10 +141,6 @@ class Session:
         )
         constraint.commit([*prompt_tokens, *request.resumed_tokens])
         return constraint
-
-    def render(self, command: RenderCommand) -> RenderResult:
-        """A chat as the prompt text that `generate` would use."""
-        return self._prompt_builder.render(command)
 
     def count(self, command: CountCommand) -> CountResult:
         """The number of tokens of a text, or of a chat's prompt."""
@@ -276,7 +270,6 @@ _HANDLERS: Mapping[type[EngineCommand], Callable[[Session, Any], Any]] = {
     GenerateCommand: Session.generate,
     ProbeCommand: Session.probe,
     ReplayCommand: Session.replay,
-    RenderCommand: Session.render,
     CountCommand: Session.count,
     TokenizeCommand: Session.tokenize,
     InspectCommand: Session.inspect,

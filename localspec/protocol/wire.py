@@ -247,16 +247,6 @@ class ReplayCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class RenderCommand:
-    """Render a chat to its prompt text; answered with `RenderResult`."""
-
-    messages: tuple[ChatMessage, ...]
-    template: str | None = None
-    think: bool | None = None
-    tools: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class CountCommand:
     """Count the tokens of a text, or of a chat's prompt; answered with `CountResult`."""
 
@@ -317,7 +307,6 @@ EngineCommand = (
     | GenerateCommand
     | ProbeCommand
     | ReplayCommand
-    | RenderCommand
     | CountCommand
     | TokenizeCommand
     | InspectCommand
@@ -420,7 +409,6 @@ CommandReply = (
     | DoneReply
     | MeasuredCosts
     | ReplayResult
-    | RenderResult
     | CountResult
     | TokenizeResult
     | InspectResult
@@ -433,7 +421,6 @@ _COMMAND_TYPES: dict[str, type[EngineCommand]] = {
     "generate": GenerateCommand,
     "probe": ProbeCommand,
     "replay": ReplayCommand,
-    "render": RenderCommand,
     "count": CountCommand,
     "tokenize": TokenizeCommand,
     "inspect": InspectCommand,
@@ -451,7 +438,6 @@ _REPLY_TYPES: dict[str, type[CommandReply]] = {
     "done": DoneReply,
     "measured": MeasuredCosts,
     "replayed": ReplayResult,
-    "rendered": RenderResult,
     "counted": CountResult,
     "tokenized": TokenizeResult,
     "inspected": InspectResult,

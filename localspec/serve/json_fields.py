@@ -92,9 +92,6 @@ class JsonFields:
             raise invalid(self.param(name), problem)
         return value
 
-    def token_ids(self, name: str, limit: int) -> tuple[int, ...]:
-        return check_token_ids(self.items(name, limit), self.param(name))
-
     @property
     def is_empty(self) -> bool:
         return not self._values

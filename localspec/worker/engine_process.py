@@ -20,9 +20,7 @@ from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, To
 from localspec.worker import exit_causes
 from localspec.worker.engine_log import EngineLog, read_batches
 
-_SingleReply = (
-    wire.ReplayResult | wire.RenderResult | wire.CountResult | wire.DraftScore | wire.TokenizeResult
-)
+_SingleReply = wire.ReplayResult | wire.CountResult | wire.DraftScore | wire.TokenizeResult
 ReplyT = TypeVar("ReplyT", bound=_SingleReply)
 
 
@@ -131,10 +129,6 @@ class EngineProcess:
     def replay(self, replay: wire.ReplayCommand) -> wire.ReplayResult:
         """Decode an answer with the target alone. Raises as `probe` does."""
         return self._request(replay, wire.ReplayResult, self._timeouts.load)
-
-    def render(self, render: wire.RenderCommand) -> wire.RenderResult:
-        """The prompt text of a chat. Raises as `probe` does."""
-        return self._request(render, wire.RenderResult, self._timeouts.answer)
 
     def count(self, count: wire.CountCommand) -> int:
         """The number of tokens of a text, or of a chat's prompt. Raises as `probe` does."""

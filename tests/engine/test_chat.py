@@ -18,7 +18,7 @@ from localspec.protocol.wire import (
     ContextSettings,
     CountCommand,
     GenerateCommand,
-    RenderCommand,
+    RenderResult,
     SamplingParams,
 )
 from tests import tinygguf
@@ -43,6 +43,12 @@ def named(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[tuple[str, Sessi
 def chatty(zoo: Zoo) -> Iterator[Session]:
     with loaded(zoo["chatty"], settings=ROOMY) as session:
         yield session
+
+
+def render(session: Session, *messages: ChatMessage, template: str | None = None) -> RenderResult:
+    """The prompt text of a chat."""
+    command = CountCommand(messages=messages, template=template)
+    return session._prompt_builder.render(command)
 
 
 def ask(session: Session, *messages: ChatMessage, **more: Any) -> tuple[Said, list[Event]]:
@@ -111,7 +117,7 @@ def test_a_text_is_read_as_it_is(chatty: Session) -> None:
 
 def test_the_prompt_begins_with_one_bos(chatty: Session) -> None:
     """The template writes it, and the tokenizer adds it."""
-    rendered = chatty.render(RenderCommand((HI,)))
+    rendered = render(chatty, HI)
     assert rendered.text.startswith("<s><|im_start|>user\nHi?<|im_end|>")
     ids = chatty._target.vocabulary.tokenize(rendered.text.removeprefix("<s>"))
     assert ids[:2] == [1, chatty._target.vocabulary.tokenize("<|im_start|>")[1]]
@@ -127,7 +133,7 @@ def test_a_chat_that_is_too_long_is_refused(chatty: Session) -> None:
 
 def test_an_empty_chat_is_refused(chatty: Session) -> None:
     with pytest.raises(UsageError, match="empty"):
-        chatty.render(RenderCommand(()))
+        render(chatty)
 
 
 # --- roles, and templates that fail -----------------------------------------------------
@@ -141,7 +147,7 @@ def test_merged_roles_are_told_once(zoo: Zoo) -> None:
         assert isinstance(events[1], Notice), "before anything is read"
         assert notices(events) == ["template-roles"]
         assert notices(ask(session, SYSTEM, HI)[1]) == [], "not at every turn"
-        rendered = session.render(RenderCommand((SYSTEM, HI)))
+        rendered = render(session, SYSTEM, HI)
     assert "user\nBe kind.\n\nHi?<|im_end|>" in rendered.text
     assert [notice.code for notice in rendered.notices] == ["template-roles"]
 
@@ -177,14 +183,14 @@ def test_a_chat_that_a_template_rejects_changes_no_other(tmp_path: Path) -> None
         + animals.CHAT_TEMPLATE
     )
     with loaded(made(tmp_path, template), settings=ROOMY) as session:
-        before = session.render(RenderCommand((HI,)))
+        before = render(session, HI)
         with pytest.raises(UsageError):
             ask(session, ChatMessage("user", "bad"))
-        assert session.render(RenderCommand((HI,))) == before
+        assert render(session, HI) == before
 
 
 def test_a_built_in_template_may_be_chosen(chatty: Session) -> None:
-    rendered = chatty.render(RenderCommand((HI,), template="llama3"))
+    rendered = render(chatty, HI, template="llama3")
     assert rendered.template == "llama3"
     assert rendered.text.startswith("<s><|start_header_id|>user")
     assert notices(ask(chatty, HI, template="llama3")[1]) == []
@@ -276,6 +282,6 @@ def test_a_prompt_may_begin_the_thinking(
 
 
 def test_earlier_thinking_is_not_read_again(thinker: Session) -> None:
-    rendered = thinker.render(RenderCommand((HI, ChatMessage("assistant", THOUGHT_TEXT), HI)))
+    rendered = render(thinker, HI, ChatMessage("assistant", THOUGHT_TEXT), HI)
     assert "greet" not in rendered.text
     assert "assistant\nHello there.<|im_end|>" in rendered.text

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from localspec.protocol import wire
-from localspec.protocol.events import Alternative, Notice, TokenScore
+from localspec.protocol.events import Alternative, TokenScore
 
 MESSAGES = (wire.ChatMessage("system", "Be brief."), wire.ChatMessage("user", 'é "\n\ud800'))
 SAID = (wire.ChatMessage("assistant", "hi", (7, 8)),)
@@ -31,7 +31,6 @@ COMMANDS: list[wire.EngineCommand] = [
     ),
     wire.ProbeCommand(),
     wire.ReplayCommand("hi", (1, 2), (3,), (4,), wire.SamplingParams(temperature=0)),
-    wire.RenderCommand(MESSAGES, think=True),
     wire.CountCommand("hi"),
     wire.CountCommand(messages=MESSAGES, template="llama3"),
     wire.CountCommand("hi", prior_messages=SAID),
@@ -48,7 +47,6 @@ ANSWERS: list[wire.CommandReply] = [
     wire.DoneReply(),
     wire.MeasuredCosts(2.0, {"1": 1.0}, c=0.5),
     wire.ReplayResult((1,), (0.5,), (0.5,), (0.0,), (0.1,)),
-    wire.RenderResult("text", (Notice("info", "code", "message", "hint"),), "chatml"),
     wire.CountResult(7),
     wire.TokenizeResult((1, 2), ("h", "\xff")),
     wire.InspectResult((TokenScore(0.5, 1, (Alternative(8, "x", 0.25, 2, was_drafted=True),)),)),

@@ -18,8 +18,8 @@ from openai import OpenAI
 
 from localspec.chat.settings import ChatSettings
 from localspec.launch import EngineClient, LoadOptions, ResolvedPair
-from localspec.launch.engine_host import EngineHost, EngineJob
-from localspec.protocol.wire import RenderCommand, SamplingParams
+from localspec.launch.engine_host import EngineHost
+from localspec.protocol.wire import SamplingParams
 from localspec.serve.access_rules import AccessRules
 from localspec.serve.engine_queue import MAX_WAITING
 from localspec.serve.http_server import HttpServer, ServerOptions
@@ -84,12 +84,6 @@ class Served:
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> Response:
         return self.send("GET", path, None, headers)
-
-    def render(self, command: RenderCommand) -> str:
-        """The prompt text of a chat."""
-        host = self.server._queue.host
-        host.submit(job := EngineJob(lambda _: self.engine().render(command)))
-        return job.result().text
 
     def engine(self) -> EngineClient:
         engine = self.server._queue.host.engine

@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from localspec.protocol.wire import RenderCommand
+from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.chat_requests import parse_messages
 from localspec.serve.json_fields import JsonFields
 from tests.serve.conftest import Served, serving
@@ -67,7 +67,7 @@ def test_a_stream_of_a_call(tools: OpenAI) -> None:
     assert only_call(choice.message) == ("weather", {"city": "Rome"})
 
 
-def test_a_result_goes_back(caller: Served, tools: OpenAI) -> None:
+def test_a_result_goes_back(tools: OpenAI) -> None:
     call = {"id": "call_1", "type": "function"}
     messages: Any = [
         *HI,
@@ -79,10 +79,11 @@ def test_a_result_goes_back(caller: Served, tools: OpenAI) -> None:
         {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
     ]
     given = parse_messages(JsonFields({"messages": messages}))
-    prompt = caller.render(RenderCommand(given, tools=json.dumps([TIME])))
-    assert '"name": "time"' in prompt
-    assert '<tool_call>{"name": "weather", "arguments": {"a": 1}}</tool_call>' in prompt
-    assert "<|im_start|>tool\nsunny" in prompt
+    called = ToolCall("call_1", "weather", '{"a": 1}')
+    assert given[1:] == (
+        ChatMessage("assistant", "", tool_calls=(called,)),
+        ChatMessage("tool", "sunny", tool_call_id="call_1"),
+    )
     answer = tools.chat.completions.create(model="any", messages=messages, tools=[WEATHER])
     assert answer.choices[0].message.tool_calls
 

@@ -16,7 +16,6 @@ from localspec.protocol.wire import (
     CountCommand,
     GenerateCommand,
     LoadCommand,
-    RenderCommand,
     SamplingParams,
 )
 from localspec.worker.engine_process import EngineProcess, EngineTimeouts
@@ -37,11 +36,9 @@ def engine(zoo: Zoo) -> Iterator[EngineProcess]:
 
 
 def test_a_chat_over_the_pipe(engine: EngineProcess) -> None:
-    rendered = engine.render(RenderCommand(CHAT))
-    assert rendered.text.startswith("<s><|im_start|>user\nBe kind.\n\nHi?")
-    assert [notice.code for notice in rendered.notices] == ["template-roles"]
     n = engine.count(CountCommand(messages=CHAT))
-    assert n == engine.count(CountCommand(rendered.text.removeprefix("<s>"))) > 0
+    text = "<|im_start|>user\nBe kind.\n\nHi?<|im_end|>\n<|im_start|>assistant\n"
+    assert n == engine.count(CountCommand(text)) > 0
     events = list(
         engine.generate(GenerateCommand(messages=CHAT, sampling=SamplingParams(temperature=0)))
     )
@@ -53,7 +50,7 @@ def test_a_chat_over_the_pipe(engine: EngineProcess) -> None:
 
 def test_what_cannot_be_rendered_leaves_the_engine_usable(engine: EngineProcess) -> None:
     with pytest.raises(errors.UsageError, match="Unknown chat template"):
-        engine.render(RenderCommand(CHAT, template="nonsense"))
+        engine.count(CountCommand(messages=CHAT, template="nonsense"))
     assert engine.count(CountCommand("Hi?")) > 0
 
 
@@ -65,7 +62,7 @@ def test_a_template_that_hangs_costs_a_reload(tmp_path: Path) -> None:
         worker = EngineProcess(timeouts=EngineTimeouts(answer=2))
         worker.load(hanging)
         with pytest.raises(errors.EngineError, match=r"hung|respond|progress"):
-            worker.render(RenderCommand(CHAT))
+            worker.count(CountCommand(messages=CHAT))
         assert gone(worker.pid)
         worker.close()
 
