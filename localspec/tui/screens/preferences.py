@@ -310,6 +310,8 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
             text = f"{problem_text(error)} The file is {self._view.file.path}"
             self.notify(sanitize(text, multiline=False), severity="warning", markup=False)
         self.reload_config()
+        for problem in self._options.settings_errors[:1]:  # the top may be out of sight
+            self.notify(problem, severity="warning", markup=False)
 
     def action_back(self) -> None:
         """Saves the field being edited; notifies about values that were not saved."""
