@@ -26,7 +26,7 @@ from localspec.units import gib
 
 _INTRO = (
     "Chat with models that run on this computer: private, offline, and fast.",
-    "A small model drafts, a large one verifies: the same text, often faster.",
+    "A small model drafts, a large one verifies: its own words, often faster.",
 )
 _SURVEY_RUNNING = "Checking this computer …"
 _USE_CASE = "chat"
