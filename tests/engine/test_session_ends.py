@@ -113,7 +113,7 @@ def test_a_draft_as_large_as_its_target_is_told(
     with loaded(zoo["f32"], zoo[draft]) as session:
         (notice,) = session.ready.notices
         assert (notice.level, notice.code) == (level, "large-draft")
-        assert words in notice.message and "--draft none" in notice.hint
+        assert words in notice.message and "or none" in notice.hint
         assert say(session, PROMPT, spec="model").speculation["drafted"], "it is used all the same"
 
 
