@@ -98,16 +98,10 @@ def resolve(text: str) -> ModelRequest:
     parsed = reference.parse(text)
     if isinstance(parsed, NameReference):
         return _resolve_name(catalogue, parsed, text)
-    local = _find_by_name(catalogue, text, inventory.list_models()) if _is_name(text) else None
+    local = None
+    if isinstance(parsed, Path) and not _has_folder(text):  # a name with spaces, say
+        local = _find_by_name(catalogue, text, inventory.list_models())
     return ModelRequest(text, ResolvedModel(text, local.path if local else parsed))
-
-
-def _is_name(text: str) -> bool:
-    """Whether it can be the name of a local file, with spaces and letters that no id has."""
-    parsed = reference.parse(text)
-    if isinstance(parsed, NameReference):
-        return parsed.tag is None
-    return isinstance(parsed, Path) and not _has_folder(text)
 
 
 def _has_folder(text: str) -> bool:
@@ -175,9 +169,7 @@ def shortest_reference(local_model: LocalModel, local_models: Sequence[LocalMode
             return model.id
     if local_model.repo is None:
         name = local_model.own_name
-        is_name = not _has_folder(name) and (
-            _is_name(name) or isinstance(reference.parse(name), NameReference)
-        )
+        is_name = not _has_folder(name) and not isinstance(reference.parse(name), HubReference)
         named = _find_by_name(catalogue, name, local_models) if is_name else None
         return name if named is local_model else str(local_model.path)
     tag = reference.parse_file_name(local_model.file).tag

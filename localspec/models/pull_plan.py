@@ -18,7 +18,6 @@ from localspec.models.hub.cached_file import CachedFile, DownloadJob
 from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient, RepoInfo
 from localspec.models.local_files import hub_cache, inventory
-from localspec.models.local_files.local_model import LocalModel
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.models.reference import HubReference, RepoFile
@@ -188,15 +187,24 @@ class PullPlanner:
             reader.check_magic(path)
             size = path.stat().st_size
             return PlannedModel(resolved, path.name, size, path=path, header=reader.read(path))
-        if (_is_pinned(source) or not self._refresh) and (local := resolved.find_local()):
-            return _plan_local_model(resolved, local)
-        try:
-            repo_info = self.repo_info(source.repo, source.revision)
-        except OfflineError:
-            if (local := resolved.find_local()) is None:
-                raise
-            return _plan_local_model(resolved, local)
-        return self._plan_hub_model(resolved, source, repo_info)
+        local = resolved.find_local() if _is_pinned(source) or not self._refresh else None
+        if local is None:
+            try:
+                repo_info = self.repo_info(source.repo, source.revision)
+            except OfflineError:
+                if (local := resolved.find_local()) is None:
+                    raise
+            else:
+                return self._plan_hub_model(resolved, source, repo_info)
+        return PlannedModel(
+            resolved,
+            local.file,
+            local.size,
+            repo=local.repo,
+            revision=local.revision,
+            path=local.path,
+            header=reader.read(local.path),
+        )
 
     def _plan_hub_model(
         self, resolved: ResolvedModel, source: HubReference, repo_info: RepoInfo
@@ -261,15 +269,3 @@ def _plan_file(source: HubReference, commit: str, file: RepoFile) -> PlannedFile
 
 def _file_size(path: Path) -> int:
     return path.stat().st_size if os.path.isfile(path) else 0
-
-
-def _plan_local_model(resolved: ResolvedModel, local: LocalModel) -> PlannedModel:
-    return PlannedModel(
-        resolved,
-        local.file,
-        local.size,
-        repo=local.repo,
-        revision=local.revision,
-        path=local.path,
-        header=reader.read(local.path),
-    )
