@@ -147,9 +147,9 @@ class HubClient:
     def _open(
         self, url: str, repo: str, start: int, end: int | None, cancel: CancelToken
     ) -> Iterator[ResponseStream]:
+        self.require_online()
         from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415  takes 200 ms to import
 
-        self.require_online()
         # The library's own handler would write over the screen.
         logging.getLogger("huggingface_hub").handlers[:] = [logging.NullHandler()]
         headers = build_hf_headers(
