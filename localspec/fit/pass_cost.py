@@ -233,7 +233,7 @@ def count_reads(
         n_bytes = _kv_read_bytes(shape, layer, settings, context) if layer.has_kv else 0.0
         state_bytes = states * layer.is_recurrent
         part.kv_cache += n_bytes + state_bytes
-        part.attention += n_bytes * max(1.0, layer.n_head / max(1, layer.n_head_kv)) + state_bytes
+        part.attention += n_bytes * layer.queries_per_kv + state_bytes
     reads[placed.output_backend].dense += shape.output_reads
     by_device = {
         name: part for name, part in zip(placed.backend_names, reads, strict=True) if part.weights
@@ -260,7 +260,7 @@ def count_head_reads(
             layer.weights,
             layer.experts * head.n_expert_used / max(1, head.n_expert),
             kv_cache=cache,
-            attention=cache * max(1.0, layer.n_head / max(1, layer.n_head_kv)),
+            attention=cache * layer.queries_per_kv,
             layer_share=1 / max(1, il),
         )
         if not head.has_mtp_output:
@@ -312,15 +312,9 @@ def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> fl
     """Milliseconds of a pass of `width` tokens.  Requires known bandwidths (`explain_unknown`)."""
     ms = sum(_device_ms(reads, device, hardware, width) for device in reads.devices)
     ms += _DEVICE_CROSSING_MS * (len(reads.devices) - 1)
-    return ms * moe_slowdown(reads.is_moe) + _network_ms(reads, hardware, width)
-
-
-def _network_ms(reads: PassReads, hardware: HardwareSpeed, width: int) -> float:
-    """A round trip to each worker in the chain, with the activations of each token there and back.
-
-    The width is as that of the pass before; a change sends the graph again.
-    """
-    ms = 0.0
+    ms *= moe_slowdown(reads.is_moe)
+    # A round trip to each worker in the chain, with the activations of each token there and back.
+    # The width is as that of the pass before; a change sends the graph again.
     for line in (hardware.lines[name] for name in reads.devices if name in hardware.lines):
         n_bytes = _REQUEST_BYTES + 2 * _ACTIVATION_BYTES * width * reads.n_embd
         ms += line.round_trip_ms + 1e3 * n_bytes / line.bytes_per_second
@@ -343,10 +337,8 @@ def estimate_verify_curve(
 def relative_error(reads: PassReads, hardware: HardwareSpeed) -> float:
     """Relative error of the pass time: the devices' errors, weighted by their time."""
     ms = {name: _device_ms(reads, name, hardware, 1) for name in reads.devices}
-    total = sum(ms.values())
-    if not total:
-        return 0.0
-    return sum(ms[name] * find_speed(reads, name, hardware).error for name in ms) / total
+    weighted = sum(ms[name] * find_speed(reads, name, hardware).error for name in ms)
+    return weighted / (sum(ms.values()) or 1.0)
 
 
 def _device_ms(reads: PassReads, device: str, hardware: HardwareSpeed, width: int) -> float:
@@ -355,22 +347,12 @@ def _device_ms(reads: PassReads, device: str, hardware: HardwareSpeed, width: in
     speed = find_speed(reads, device, hardware)
     ms = part.layer_share * speed.fixed_ms + speed.read_ms(part.dense)
     ms *= speed.verify_cost(width, weight_type)
-    ms += _device_context_ms(part, speed, width, weight_type)
-    if part.experts:
-        ms += speed.read_ms(part.experts) * _expert_cost(reads, width, speed)
-    return ms
-
-
-def _device_context_ms(
-    part: DeviceReads, speed: DeviceSpeed, width: int, weight_type: str
-) -> float:
-    """Attention is bound by compute on a CPU, by memory on a GPU."""
+    # Attention is bound by compute on a CPU, by memory on a GPU.
     if speed.kind == "cpu":
-        return _CPU_ATTENTION_SLOWDOWN * speed.read_ms(part.attention) * width
-    return speed.read_ms(part.kv_cache) * speed.verify_cost(width, weight_type)
-
-
-def _expert_cost(reads: PassReads, width: int, speed: DeviceSpeed) -> float:
-    """A wider batch uses more experts, each for fewer tokens."""
-    ratio = reads.experts_used_ratio(width)
-    return ratio * speed.verify_cost(width / ratio, reads.weight_type)
+        ms += _CPU_ATTENTION_SLOWDOWN * speed.read_ms(part.attention) * width
+    else:
+        ms += speed.read_ms(part.kv_cache) * speed.verify_cost(width, weight_type)
+    if part.experts:  # a wider batch uses more of them, each for fewer tokens
+        ratio = reads.experts_used_ratio(width)
+        ms += speed.read_ms(part.experts) * ratio * speed.verify_cost(width / ratio, weight_type)
+    return ms

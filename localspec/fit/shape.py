@@ -86,6 +86,10 @@ class LayerShape:
     def v_width(self) -> int:
         return self.n_head_kv * self.n_embd_head_v
 
+    @property
+    def queries_per_kv(self) -> float:
+        return max(1.0, self.n_head / max(1, self.n_head_kv))
+
 
 @dataclass(frozen=True, eq=False)
 class ModelShape:
