@@ -168,20 +168,15 @@ def check_lossless(
             measured.long_difference if measured else None,
         )
         recorder = AnswerRecorder(engine, should_stop)
-        variants = _speculation_variants(has_draft_model)
+        spec = "model" if has_draft_model else "lookup"
+        # Fixed draft lengths, for passes of different widths, and the adaptive controller.
+        variants = [SpeculationVariant(spec, 5), SpeculationVariant(spec, 2)]
+        variants.append(SpeculationVariant("auto"))
+        variants += [SpeculationVariant("lookup", 5)] if has_draft_model else []
         yield from _check_equality(recorder, "greedy", 0.0, variants, effort)
         yield from _check_equality(recorder, "seeded", 0.8, variants[::2], effort)
-        spec = "model" if has_draft_model else "lookup"
         for n, verify in enumerate(VERIFY_MODES):
             yield from _check_sampling(recorder, verify, spec, effort, (n + 1) * _SEEDS_PER_MODE)
-
-
-def _speculation_variants(has_draft_model: bool) -> list[SpeculationVariant]:
-    """Fixed draft lengths, for passes of different widths, and the adaptive controller."""
-    spec = "model" if has_draft_model else "lookup"
-    variants = [SpeculationVariant(spec, 5), SpeculationVariant(spec, 2)]
-    variants.append(SpeculationVariant("auto"))
-    return [*variants, SpeculationVariant("lookup", 5)] if has_draft_model else variants
 
 
 def _check_equality(

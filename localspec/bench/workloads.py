@@ -25,9 +25,12 @@ class Workload:
 
 def load(names: Sequence[str] = ()) -> list[Workload]:
     """The workloads in the file's order; all without names. Raises UsageError for unknown names."""
-    known = [
-        _parse_workload(entry) for entry in yaml.safe_load(_FILE.read_text("utf-8"))["workloads"]
-    ]
+    known = []
+    for entry in yaml.safe_load(_FILE.read_text("utf-8"))["workloads"]:
+        # A YAML block ends with a line feed; a text to be copied continues on the next line.
+        copies = bool(entry.get("copies", False))
+        texts = tuple(text if copies else text.rstrip("\n") for text in entry["prompts"])
+        known.append(Workload(entry["name"], entry["title"], texts, copies))
     unknown = [name for name in names if name not in {workload.name for workload in known}]
     if unknown:
         raise UsageError(
@@ -35,12 +38,3 @@ def load(names: Sequence[str] = ()) -> list[Workload]:
             f"Workloads: {', '.join(workload.name for workload in known)}.",
         )
     return [workload for workload in known if not names or workload.name in names]
-
-
-def _parse_workload(entry: dict[str, object]) -> Workload:
-    prompts = entry["prompts"]
-    assert isinstance(prompts, list)
-    # A YAML block ends with a line feed; a text to be copied continues on the next line.
-    copies = bool(entry.get("copies", False))
-    texts = tuple(text if copies else text.rstrip("\n") for text in prompts)
-    return Workload(str(entry["name"]), str(entry["title"]), texts, copies)

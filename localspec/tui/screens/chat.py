@@ -45,12 +45,6 @@ from localspec.tui.widgets.status_bar import StatusBar
 from localspec.tui.widgets.token_details import TokenDetails
 from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
 
-_RETRY_HINTS: tuple[str, ...] = ("f6 edit the question", "f4 settings")
-_WITHDRAWN_HINTS = ("enter send again", "f4 settings")
-_RELOAD_HINTS = ("enter reload", "ctrl+l engine log", "esc back")
-_FORCE_LOAD_HINTS = ("/anyway load anyway",)
-_PREVIOUS_HINTS = ("/model - previous model",)
-_FINISH_ANSWER_HINT = "f5 reload and finish the answer"
 LATE_ESCAPE_SECONDS = 1.0  # an escape this soon after an answer ended was meant to stop it
 
 
@@ -191,13 +185,13 @@ class ChatScreen(Screen[None]):
         self._regenerate_after_load = False
         does_not_fit = isinstance(message.error, DoesNotFitError)
         is_new_pair = self.session.previous_pair is not None and self.session.loaded is None
-        hints = *_FORCE_LOAD_HINTS * does_not_fit, *_PREVIOUS_HINTS * is_new_pair
+        hints = ("/anyway load anyway",) * does_not_fit + ("/model - previous model",) * is_new_pair
         self.transcript.show_error(message.error, (*hints, *self._reload_hints()))
         self.draw()
 
     def _reload_hints(self) -> tuple[str, ...]:
-        finish = (_FINISH_ANSWER_HINT,) if self.session.is_interrupted else ()
-        return (*finish, *_RELOAD_HINTS)
+        finish = ("f5 reload and finish the answer",) * self.session.is_interrupted
+        return (*finish, "enter reload", "ctrl+l engine log", "esc back")
 
     # --- typing ---------------------------------------------------------------------------
 
@@ -292,7 +286,11 @@ class ChatScreen(Screen[None]):
             note = format_end_reason(session.conversation.turns[-1], stop_ms)
             self.transcript.finish_answer(note)
         if ended.error is not None:
-            keys = _RETRY_HINTS if session.withdrawn_question is None else _WITHDRAWN_HINTS
+            is_withdrawn = session.withdrawn_question is not None
+            keys: tuple[str, ...] = (
+                "enter send again" if is_withdrawn else "f6 edit the question",
+                "f4 settings",
+            )
             keys = self._reload_hints() if ended.engine_died else keys
             self.transcript.show_error(ended.error, keys)
         elif self.runner.engine is not None:
