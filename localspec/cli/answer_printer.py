@@ -99,7 +99,12 @@ class AnswerPrinter:
             click.echo(json.dumps(built.document()))
             return
         if options.mark_tokens and not options.quiet:
-            self._print_token_legend()
+            if self._options.plain:
+                for event in self.answer.rounds:
+                    click.echo(speculation_text.format_round(event, plain=True), err=True)
+            else:
+                legend = speculation_text.format_legend(self._options.colour)
+                click.echo(legend, err=True, color=self._options.colour)
         if answer.ended_in_thinking and not options.quiet:
             click.echo(_UNANSWERED_HINT, err=True)
         if options.show_stats and answer.finished is not None:
@@ -110,15 +115,6 @@ class AnswerPrinter:
                 click.echo(sanitize(line), err=True)
             if line := format_memory(self._ready):
                 click.echo(line, err=True)
-
-    def _print_token_legend(self) -> None:
-        """The legend of the marks; in plain mode the rounds instead."""
-        if self._options.plain:
-            for event in self.answer.rounds:
-                click.echo(speculation_text.format_round(event, plain=True), err=True)
-        else:
-            legend = speculation_text.format_legend(self._options.colour)
-            click.echo(legend, err=True, color=self._options.colour)
 
 
 def format_memory(ready: EngineReady) -> str:
@@ -171,7 +167,11 @@ class ChatAnswerPrinter:
         elif isinstance(event, Round | GenerationFinished):
             self._clear_progress()
         if self._mark_tokens and not self._style.plain:
-            self._write_marked(event)
+            if isinstance(event, Round):
+                for token in event.tokens:
+                    self._write_answer(speculation_text.mark_token(token, self._style.colour))
+            elif isinstance(event, GenerationFinished):
+                self._write_answer(sanitize(event.tail))
         else:
             for part in delta.parts:
                 self._write_part(part)
@@ -194,21 +194,24 @@ class ChatAnswerPrinter:
             for event in rounds:
                 self._write_stderr(speculation_text.format_round(event, plain=True) + "\n")
 
-    def _write_marked(self, event: Event) -> None:
-        if isinstance(event, Round):
-            for token in event.tokens:
-                self._write_answer(speculation_text.mark_token(token, self._style.colour))
-        elif isinstance(event, GenerationFinished):
-            self._write_answer(sanitize(event.tail))
-
     def _write_part(self, part: AnswerPart) -> None:
         if part.is_thinking and not self._show_thinking:
-            self._fold_thinking(part.text)
+            self._thinking.append(part.text)
+            if not self._thinking_folded:
+                self._thinking_folded = True
+                if not self._style.plain:
+                    self._write_name()
+                    self._write_stderr(self._dim("thinking … "))
             return
         self._close_thinking_fold()
         text = sanitize(part.text)
         if part.is_thinking:
-            self._write_thinking(text)
+            if self._style.plain:
+                self._write(text if self._thinking else f"Thinking: {text}")
+            else:
+                self._write_name()
+                self._write(text, dim=True)
+            self._thinking.append(text)
             return
         if self._thinking and not self._answer_started:  # begin the answer on a new line
             text = text.lstrip()
@@ -216,22 +219,6 @@ class ChatAnswerPrinter:
                 self._write("\n")
         self._answer_started = self._answer_started or bool(text.strip())
         self._write_answer(text)
-
-    def _write_thinking(self, text: str) -> None:
-        if self._style.plain:
-            self._write(text if self._thinking else f"Thinking: {text}")
-        else:
-            self._write_name()
-            self._write(text, dim=True)
-        self._thinking.append(text)
-
-    def _fold_thinking(self, text: str) -> None:
-        self._thinking.append(text)
-        if not self._thinking_folded:
-            self._thinking_folded = True
-            if not self._style.plain:
-                self._write_name()
-                self._write_stderr(self._dim("thinking … "))
 
     def _close_thinking_fold(self) -> None:
         if self._thinking_folded:

@@ -149,7 +149,12 @@ class ChatLoop:
             self._print("")
             return 0
         except KeyboardInterrupt:
-            return self._handle_interrupt()
+            self._print("")
+            if self._quit_hint_shown or self._interrupts.is_recent:
+                return 130
+            self._quit_hint_shown = True
+            self._print("Press Ctrl+C again or Ctrl+D to quit.")
+            return None
         self._quit_hint_shown = False
         try:
             return self._handle_input(text)
@@ -157,15 +162,6 @@ class ChatLoop:
             self._print_error(error)
         except KeyboardInterrupt:  # e.g. while the model reloads
             self._print("\nInterrupted.")
-        return None
-
-    def _handle_interrupt(self) -> int | None:
-        """Ctrl+C at the prompt quits the second time, or right after it stopped an answer."""
-        self._print("")
-        if self._quit_hint_shown or self._interrupts.is_recent:
-            return 130
-        self._quit_hint_shown = True
-        self._print("Press Ctrl+C again or Ctrl+D to quit.")
         return None
 
     def _handle_input(self, text: str) -> int | None:
@@ -350,16 +346,12 @@ def ask_overflow_choice(
     print_line("Type a letter and Enter (to always do the same: /set overflow NAME):")
     with _interruptible():
         try:
-            return _parse_choice(sys.stdin.readline().strip().lower(), overflow)
+            names: dict[str, OverflowPolicy] = {"d": "drop", "m": "summarise", "s": "stop"}
+            names |= {choice: choice for choice in overflow.choices}
+            choice = names.get(sys.stdin.readline().strip().lower(), "stop")
+            return choice if choice in overflow.choices else "stop"
         except KeyboardInterrupt:
             return "stop"
-
-
-def _parse_choice(text: str, overflow: ContextOverflow) -> OverflowPolicy:
-    names: dict[str, OverflowPolicy] = {"d": "drop", "m": "summarise", "s": "stop"}
-    names |= {choice: choice for choice in overflow.choices}
-    choice = names.get(text, "stop")
-    return choice if choice in overflow.choices else "stop"
 
 
 @contextmanager

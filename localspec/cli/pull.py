@@ -302,7 +302,9 @@ class DownloadProgressLine:
             return
         self._downloaded = self._downloaded or state.phase is DownloadPhase.LOADING
         if state.phase is DownloadPhase.DONE:
-            self._finish(state)
+            self.close()
+            status = "verified" if self._downloaded else "already downloaded, verified"
+            click.echo(f"{self._position}{self._name}  {gb(state.done_bytes)}, {status}", err=True)
         elif self._redraws:
             self._draw(self._format_line(state))
         elif self._is_due(state):
@@ -333,11 +335,6 @@ class DownloadProgressLine:
             line = f"…{line[-(width - 1) :]}"
         click.echo(f"\r\x1b[K{line}", err=True, nl=False)
         self._last_line = line
-
-    def _finish(self, state: DownloadState) -> None:
-        self.close()
-        status = "verified" if self._downloaded else "already downloaded, verified"
-        click.echo(f"{self._position}{self._name}  {gb(state.done_bytes)}, {status}", err=True)
 
     def close(self) -> None:
         if self._redraws and self._last_line:

@@ -48,7 +48,11 @@ class ReadlinePrompt:
         with suppress(EOFError):  # Ctrl+D on a continued line ends the message
             while self._is_incomplete(lines):
                 lines.append(self._read_line(""))
-        return _join_lines(lines)
+        text = "\n".join(lines)
+        body = text.strip()
+        if body.startswith(_FENCE):
+            return body.removeprefix(_FENCE).removesuffix(_FENCE).strip("\n")
+        return "\n".join([*(line.removesuffix("\\") for line in lines[:-1]), lines[-1]])
 
     def _is_incomplete(self, lines: list[str]) -> bool:
         text = "\n".join(lines)
@@ -69,14 +73,6 @@ class ReadlinePrompt:
             readline.redisplay()
 
         readline.set_pre_input_hook(insert if text else None)
-
-
-def _join_lines(lines: list[str]) -> str:
-    text = "\n".join(lines)
-    body = text.strip()
-    if body.startswith(_FENCE):
-        return body.removeprefix(_FENCE).removesuffix(_FENCE).strip("\n")
-    return "\n".join([*(line.removesuffix("\\") for line in lines[:-1]), lines[-1]])
 
 
 def _setup_readline() -> Any:

@@ -28,21 +28,13 @@ def command(file: Path, no_color: bool) -> int:
     """
     events = events_file.read(file)
     plain = global_options.is_plain()
-    if not plain and _is_terminal():
-        return _replay_in_tui(events)
+    if not plain and (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
+        from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
+
+        return app.replay(events)
     colour = global_options.use_colour(no_color=no_color)
     _print_answers(events, plain=plain, colour=colour)
     return 0
-
-
-def _replay_in_tui(events: list[Event]) -> int:
-    from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
-
-    return app.replay(events)
-
-
-def _is_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _print_answers(events: list[Event], *, plain: bool, colour: bool) -> None:

@@ -30,7 +30,11 @@ def resume_chat(is_chat: bool, chat: str | None) -> SavedChat | None:
         return None
     if not is_chat:
         raise UsageError("--continue needs a chat on a terminal.", "Leave out -p and --json.")
-    return _load_chat(chat)
+    history = ChatHistory.open(create=False)
+    try:
+        return history.load_chat(find_chat_id(history, chat), with_events=False)
+    finally:
+        history.close()
 
 
 def resolve_pair(model: str | None, draft: str, saved_chat: SavedChat | None) -> tuple[str, str]:
@@ -92,14 +96,6 @@ def find_chat_id(history: ChatHistory, text: str) -> int:
         what = f"There is no chat {sanitize(text, multiline=False)[:40]!r}."
         raise NotFoundError(what, "See the numbers: localspec history list")
     return int(text)
-
-
-def _load_chat(text: str) -> SavedChat:
-    history = ChatHistory.open(create=False)
-    try:
-        return history.load_chat(find_chat_id(history, text), with_events=False)
-    finally:
-        history.close()
 
 
 def merge_settings(saved_settings: ChatSettings, given_settings: ChatSettings) -> ChatSettings:

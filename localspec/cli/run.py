@@ -83,14 +83,10 @@ def command(model: str | None, **given: Any) -> int:
     with _open_events_file(given["events"]) as events_file:
         if is_chat:
             return _run_chat(pair, saved_chat, events_file, given)
-        conversation = _new_conversation(given)
+        seed = random.getrandbits(31) if given["seed"] is None else given["seed"]
+        conversation = Conversation(seed, given["system"])
         conversation.ask(text)
         return _run_once(pair, conversation, events_file, given)
-
-
-def _new_conversation(given: dict[str, Any]) -> Conversation:
-    seed = random.getrandbits(31) if given["seed"] is None else given["seed"]
-    return Conversation(seed, given["system"])
 
 
 def _warn_unused_gpu() -> None:

@@ -90,7 +90,10 @@ def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
     _refuse_open_address(listen, is_open=is_open)
     server = WorkerServer(settings, side_library.find_or_build(_say), _say)
     threading.Thread(target=server.serve, daemon=True).start()
-    _say_ready(server, listen)
+    for device in server.devices:
+        _say(f"{device.name}: {device.description}, {gib(device.free)} free")
+    click.echo(f"{listen}:{server.port}")
+    _say(f"On the other computer: localspec run … --workers HOST:{server.port}  (Ctrl+C ends)")
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     if until_eof:
@@ -122,13 +125,6 @@ def _refuse_open_address(address: str, *, is_open: bool) -> None:
 
 def _say(text: str) -> None:
     click.echo(f"localspec: {text}", err=True)
-
-
-def _say_ready(server: WorkerServer, listen: str) -> None:
-    for device in server.devices:
-        _say(f"{device.name}: {device.description}, {gib(device.free)} free")
-    click.echo(f"{listen}:{server.port}")
-    _say(f"On the other computer: localspec run … --workers HOST:{server.port}  (Ctrl+C ends)")
 
 
 def _show_activity(server: WorkerServer, stopped: threading.Event) -> None:

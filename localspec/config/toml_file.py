@@ -159,8 +159,9 @@ def set_value(key: str, value: object) -> None:
     try:
         document = tomlkit.parse(contents.text)
         _set_in_document(document, key, value)
-        text = _match_newlines(contents.text, tomlkit.dumps(document))
-        is_applied = _is_applied(tomllib.loads(text), key, value)
+        new = tomlkit.dumps(document)
+        text = new.replace("\r\n", "\n").replace("\n", "\r\n") if "\r\n" in contents.text else new
+        is_applied = bool(_find_value(tomllib.loads(text), key) == value)
     except (TOMLKitError, ValueError, TypeError, AttributeError) as error:
         raise _cannot_change_error(contents.path, key) from error
     if not is_applied:
@@ -206,21 +207,11 @@ def _append_to_table(table: _Table, name: str, value: object) -> None:
     body.extend(below)
 
 
-def _match_newlines(old: str, new: str) -> str:
-    """Keep Windows line ends."""
-    return new.replace("\r\n", "\n").replace("\n", "\r\n") if "\r\n" in old else new
-
-
 def _find_table(table: _Table, name: str) -> tuple[_Table, str]:
     """Find the table of a name with dots: quoted (`"chat.send" = …`), or nested tables."""
     first, _, rest = name.partition(".")
     inner = table.get(first) if rest and name not in table else None
     return _find_table(inner, rest) if isinstance(inner, MutableMapping) else (table, name)
-
-
-def _is_applied(document: Mapping[str, Any], key: str, value: object) -> bool:
-    """Whether the new text has the intended value. Checked before it replaces the old text."""
-    return bool(_find_value(document, key) == value)
 
 
 def _find_value(document: Mapping[str, Any], key: str) -> Any:

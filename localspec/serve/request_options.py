@@ -74,7 +74,11 @@ def parse_options(
     fields: JsonFields, defaults: ChatSettings, default_seed: int | None
 ) -> CompletionOptions:
     """Raises ApiError for a field that is wrong, or that the server cannot honour."""
-    _refuse_unsupported(fields)
+    for name, problem in _REFUSED.items():
+        if fields.get(name):
+            raise unsupported(name, problem)
+    if any(value != "text" for value in fields.items("modalities", 8)):
+        raise unsupported("modalities", "only text is supported")
     stream_options, own = fields.fields("stream_options"), fields.fields("localspec")
     seed = fields.integer("seed", -(2**63), 2**64 - 1)
     seed = default_seed if seed is None else seed
@@ -121,14 +125,6 @@ def parse_chat_options(
             raise invalid("tool_choice", "it cannot be used together with a response_format")
         options = replace(options, json_schema=tools.forced.schema, constraint_param="tools")
     return replace(options, settings=replace(options.settings, think=think), tools=tools)
-
-
-def _refuse_unsupported(fields: JsonFields) -> None:
-    for name, problem in _REFUSED.items():
-        if fields.get(name):
-            raise unsupported(name, problem)
-    if any(value != "text" for value in fields.items("modalities", 8)):
-        raise unsupported("modalities", "only text is supported")
 
 
 def _parse_constraint(fields: JsonFields) -> tuple[str, str, str]:
