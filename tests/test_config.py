@@ -36,7 +36,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def chosen(view: config.EffectiveConfig) -> dict[str, object]:
     """The settings and keys that are not as they come."""
     settings = view.settings.items()
-    changed = {key: one.current for key, one in settings if one.current != one.definition.default}
+    changed = {key: one.current for key, one in settings if one.current != one.option.default}
     return changed | {f"keys.{id_}": keys for id_, keys in view.key_bindings.items()}
 
 

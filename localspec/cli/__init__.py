@@ -44,6 +44,16 @@ _COMMANDS = {
     "version": "Show versions.",
 }
 _ALIASES = {"ls": "list"}
+_FILES = {
+    "completion": "shell_completion",
+    "export": "history",
+    "list": "local_models",
+    "replay": "history",
+    "rm": "local_models",
+    "search": "pull",
+    "version": "shell_completion",
+}
+"""Files that are not named after their command."""
 _WITHOUT_CONFIG = ("config", "doctor", "completion", "version")
 """Commands that also run with a damaged config.toml."""
 
@@ -71,9 +81,11 @@ class _LazyGroup(click.Group):
         name = _ALIASES.get(cmd_name, cmd_name)
         if name not in _COMMANDS:
             return None
-        return global_options.add_to_command(
-            importlib.import_module(f"localspec.cli.{name.replace('-', '_')}").command
+        module = importlib.import_module(
+            f"localspec.cli.{_FILES.get(name, name.replace('-', '_'))}"
         )
+        command = getattr(module, f"{name}_command", None) or module.command
+        return global_options.add_to_command(command)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         items = [CompletionItem(name, help=about) for name, about in _COMMANDS.items()]

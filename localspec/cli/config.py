@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from localspec import config, paths
 from localspec.cli import global_options
-from localspec.cli.table import format_columns
+from localspec.cli.terminal import format_columns
 from localspec.config import toml_file
 from localspec.config.effective import EffectiveConfig
 from localspec.config.options import SETTINGS, find_nearest_key
@@ -191,7 +191,7 @@ def _print_problems(view: EffectiveConfig) -> None:
 def _value_to_json(view: EffectiveConfig, key: str) -> dict[str, Any]:
     """Of a setting or a key binding."""
     if (setting := view.settings.get(key)) is not None:
-        option = setting.definition
+        option = setting.option
         return {
             "key": key,
             "value": option.value_type.to_toml(setting.current),

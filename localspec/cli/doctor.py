@@ -6,7 +6,8 @@ import json
 
 import click
 
-from localspec.cli import global_options, pull
+from localspec.cli import global_options
+from localspec.cli.terminal import can_prompt_user
 from localspec.doctor import checks, findings, llama_build
 from localspec.doctor.findings import RepairAction
 from localspec.doctor.repair_runner import RepairRunner
@@ -32,7 +33,7 @@ def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
     """
     if dismiss is not None:
         llama_build.dismiss()
-    if fix and not yes and (as_json or not pull.can_prompt_user()):
+    if fix and not yes and (as_json or not can_prompt_user()):
         raise UsageError("Cannot ask: not a terminal.", "To fix without asking: --fix -y")
     results = checks.run_checks()
     if not as_json:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from localspec.cli import completion, global_options, options
+from localspec.cli import global_options, options, shell_completion
 from localspec.errors import LocalspecError
 from localspec.fit import advisor, machine_profile
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
@@ -29,12 +29,12 @@ from localspec.units import gib, token_rate_range
 
 
 @click.command("fit")
-@click.argument("ref", shell_complete=completion.complete_model_or_pair)
+@click.argument("ref", shell_complete=shell_completion.complete_model_or_pair)
 @click.option(
     "--draft",
     metavar="REF|none",
     callback=options.single_drafts("a pair has one."),
-    shell_complete=completion.complete_model,
+    shell_complete=shell_completion.complete_model,
     help="Draft model.",
 )
 @click.option(

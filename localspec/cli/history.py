@@ -1,27 +1,33 @@
-"""`localspec history`: the saved chats."""
+"""`localspec history`, `export` and `replay`: saved chats and recorded answers."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 
 import click
 
-from localspec.chat import export
+from localspec.chat import events_file, export
+from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.history import ChatHistory, ChatListEntry
-from localspec.cli import completion, global_options, pull
+from localspec.cli import global_options, shell_completion, speculation_text, terminal
 from localspec.cli.resume import find_chat_id
-from localspec.cli.table import format_columns
+from localspec.cli.terminal import format_columns
 from localspec.errors import UsageError
+from localspec.protocol.events import EngineReady, Event, Notice
 from localspec.sanitize import sanitize
 from localspec.units import count
 
 _TITLE_WIDTH = 60
 
-CHAT_ARGUMENT = click.argument("chat", default="last", shell_complete=completion.complete_chat)
+CHAT_ARGUMENT = click.argument(
+    "chat", default="last", shell_complete=shell_completion.complete_chat
+)
 
 
 @contextmanager
@@ -37,7 +43,7 @@ def open_history() -> Iterator[ChatHistory]:
 
 
 @click.group("history")
-def command() -> None:
+def history_command() -> None:
     """List, search, show, rename and remove saved chats.
 
     Chats are saved on this computer only.
@@ -49,7 +55,7 @@ def command() -> None:
     """
 
 
-@command.command("list")
+@history_command.command("list")
 @click.option(
     "-n", "--most", type=click.IntRange(1), metavar="N", help="List only N chats.  [default: all]"
 )
@@ -95,7 +101,7 @@ def _shorten_title(title: str) -> str:
     return title if len(title) <= _TITLE_WIDTH else f"{title[: _TITLE_WIDTH - 1]}…"
 
 
-@command.command("search")
+@history_command.command("search")
 @click.argument("text", nargs=-1, required=True)
 @global_options.JSON
 def search(text: tuple[str, ...], as_json: bool) -> int:
@@ -120,7 +126,7 @@ def search(text: tuple[str, ...], as_json: bool) -> int:
     return 0
 
 
-@command.command("show")
+@history_command.command("show")
 @CHAT_ARGUMENT
 @global_options.JSON
 def show(chat: str, as_json: bool) -> int:
@@ -140,8 +146,8 @@ def show(chat: str, as_json: bool) -> int:
     return 0
 
 
-@command.command("rename")
-@click.argument("chat", shell_complete=completion.complete_chat)
+@history_command.command("rename")
+@click.argument("chat", shell_complete=shell_completion.complete_chat)
 @click.argument("title", callback=global_options.reject_empty)
 def rename(chat: str, title: str) -> int:
     """Rename CHAT."""
@@ -150,8 +156,10 @@ def rename(chat: str, title: str) -> int:
     return 0
 
 
-@command.command("rm")
-@click.argument("chats", nargs=-1, metavar="[CHAT]...", shell_complete=completion.complete_chat)
+@history_command.command("rm")
+@click.argument(
+    "chats", nargs=-1, metavar="[CHAT]...", shell_complete=shell_completion.complete_chat
+)
 @click.option("--all", "everything", is_flag=True, help="Remove all chats.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @global_options.JSON
@@ -166,7 +174,11 @@ def remove(chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -
             ids = dict.fromkeys(find_chat_id(history, chat) for chat in chats)
             entries = [history.find_entry(id_) for id_ in ids]
         removed_ids = [entry.id for entry in entries]
-        if entries and not yes and not _confirm_removal(entries, as_json):
+        rows = format_columns([_chat_row(chat) for chat in entries])
+        hint = "Use -y to remove without asking."
+        if entries and not (
+            yes or terminal.confirm("Remove permanently?", rows, hint, as_json=as_json)
+        ):
             click.echo("Nothing was removed.", err=True)
             return 1
         removal = history.remove_chats(removed_ids) if entries else None
@@ -182,9 +194,98 @@ def remove(chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -
     return 0
 
 
-def _confirm_removal(chats: list[ChatListEntry], as_json: bool) -> bool:
-    if as_json or not pull.can_prompt_user():
-        raise UsageError("Cannot ask: not a terminal.", "Use -y to remove without asking.")
-    for line in format_columns([_chat_row(chat) for chat in chats]):
-        click.echo(f"  {line}", err=True)
-    return click.confirm("Remove permanently?", default=False, err=True)
+_FORMATS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
+
+
+@click.command("export")
+@CHAT_ARGUMENT
+@click.option("--md", "file_format", flag_value="md", help="Markdown, without thinking.")
+@click.option(
+    "--html", "file_format", flag_value="html", help="One web page; thinking is collapsed."
+)
+@click.option(
+    "--json", "file_format", flag_value="json", help="Everything, including other branches."
+)
+@click.option("--rounds", is_flag=True, help="With --json: every token and round.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="Write to FILE.  [default: standard output]",
+)
+@click.option("-f", "--force", is_flag=True, help="Overwrite FILE.")
+def export_command(
+    chat: str, file_format: str | None, rounds: bool, output: str | None, force: bool
+) -> int:
+    """Export CHAT (a number, or `last`) as Markdown, HTML or JSON.
+
+    Without a format option, the extension of FILE decides; the default is Markdown.
+    """
+    file_format = file_format or _FORMATS.get(os.path.splitext(output or "")[1].lower(), "md")
+    if rounds and file_format != "json":
+        raise UsageError("--rounds needs the JSON format.", "Add --json")
+    with open_history() as history:
+        saved = history.load_chat(find_chat_id(history, chat), with_events=rounds)
+    if file_format == "json":
+        text = export.render_json(saved, with_events=rounds) + "\n"
+    else:
+        text = export.render_html(saved) if file_format == "html" else export.render_markdown(saved)
+    if output is None:
+        click.echo(text, nl=False)
+        return 0
+    path = Path(os.path.abspath(output))
+    export.save_file(path, text, overwrite=force)
+    click.echo(f"Saved: {sanitize(str(path), multiline=False)}", err=True)
+    return 0
+
+
+@click.command("replay")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--no-color", is_flag=True, help="No colours.  Also: NO_COLOR=1.")
+def replay_command(file: Path, no_color: bool) -> int:
+    """Show the recorded answers in FILE round by round.
+
+    `localspec run --events FILE` records them.
+
+    \b
+    localspec run demo -p "def fibonacci(n):" --events answer.jsonl
+    localspec replay answer.jsonl
+    """
+    events = events_file.read(file)
+    plain = global_options.is_plain()
+    if not plain and (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
+        from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
+
+        return app.replay(events)
+    colour = global_options.use_colour(no_color=no_color)
+    _print_answers(events, plain=plain, colour=colour)
+    return 0
+
+
+def _print_answers(events: list[Event], *, plain: bool, colour: bool) -> None:
+    """Rounds on stdout; notices and the legend on stderr."""
+    for event in events:
+        if isinstance(event, Notice) and event.code in events_file.SKIPPED_LINE_CODES:
+            click.echo(f"localspec: {sanitize(event.message, multiline=False)}", err=True)
+    for event in events:
+        if isinstance(event, EngineReady):
+            names = (event.model, event.draft)
+            model, draft = (sanitize(name or "", multiline=False) for name in names)
+            click.echo(f"{model} with {draft}" if draft else model)
+            break
+    answers = events_file.split_answers(events)
+    for number, answer in enumerate(answers, 1):
+        if len(answers) > 1:
+            click.echo(f"\nAnswer {number}")
+        _print_answer(answer, plain=plain, colour=colour)
+    if not plain:
+        click.echo(speculation_text.format_legend(colour), err=True, color=colour)
+
+
+def _print_answer(events: tuple[Event, ...], *, plain: bool, colour: bool) -> None:
+    answer = GeneratedAnswer()
+    for event in events:
+        answer.add(event)
+    for round_ in answer.rounds:
+        click.echo(speculation_text.format_round(round_, plain=plain, colour=colour), color=colour)
+    click.echo(speculation_text.format_answer_summary(answer))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from localspec.cli import completion, global_options
+from localspec.cli import global_options, shell_completion
 from localspec.errors import UsageError
 from localspec.fit import shape
 from localspec.models import draft_heads, model_lookup
@@ -20,7 +20,7 @@ from localspec.units import gb
 
 
 @click.command("make-draft")
-@click.argument("model", shell_complete=completion.complete_model)
+@click.argument("model", shell_complete=shell_completion.complete_model)
 @click.option(
     "--keep",
     metavar="LAYERS",

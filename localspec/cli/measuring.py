@@ -15,7 +15,7 @@ from localspec.bench.benchmark import Benchmark
 from localspec.bench.lossless_check import LosslessMeasurement
 from localspec.bench.measurement import Measurement, MeasurementProgress
 from localspec.cli import options
-from localspec.cli.progress_line import ProgressLine
+from localspec.cli.terminal import ProgressLine
 from localspec.errors import LocalspecError
 from localspec.launch import ResolvedPair
 

@@ -14,7 +14,8 @@ from click.shell_completion import CompletionItem
 
 from localspec import launch, speculation_methods
 from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
-from localspec.cli import completion, global_options
+from localspec.cli import global_options, shell_completion
+from localspec.cli.terminal import can_prompt_user
 from localspec.config.option_types import SWITCH, check_json_schema
 from localspec.config.option_types import Option as TableOption
 from localspec.config.options import OPTIONS, OptionGroup, select
@@ -149,7 +150,7 @@ PROMPT = _option_group(
         "model",
         required=False,
         callback=global_options.reject_empty,
-        shell_complete=completion.complete_model_or_pair,
+        shell_complete=shell_completion.complete_model_or_pair,
     ),
     click.option(
         "-p",
@@ -180,7 +181,7 @@ _DRAFT = click.option(
     default="auto",
     metavar="REF|auto|none",
     callback=single_drafts("use the better one: localspec pair test compares them."),
-    shell_complete=completion.complete_model,
+    shell_complete=shell_completion.complete_model,
     help="Draft model.  [default: auto, the one of the pair]",
 )
 SPECULATION = _option_group(_DRAFT, *_render_group("speculation"))
@@ -192,7 +193,7 @@ MEASURING = _option_group(
         "pair",
         required=False,
         callback=global_options.reject_empty,
-        shell_complete=completion.complete_model_or_pair,
+        shell_complete=shell_completion.complete_model_or_pair,
     ),
     _DRAFT,
     MACHINE,
@@ -225,7 +226,7 @@ HISTORY = _option_group(
         is_flag=False,
         flag_value="last",
         metavar="[CHAT]",
-        shell_complete=completion.complete_chat,
+        shell_complete=shell_completion.complete_chat,
         help="Continue the last chat, or the one with this number.",
     ),
     _flag("--private", "Do not save this chat."),
@@ -277,7 +278,7 @@ def resolve_or_pull(
         from localspec.cli import pull  # noqa: PLC0415  late: most runs download nothing
         from localspec.models.hub.client import HubClient  # noqa: PLC0415
 
-        if not yes and not pull.can_prompt_user():
+        if not yes and not can_prompt_user():
             raise missing
         if not quiet:
             click.echo(f"localspec: {missing.message}", err=True)

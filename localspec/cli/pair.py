@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from localspec.cli import completion, global_options, options, pull
-from localspec.cli.table import format_columns
+from localspec.cli import global_options, options, pull, shell_completion
+from localspec.cli.terminal import format_columns
 from localspec.errors import UsageError
 from localspec.fit import machine_profile
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, suggest
@@ -29,7 +29,7 @@ def command() -> None:
 
 
 @command.command("suggest")
-@click.argument("ref", required=False, shell_complete=completion.complete_model)
+@click.argument("ref", required=False, shell_complete=shell_completion.complete_model)
 @click.option(
     "--vram",
     type=global_options.FiniteRange(0, 10_000, min_open=True),
@@ -72,12 +72,12 @@ def _suggest(
 
 
 @command.command("check")
-@click.argument("target", shell_complete=completion.complete_model_or_pair)
+@click.argument("target", shell_complete=shell_completion.complete_model_or_pair)
 @click.argument(
     "draft",
     required=False,
     callback=options.single_drafts("check one at a time."),
-    shell_complete=completion.complete_model,
+    shell_complete=shell_completion.complete_model,
 )
 @global_options.ENDPOINT
 @global_options.JSON
@@ -112,13 +112,13 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
 
 
 @command.command("test")
-@click.argument("target", shell_complete=completion.complete_model)
+@click.argument("target", shell_complete=shell_completion.complete_model)
 @click.argument(
     "drafts",
     nargs=-1,
     required=True,
     callback=options.single_drafts("each is judged by itself: put a space between them."),
-    shell_complete=completion.complete_model,
+    shell_complete=shell_completion.complete_model,
 )
 @click.option(
     "--workload",

@@ -15,7 +15,7 @@ from localspec.chat.conversation import Conversation
 from localspec.chat.settings import LoadedModel
 from localspec.cli import options
 from localspec.cli.history import open_history
-from localspec.cli.table import format_columns
+from localspec.cli.terminal import format_columns
 from localspec.errors import NotFoundError, UsageError
 from localspec.launch import Engine
 from localspec.protocol.events import Prefill

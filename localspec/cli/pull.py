@@ -1,32 +1,31 @@
-"""`localspec pull`: download models and verify them."""
+"""`localspec pull` and `localspec search`: download models of the hub and verify them."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from localspec.cli import completion, global_options
-from localspec.cli.interrupts import stop_on_interrupt
-from localspec.errors import UsageError
+from localspec.cli import global_options, shell_completion, terminal
+from localspec.cli.terminal import format_columns, stop_on_interrupt
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, model_lookup, pull_plan
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
-from localspec.models.hub.client import HubClient
+from localspec.models.hub.client import HubClient, HubSearchResult
 from localspec.models.hub.download import DownloadPhase, DownloadState, RateLimiter, download_file
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PlannedModel, PullPlan
 from localspec.sanitize import sanitize
-from localspec.units import bytes_per_second, duration, gb, percent
+from localspec.units import bytes_per_second, duration, gb, percent, short_count
 
 
 @click.command("pull")
@@ -35,7 +34,7 @@ from localspec.units import bytes_per_second, duration, gb, percent
     nargs=-1,
     required=True,
     metavar="REF…",
-    shell_complete=completion.complete_model_or_pair,
+    shell_complete=shell_completion.complete_model_or_pair,
 )
 @click.option("--dry-run", is_flag=True, help="Only print the plan.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -48,7 +47,7 @@ from localspec.units import bytes_per_second, duration, gb, percent
 @global_options.ENDPOINT
 @global_options.JSON
 @click.option("-q", "--quiet", is_flag=True, help="Print no plan and no progress.")
-def command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
+def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
     """Download each REF: a pair or a model of the catalogue, or user/repo:QUANT.
 
     First prints the plan: files, sizes, licences, free disk space, and whether a pair is
@@ -125,8 +124,10 @@ def pull_models(
     plan.check()
     if options.dry_run:
         return plan
-    if plan.missing_bytes and not options.yes and not _confirm_download(options):
-        return None
+    if plan.missing_bytes and not options.yes:
+        hint = "Use -y to download, or --dry-run."
+        if not terminal.confirm("Download?", (), hint, as_json=options.as_json, default=True):
+            return None
     try:
         run_cancellable(lambda stop: _fetch_all(hub, plan, options, stop))
     except KeyboardInterrupt:
@@ -147,17 +148,6 @@ def run_cancellable(function: Callable[[CancelToken], _T]) -> _T:
             return function(token)
     except OperationCancelledError:
         raise KeyboardInterrupt from None
-
-
-def can_prompt_user() -> bool:
-    """Whether stdin and stderr are a terminal."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
-
-
-def _confirm_download(options: PullOptions) -> bool:
-    if options.as_json or not can_prompt_user():
-        raise UsageError("Cannot ask: not a terminal.", "Use -y to download, or --dry-run.")
-    return click.confirm("Download?", default=True, err=True)
 
 
 def _fetch_all(hub: HubClient, plan: PullPlan, options: PullOptions, stop: CancelToken) -> None:
@@ -340,3 +330,45 @@ class DownloadProgressLine:
         if self._redraws and self._last_line:
             click.echo("\r\x1b[K", err=True, nl=False)
             self._last_line = ""
+
+
+@click.command("search")
+@click.argument("text", nargs=-1, required=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Number of results.",
+)
+@global_options.ENDPOINT
+@global_options.JSON
+def search_command(text: tuple[str, ...], limit: int, endpoint: str | None, as_json: bool) -> int:
+    """Search the Hugging Face hub for repositories with GGUF files, most downloaded first."""
+    hub = HubClient(endpoint)
+    repositories = run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
+    if as_json:
+        repos = [asdict(r) | {"updated": r.updated and r.updated.isoformat()} for r in repositories]
+        click.echo(json.dumps({"schema": 1, "repos": repos}))
+        return 0
+    if not repositories:
+        click.echo("No results. Try fewer words.", err=True)
+        return 0
+    for line in format_columns(
+        [("REPOSITORY", "DOWNLOADS", "LIKES", "UPDATED", ""), *map(_repository_row, repositories)]
+    ):
+        click.echo(line)
+    click.echo(f"List the files of a repository: localspec show {repositories[0].repo}", err=True)
+    return 0
+
+
+def _repository_row(repository: HubSearchResult) -> tuple[str, ...]:
+    changed = f"{repository.updated:%Y-%m-%d}" if repository.updated else "–"
+    return (
+        repository.repo,
+        short_count(repository.downloads),
+        short_count(repository.likes),
+        changed,
+        "gated" if repository.gated else "",
+    )

@@ -25,7 +25,7 @@ from localspec.chat.session import ChatSession
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from localspec.cli import global_options, options, resume
 from localspec.cli.answer_printer import AnswerPrinter, PrintOptions
-from localspec.cli.interrupts import stop_on_interrupt
+from localspec.cli.terminal import stop_on_interrupt
 from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import recent_pairs

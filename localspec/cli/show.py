@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from localspec.cli import completion, global_options, pull
-from localspec.cli.table import format_columns
+from localspec.cli import global_options, pull, shell_completion
+from localspec.cli.terminal import format_columns
 from localspec.errors import NotFoundError, OfflineError
 from localspec.models import catalog, draft_heads, model_lookup, pull_plan, reference
 from localspec.models.catalog import CatalogModel
@@ -26,7 +26,7 @@ Fact = tuple[str, str]
 
 
 @click.command("show")
-@click.argument("ref", shell_complete=completion.complete_model_or_pair)
+@click.argument("ref", shell_complete=shell_completion.complete_model_or_pair)
 @click.option("--template", is_flag=True, help="Print only the chat template.")
 @global_options.ENDPOINT
 @global_options.JSON

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -17,29 +17,13 @@ from localspec.protocol.events import FinishReason, Round, SpeculationPlan, Toke
 from localspec.sanitize import sanitize
 from localspec.units import count, milliseconds, percent, short_count, token_rate
 
-TOKEN_GLYPHS: dict[TokenClass, str] = {
-    "accepted": "ˢ",
-    "bonus": "⁺",
-    "correction": "▔",
-    "plain": "·",
-}
-_ASCII_GLYPHS: dict[TokenClass, str] = {
-    "accepted": "~",
-    "bonus": "+",
-    "correction": "^",
-    "plain": ".",
-}
+TOKEN_GLYPHS: dict[TokenClass, str] = dict(zip(get_args(TokenClass), "ˢ⁺▔·", strict=True))
+_ASCII_GLYPHS: dict[TokenClass, str] = dict(zip(TOKEN_GLYPHS, "~+^.", strict=True))
 _TOKEN_STYLES: dict[TokenClass, dict[str, Any]] = {
     "accepted": {"fg": "green"},
     "bonus": {"fg": "cyan", "bold": True},
     "correction": {"fg": "yellow", "underline": True},
     "plain": {},
-}
-_TOKEN_CLASS_NAMES = {
-    "accepted": "accepted",
-    "bonus": "bonus",
-    "correction": "corrected",
-    "plain": "plain",
 }
 _BAR_WIDTH = 6
 _BAR_BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -76,11 +60,11 @@ def mark_token(token: Token, colour: bool) -> str:
 
 
 def format_legend(colour: bool) -> str:
-    marks = token_glyphs()
-    parts = (f"{marks[kind]} {_TOKEN_CLASS_NAMES[kind]}" for kind in marks)
-    styles = _TOKEN_STYLES.values()
-    shown = (click.style(p, **s) if colour else p for p, s in zip(parts, styles, strict=True))
-    return "   ".join(shown)
+    parts = []
+    for kind, mark in token_glyphs().items():
+        text = f"{mark} {'corrected' if kind == 'correction' else kind}"
+        parts.append(click.style(text, **_TOKEN_STYLES[kind]) if colour else text)
+    return "   ".join(parts)
 
 
 def format_stats(

@@ -17,7 +17,7 @@ import click
 
 from localspec import child_process
 from localspec.cli import global_options
-from localspec.cli.progress_line import ProgressLine
+from localspec.cli.terminal import ProgressLine
 from localspec.errors import EngineError, UsageError
 from localspec.machine.rpc import side_library
 from localspec.machine.rpc.server import WorkerActivity, WorkerServer, WorkerSettings

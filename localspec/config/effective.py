@@ -25,7 +25,7 @@ _MAX_SHOWN_LENGTH = 40
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSetting:
-    definition: Option
+    option: Option
     current: Any
     origin: Origin = "default"
     origin_text: str = "default"

@@ -44,7 +44,7 @@ class PreferenceCycle(Static, can_focus=True):
     ]
 
     def __init__(self, setting: EffectiveSetting) -> None:
-        super().__init__(markup=False, name=setting.definition.key)
+        super().__init__(markup=False, name=setting.option.key)
         self.set_setting(setting)
 
     def set_setting(self, setting: EffectiveSetting) -> None:
@@ -56,19 +56,17 @@ class PreferenceCycle(Static, can_focus=True):
         self._draw()
 
     def _draw(self) -> None:
-        value = self._setting.definition.display(self._setting.current)
+        value = self._setting.option.display(self._setting.current)
         is_editable = self.has_focus and not self._setting.is_overridden
         self.update(Content(f"‹ {value} ›" if is_editable else value))
 
     def action_turn(self, by: int) -> None:
         if self._setting.is_overridden:
             return
-        value_type = self._setting.definition.value_type
-        choices = tuple(value_type.words)
-        index = choices.index(value_type.format(self._setting.current))
-        self.post_message(
-            PreferenceChanged(self._setting.definition.key, choices[(index + by) % len(choices)])
-        )
+        option = self._setting.option
+        words = list(option.value_type.words)
+        index = words.index(option.value_type.format(self._setting.current))
+        self.post_message(PreferenceChanged(option.key, words[(index + by) % len(words)]))
 
 
 class PreferenceInput(Input):
@@ -76,8 +74,8 @@ class PreferenceInput(Input):
 
     def __init__(self, setting: EffectiveSetting) -> None:
         super().__init__(
-            name=setting.definition.key,
-            placeholder=setting.definition.display(setting.definition.default),
+            name=setting.option.key,
+            placeholder=setting.option.display(setting.option.default),
             compact=True,
             select_on_focus=True,
         )
@@ -86,7 +84,7 @@ class PreferenceInput(Input):
 
     def set_setting(self, setting: EffectiveSetting) -> None:
         """Shows the saved value, unless the user is typing."""
-        self._saved_text = setting.definition.value_type.format(setting.current)
+        self._saved_text = setting.option.value_type.format(setting.current)
         if not self.has_focus:
             self.value = self._saved_text
 
@@ -120,11 +118,11 @@ class PreferenceRow(Horizontal):
     def __init__(self, setting: EffectiveSetting) -> None:
         super().__init__(classes="preference")
         self.setting = setting
-        is_text = not setting.definition.value_type.words and not setting.is_overridden
+        is_text = not setting.option.value_type.words and not setting.is_overridden
         self.field = PreferenceInput(setting) if is_text else PreferenceCycle(setting)
 
     def compose(self) -> ComposeResult:
-        yield Label(self.setting.definition.label, markup=False)
+        yield Label(self.setting.option.label, markup=False)
         yield self.field
         yield Static(Content(self.setting.origin_text), classes="origin", markup=False)
 
@@ -173,7 +171,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
                 if heading:
                     yield Static(heading, classes="heading", markup=False)
                 for setting in self._view.settings.values():
-                    if setting.definition.key.startswith(f"{table}."):
+                    if setting.option.key.startswith(f"{table}."):
                         yield PreferenceRow(setting)
             with Horizontal(classes="preference"):
                 yield Label("keyboard shortcuts", markup=False)
@@ -198,7 +196,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         self._view = read_config(self._options)
         self._apply_config(self._view)
         for row in self.query(PreferenceRow):
-            row.set_setting(self._view.settings[row.setting.definition.key])
+            row.set_setting(self._view.settings[row.setting.option.key])
         self._draw()
 
     def _draw(self) -> None:
@@ -214,7 +212,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
     def _update_help(self) -> None:
         """Help or error of the focused setting, and its line in the file."""
         setting = self._focused_value
-        key = setting.definition.key if setting else "keys"
+        key = setting.option.key if setting else "keys"
         error = self._value_errors.get(key) or next(iter(self._value_errors.values()), "")
         help_line = self.query_one("#help-line", Static)
         help_line.update(Content(error or (_help_text(setting) if setting else _KEYS_HELP)))
@@ -249,16 +247,14 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
     @on(Input.Changed)
     def _check_input(self, event: Input.Changed) -> None:
         """Validates while typing."""
-        definition, text = SETTINGS[event.input.name or ""], event.value
-        self._value_errors.pop(definition.key, None)
+        option, text = SETTINGS[event.input.name or ""], event.value
+        self._value_errors.pop(option.key, None)
         try:
             if text.strip():
-                definition.value_type.parse(text)
+                option.value_type.parse(text)
         except (ValueError, UsageError):
-            self._value_errors[definition.key] = (
-                f"{definition.key} must be {definition.value_type.expects}."
-            )
-        event.input.set_class(definition.key in self._value_errors, "-wrong")
+            self._value_errors[option.key] = f"{option.key} must be {option.value_type.expects}."
+        event.input.set_class(option.key in self._value_errors, "-wrong")
         self._update_help()
 
     @on(Input.Submitted)
@@ -267,37 +263,28 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
 
     @on(PreferenceChanged)
     def _save_value(self, message: PreferenceChanged) -> None:
-        definition = SETTINGS[message.key]
+        key, text = message.key, message.text.strip()
         try:
-            value = (
-                toml_file.parse_value(definition, message.text) if message.text.strip() else None
-            )
-            toml_file.set_value(definition.key, value)
+            toml_file.set_value(key, toml_file.parse_value(SETTINGS[key], text) if text else None)
         except LocalspecError as error:
             hint = error.hint if self._view.file.error is None else ""  # shown at the top already
-            self._show_error(definition.key, f"{error.message} {hint}")
+            self._value_errors[key] = sanitize(f"{error.message} {hint}", multiline=False)
+            self._update_help()
         else:
-            self._value_errors.pop(definition.key, None)
+            self._value_errors.pop(key, None)
             self.reload_config()
         for field in self.query(PreferenceInput):
             field.set_class(field.name in self._value_errors, "-wrong")
-
-    def _show_error(self, key: str, reason: str) -> None:
-        self._value_errors[key] = sanitize(reason, multiline=False)
-        self._update_help()
 
     # --- keys -----------------------------------------------------------------------------
 
     def action_reset(self) -> None:
         """Removes the value from the file."""
-        setting = self._focused_value
-        if setting is not None:
-            self._value_errors.pop(setting.definition.key, None)
-            self._save_value(PreferenceChanged(setting.definition.key, ""))
+        if (setting := self._focused_value) is not None:
+            option = setting.option
+            self._save_value(PreferenceChanged(option.key, ""))
             if isinstance(self.focused, PreferenceInput):
-                self.focused.value = setting.definition.value_type.format(
-                    self._view.get(setting.definition.key)
-                )
+                self.focused.value = option.value_type.format(self._view.get(option.key))
 
     def action_edit(self) -> None:
         """Opens the file in the user's editor. Keys that are wrong there leave the old ones."""
@@ -325,27 +312,18 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
 
 def _help_text(setting: EffectiveSetting) -> str:
     """The setting's help, and when a change takes effect."""
-    if setting.is_overridden:
-        source = "option is given" if setting.origin == "command line" else "variable is set"
-        return (
-            f"{setting.definition.help} {setting.origin_text} "
-            f"overrides the file while the {source}."
-        )
-    effect = (
-        f" Changes take effect {setting.definition.setting.takes_effect}."
-        if setting.definition.setting.takes_effect
-        else ""
-    )
-    return f"{setting.definition.help}{effect}"
+    about, effect = setting.option.help, setting.option.setting.takes_effect
+    if not setting.is_overridden:
+        return f"{about} Changes take effect {effect}." if effect else about
+    source = "option is given" if setting.origin == "command line" else "variable is set"
+    return f"{about} {setting.origin_text} overrides the file while the {source}."
 
 
 def _config_line(setting: EffectiveSetting) -> str:
     """The setting as written in the file."""
-    if setting.current is None:
-        return f"{setting.definition.key} = …"
-    return fit_to_width(
-        f"{setting.definition.key} = {json.dumps(setting.current, ensure_ascii=False)}", 44, "…"
-    )
+    value = setting.option.value_type.to_toml(setting.current)
+    text = "…" if value is None else json.dumps(value, ensure_ascii=False)
+    return fit_to_width(f"{setting.option.key} = {text}", 44, "…")
 
 
 def _shorten_path(path: str, width: int) -> str:

@@ -1,10 +1,16 @@
-"""`localspec completion`, and the completion of models, pairs and chats."""
+"""`localspec completion`, and the completion of models, pairs and chats; `localspec version`."""
 
 from __future__ import annotations
+
+import json
+import platform
+from importlib import metadata
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from localspec import __version__
+from localspec.cli import global_options
 from localspec.errors import LocalspecError, UsageError
 from localspec.sanitize import sanitize
 
@@ -18,7 +24,7 @@ _INSTALL_LINES = {
 
 @click.command("completion", epilog="\b\n" + "\n".join(_INSTALL_LINES.values()))
 @click.argument("shell", type=click.Choice(list(_INSTALL_LINES)))
-def command(shell: str) -> int:
+def completion_command(shell: str) -> int:
     """Print a script that completes commands, options and models in SHELL."""
     kind = get_completion_class(shell)
     if kind is None:
@@ -67,3 +73,18 @@ def _completion_items(prefix: str, *, pairs: bool) -> list[CompletionItem]:
     return files + [
         CompletionItem(id_, help=title) for id_, title in titles if id_.startswith(prefix)
     ]
+
+
+@click.command("version")
+@global_options.JSON
+def version_command(as_json: bool) -> None:
+    """Show versions."""
+    versions = {
+        "localspec": __version__,
+        "llama-cpp-python": metadata.version("llama-cpp-python"),
+        "python": platform.python_version(),
+    }
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "versions": versions}))
+    else:
+        click.echo("\n".join(f"{name} {version}" for name, version in versions.items()))

@@ -1,0 +1,162 @@
+"""`localspec list` and `localspec rm`: the models on this computer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from localspec.cli import global_options, shell_completion, terminal
+from localspec.cli.terminal import format_columns
+from localspec.errors import NotFoundError, StorageError, UsageError
+from localspec.models import model_lookup
+from localspec.models.catalog import CatalogModel, CatalogPair
+from localspec.models.local_files import inventory
+from localspec.models.local_files.hub_cache import LeftoverFile
+from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
+from localspec.models.model_lookup import ModelRequest, ResolvedModel
+from localspec.sanitize import sanitize
+from localspec.units import count, gb
+
+
+@click.command("list")
+@global_options.JSON
+def list_command(as_json: bool) -> int:
+    """List the models on this computer, and the pairs that are ready to run.
+
+    Includes the models of LM Studio, Ollama and llama.cpp, and those in --models-dir.
+    """
+    models = inventory.list_models()
+    pairs, leftovers = model_lookup.ready_pairs(models), inventory.find_leftovers()
+    names = {model.path: model_lookup.shortest_reference(model, models) for model in models}
+    if as_json:
+        click.echo(json.dumps(_list_to_json(models, names, pairs, leftovers)))
+        return 0
+    for line in format_columns([("PAIR", "TITLE"), *((pair.id, pair.title) for pair in pairs)]):
+        click.echo(line)
+    if models:
+        click.echo()
+        rows = [_model_row(model, names) for model in models]
+        for line in format_columns([("MODEL", "SIZE", "SOURCE", "CHECKSUM"), *rows]):
+            click.echo(line)
+    if leftovers:
+        size = gb(sum(file.size for file in leftovers))
+        what = count(len(leftovers), "unfinished download")
+        click.echo(f"\n{what}, {size}. Remove: localspec rm --leftovers", err=True)
+    if not models:
+        click.echo("\nFind more pairs: localspec pair suggest", err=True)
+    return 0
+
+
+def _model_row(model: LocalModel, names: dict[Path, str]) -> tuple[str, str, str, str]:
+    checked = "verified" if model.verified else "not verified"
+    return names[model.path], gb(model.size), ORIGIN_TITLES[model.origin], checked
+
+
+def _list_to_json(
+    models: Sequence[LocalModel],
+    names: dict[Path, str],
+    pairs: Sequence[CatalogPair],
+    leftovers: Sequence[LeftoverFile],
+) -> dict[str, object]:
+    return {
+        "schema": 1,
+        "pairs": [pair.id for pair in pairs],
+        "models": [
+            {
+                "name": names[model.path],
+                "path": str(model.path),
+                "bytes": model.size,
+                "repo": model.repo,
+                "file": model.file,
+                "revision": model.revision,
+                "sha256": model.sha256,
+                "verified": model.verified,
+                "where": model.origin,
+                "removable": model.removable,
+                "parts": len(model.parts) or 1,
+            }
+            for model in models
+        ],
+        "leftovers": [
+            {"path": str(file.path), "bytes": file.size, "resumable": file.resumable}
+            for file in leftovers
+        ],
+    }
+
+
+@click.command("rm")
+@click.argument("ref", required=False, shell_complete=shell_completion.complete_model_or_pair)
+@click.option("--leftovers", is_flag=True, help="Remove the files of unfinished downloads.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@global_options.JSON
+def rm_command(ref: str | None, leftovers: bool, yes: bool, as_json: bool) -> int:
+    """Remove the model or pair REF from this computer.
+
+    A draft model is kept if another installed pair uses it. Files of other programs are never
+    removed.
+    """
+    if (ref is None) != leftovers:
+        raise UsageError("Give REF or --leftovers.", "See: localspec rm --help")
+    unfinished = inventory.find_leftovers() if leftovers else ()
+    models = _find_models(model_lookup.resolve(ref)) if ref else ()
+    files = [*unfinished, *models]
+    size = sum(file.size for file in files)
+    lines = [f"{sanitize(str(model.path), multiline=False)}  {gb(model.size)}" for model in models]
+    if unfinished:
+        lines.append(f"{count(len(unfinished), 'unfinished download')}  {gb(size)}")
+    hint = "Use -y to remove without asking."
+    if files and not (yes or terminal.confirm("Remove?", lines, hint, as_json=as_json)):
+        click.echo("Nothing was removed.", err=True)
+        return 1
+    freed = inventory.delete_leftovers(unfinished)
+    freed += sum(inventory.remove(model) for model in models)
+    if as_json:
+        removed = [str(file.path) for file in files]
+        click.echo(json.dumps({"schema": 1, "removed": removed, "freed": freed}))
+    else:
+        click.echo(f"Freed {gb(freed)}.")
+    return 0
+
+
+def _find_models(request: ModelRequest) -> list[LocalModel]:
+    """The installed files to remove.  Raises NotFoundError, or StorageError for a bundled model."""
+    candidates = [(model, _find_installed(model)) for model in request.models]
+    installed = [(model, local) for model, local in candidates if local is not None]
+    if not installed:
+        bundled = all(
+            model.catalog_model is not None and model.catalog_model.repo is None
+            for model in request.models
+        )
+        if bundled:
+            what = f"{request.name} is part of localspec and cannot be removed."
+            raise StorageError(what, "See the other models: localspec list")
+        name = sanitize(request.name, multiline=False)
+        raise NotFoundError(f"{name} is not installed.", "See: localspec list")
+    to_remove = []
+    for model, local in installed:
+        draft = model.catalog_model if model is request.draft else None
+        user = _find_other_pair(request, draft) if draft else ""
+        if user:
+            click.echo(f"localspec: {model.name} is kept: {user} uses it.", err=True)
+        else:
+            to_remove.append(local)
+    return to_remove
+
+
+def _find_installed(model: ResolvedModel) -> LocalModel | None:
+    if (path := model.path) is None:
+        return model.find_local()
+    models = inventory.list_models()
+    return next((local for local in models if path in (local.path, *local.parts)), None)
+
+
+def _find_other_pair(request: ModelRequest, draft: CatalogModel) -> str:
+    """Id of an installed pair with another target that uses this draft model; empty if none."""
+    for pair in model_lookup.ready_pairs(inventory.list_models()):
+        is_other = pair.target.id != request.target.name
+        if is_other and pair.draft and pair.draft.id == draft.id:
+            return pair.id
+    return ""
