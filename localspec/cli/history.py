@@ -80,25 +80,13 @@ def list_(most: int | None, as_json: bool) -> int:
 
 
 def _chat_row(chat: ChatListEntry) -> tuple[str, ...]:
-    return (
-        str(chat.id),
-        _format_time(chat.updated),
-        str(chat.turn_count),
-        chat.pair.name,
-        _shorten_title(chat.title),
-    )
-
-
-def _format_time(seconds: float) -> str:
     try:
-        return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+        updated = datetime.fromtimestamp(chat.updated).strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError, OSError):
-        return "?"
-
-
-def _shorten_title(title: str) -> str:
-    title = sanitize(title, multiline=False)
-    return title if len(title) <= _TITLE_WIDTH else f"{title[: _TITLE_WIDTH - 1]}…"
+        updated = "?"
+    title = sanitize(chat.title, multiline=False)
+    shown = title if len(title) <= _TITLE_WIDTH else f"{title[: _TITLE_WIDTH - 1]}…"
+    return str(chat.id), updated, str(chat.turn_count), chat.pair.name, shown
 
 
 @history_command.command("search")

@@ -38,7 +38,15 @@ def list_command(as_json: bool) -> int:
         click.echo(line)
     if models:
         click.echo()
-        rows = [_model_row(model, names) for model in models]
+        rows = [
+            (
+                names[model.path],
+                gb(model.size),
+                ORIGIN_TITLES[model.origin],
+                "verified" if model.verified else "not verified",
+            )
+            for model in models
+        ]
         for line in format_columns([("MODEL", "SIZE", "SOURCE", "CHECKSUM"), *rows]):
             click.echo(line)
     if leftovers:
@@ -48,11 +56,6 @@ def list_command(as_json: bool) -> int:
     if not models:
         click.echo("\nFind more pairs: localspec pair suggest", err=True)
     return 0
-
-
-def _model_row(model: LocalModel, names: dict[Path, str]) -> tuple[str, str, str, str]:
-    checked = "verified" if model.verified else "not verified"
-    return names[model.path], gb(model.size), ORIGIN_TITLES[model.origin], checked
 
 
 def _list_to_json(

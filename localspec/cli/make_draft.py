@@ -45,7 +45,11 @@ def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
     name = sanitize(source.name, multiline=False)
     if draft_heads.is_head(facts):
         raise UsageError(f"{name} is a draft head, not a model.", "Use the model itself.")
-    layers = _choose_layers(keep, layer_subset.find_exit_layer(facts), name)
+    exit_layer = layer_subset.find_exit_layer(facts)
+    if keep is None and exit_layer is None:
+        what = f"{name} names no layer to exit from."
+        raise UsageError(what, "Say which layers to keep: --keep 0-9,24-29")
+    layers = list(range(exit_layer or 0)) if keep is None else _parse_layers(keep)
     if os.path.exists(out):
         raise UsageError(f"{out.name} exists already.", "Choose another --out.")
     found = shape.from_header(facts)
@@ -62,15 +66,6 @@ def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
     used = sanitize(shlex.join(["localspec", "run", model, "--draft", str(out)]), multiline=False)
     click.echo(f"Use it: {used}", err=True)
     return 0
-
-
-def _choose_layers(keep: str | None, exit_layer: int | None, name: str) -> list[int]:
-    if keep is not None:
-        return _parse_layers(keep)
-    if exit_layer is None:
-        what = f"{name} names no layer to exit from."
-        raise UsageError(what, "Say which layers to keep: --keep 0-9,24-29")
-    return list(range(exit_layer))
 
 
 def _parse_layers(text: str) -> list[int]:

@@ -82,7 +82,12 @@ def format_stats(
             f" · {totals['tokens'] / n_passes:.1f} tokens per target pass"
             f" · {_count_passes(n_passes)}, {n_rounds} with a draft"
         )
-        histogram = _format_histogram_words(counts) if plain else _format_histogram(counts)
+        if plain:
+            histogram = ", ".join(f"{i}: {count(n, 'time')}" for i, n in enumerate(counts) if n)
+        else:  # counts[n]: rounds in which n draft tokens were accepted
+            highest = max(counts, default=0) or 1
+            bars = (f"{i} {_format_bar(n / highest)} {n}" for i, n in enumerate(counts))
+            histogram = "  ".join(bars)
         yield f"accepted tokens per round  {histogram}"
     if overlap := speculation.get("overlap"):
         share = percent(overlap["hits"] / overlap["rounds"])
@@ -102,18 +107,6 @@ def _acceptance_text(accepted: int, drafted: int) -> str:
     return f"acceptance rate {format_acceptance(accepted, drafted)}"
 
 
-def _format_histogram(counts: list[int]) -> str:
-    """`counts[n]`: rounds in which n draft tokens were accepted."""
-    highest = max(counts, default=0) or 1
-    bars = (f"{i} {_format_bar(n / highest)} {n}" for i, n in enumerate(counts))
-    return "  ".join(bars)
-
-
-def _format_histogram_words(counts: list[int]) -> str:
-    parts = (f"{i}: {count(n, 'time')}" for i, n in enumerate(counts) if n)
-    return ", ".join(parts)
-
-
 def _format_bar(share: float) -> str:
     eighths = round(share * _BAR_WIDTH * 8)
     if token_glyphs() is not TOKEN_GLYPHS:
@@ -123,13 +116,15 @@ def _format_bar(share: float) -> str:
 
 def format_round(event: Round, *, plain: bool, colour: bool = False) -> str:
     """One round as a line; `plain`: in words."""
-    return _format_spoken_round(event) if plain else _format_marked_round(event, colour)
-
-
-def _format_marked_round(event: Round, colour: bool) -> str:
+    if plain:
+        return _format_spoken_round(event)
     source = sanitize(event.source or "plain", multiline=False)
     accepted = f"{event.accepted}/{event.drafted}" if event.drafted else ""
-    shown = " ".join(mark_token(_escape_whitespace(token), colour) for token in event.tokens)
+    escaped = (
+        replace(token, text=sanitize(token.text).translate(_WHITESPACE_ESCAPES))
+        for token in event.tokens
+    )
+    shown = " ".join(mark_token(token, colour) for token in escaped)
     return (
         f"{event.n:>5}  {source:<7} {accepted:>5}  {milliseconds(event.ms.total):>8}  {shown}"
     ).rstrip()
@@ -148,10 +143,6 @@ def _format_spoken_round(event: Round) -> str:
     for token, text in zip(event.tokens[event.accepted :], texts[event.accepted :], strict=True):
         line += f" {labels[token.kind]} {text}."
     return line
-
-
-def _escape_whitespace(token: Token) -> Token:
-    return replace(token, text=sanitize(token.text).translate(_WHITESPACE_ESCAPES))
 
 
 def format_answer_summary(answer: GeneratedAnswer) -> str:
