@@ -61,6 +61,11 @@ _EXIT_SIGPIPE = 141
 """128 + SIGPIPE, as shells report it: `localspec run … | head -1`."""
 
 
+def module_of(name: str) -> str:
+    """The module of a command."""
+    return f"localspec.cli.{_FILES.get(name, name.replace('-', '_'))}"
+
+
 class _LazyGroup(click.Group):
     """Imports a command only when it is called."""
 
@@ -81,9 +86,7 @@ class _LazyGroup(click.Group):
         name = _ALIASES.get(cmd_name, cmd_name)
         if name not in _COMMANDS:
             return None
-        module = importlib.import_module(
-            f"localspec.cli.{_FILES.get(name, name.replace('-', '_'))}"
-        )
+        module = importlib.import_module(module_of(name))
         command = getattr(module, f"{name}_command", None) or module.command
         return global_options.add_to_command(command)
 

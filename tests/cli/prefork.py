@@ -100,8 +100,8 @@ def serve(descriptor: int) -> None:
         os._exit(0)
     from localspec import cli  # noqa: PLC0415  not in the process of the tests
 
-    for name in cli._COMMANDS.keys() - {"list"}:  # which would hide the built-in from its package
-        importlib.import_module(f"localspec.cli.{name.replace('-', '_')}")
+    for name in cli._COMMANDS:
+        importlib.import_module(cli.module_of(name))
     gc.freeze()
     with socket.socket(fileno=descriptor) as requests:
         while True:
