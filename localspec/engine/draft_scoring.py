@@ -12,12 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
 from localspec.engine.protocols import (
-    Distribution,
     Drafter,
     HiddenStateListener,
     HiddenStates,
@@ -26,7 +24,6 @@ from localspec.engine.protocols import (
     Verifier,
 )
 from localspec.engine.sampling import compute_distribution
-from localspec.engine.vocabulary_map import VocabularyMap
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import DRAFT_MAX, DraftScore, SamplingParams
 
@@ -73,6 +70,21 @@ def score_model(draft: PrefixCache, answer: ScoredAnswer) -> DraftScore:
     return DraftScore((DRAFT_MAX,) * len(accepted), tuple(accepted))
 
 
+def score_drafter(drafter: Drafter, answer: ScoredAnswer) -> DraftScore:
+    """Any drafter that reads text alone: at each place it drafts until a token differs."""
+    tokens, accepted = list(answer.prompt), []
+    for i, token in enumerate(answer.tokens):
+        accepted.append(_count_equal(drafter, tokens, answer.tokens[i : i + DRAFT_MAX]))
+        tokens.append(token)
+    return DraftScore((DRAFT_MAX,) * len(accepted), tuple(accepted))
+
+
+def _count_equal(drafter: Drafter, tokens: Sequence[int], expected: Sequence[int]) -> int:
+    """How many tokens of a draft after `tokens` are the expected ones."""
+    draft = drafter.propose(tokens, len(expected), stop_policy=_WhileEqual(expected))
+    return common_prefix_length(draft.tokens, expected)
+
+
 class HiddenStateReader(LanguageModel, Protocol):
     """A target whose hidden states can be read past its listener."""
 
@@ -100,8 +112,7 @@ def score_head(
             listener.on_decode(part[i : i + 1], state[np.newaxis])
             tokens.append(text[at + i + 1])
             expected = text[len(tokens) : len(tokens) + DRAFT_MAX]
-            draft = drafter.propose(tokens, len(expected), stop_policy=_WhileEqual(expected))
-            accepted.append(common_prefix_length(draft.tokens, expected))
+            accepted.append(_count_equal(drafter, tokens, expected))
     target.truncate(0)
     return DraftScore((DRAFT_MAX,) * len(accepted), tuple(accepted))
 
@@ -116,81 +127,7 @@ class _WhileEqual:
         return True
 
     def should_continue(self, token: int) -> bool:
-        return token == next(self._expected)
-
-
-def score_across(
-    draft: PrefixCache,
-    vocabularies: VocabularyMap,
-    answer: ScoredAnswer,
-    draft_prompt: Sequence[int] | None,
-) -> DraftScore:
-    """For a draft of another vocabulary: its own tokens of the text are scored, and counted in
-    target tokens. Approximate, as the text before a place may be split otherwise in a real run.
-    """
-    spelled = _spell_answer(vocabularies, answer, draft_prompt)
-    starts, begins, pieces = spelled.starts, spelled.begins, vocabularies.draft.tokens.pieces
-    is_drafted = np.zeros(len(starts), bool)
-    is_healed = np.zeros(len(answer.tokens), bool)
-    for n, row in _read(draft, spelled.text, spelled.first):
-        j, token = n - spelled.n_prefix, spelled.text[n]
-        place = int(begins.searchsorted(starts[j], "right")) - 1
-        is_drafted[j] = _draw_across(vocabularies, answer, row, max(0, place)) == token
-        for inside in range(place + 1, int(begins.searchsorted(starts[j + 1]))):
-            known = pieces[token][: begins[inside] - starts[j]]
-            longer = vocabularies.longer_draft_tokens(known)
-            is_healed[inside] = longer[row[longer].argmax()] == token
-    runs = [*_run_lengths(is_drafted.tolist(), len(starts)), 0]
-    accepted = []
-    for place, begin in enumerate(begins[:-1].tolist()):
-        j = int(starts.searchsorted(begin, "right")) - 1
-        n_drafted = runs[j]
-        if starts[j] < begin:  # the text ends within this token
-            n_drafted = 1 + runs[j + 1] if is_healed[place] else 0
-        end = starts[min(j + n_drafted, len(starts) - 1)]
-        accepted.append(int(begins.searchsorted(end, "right")) - 1 - place)
-    return DraftScore(
-        (DRAFT_MAX,) * len(accepted), tuple(min(DRAFT_MAX, max(0, n)) for n in accepted)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _SpelledAnswer:
-    """The draft's tokens of a prompt and an answer. Offsets are bytes of the text that the draft
-    reads as text: with a chat of its own only the answer."""
-
-    text: list[int]
-    n_prefix: int
-    """Tokens before that text."""
-    first: int
-    """The first token to be scored."""
-    starts: NDArray[np.int64]
-    """Of the draft's tokens, and the end."""
-    begins: NDArray[np.int64]
-    """Of the target's tokens of the answer, and the end."""
-
-
-def _spell_answer(
-    vocabularies: VocabularyMap, answer: ScoredAnswer, draft_prompt: Sequence[int] | None
-) -> _SpelledAnswer:
-    target, draft = vocabularies.target, vocabularies.draft
-    before = b"" if draft_prompt is not None else target.join(answer.prompt)
-    spelled = draft.spell(before + target.join(answer.tokens))
-    prefix = list(draft.bos if draft_prompt is None else draft_prompt)
-    lengths = [len(target.tokens.pieces[token]) for token in answer.tokens]
-    starts = np.cumsum([0, *(len(draft.tokens.pieces[token]) for token in spelled)])
-    first = len(prefix) + int(starts.searchsorted(len(before), "right")) - 1
-    return _SpelledAnswer(
-        [*prefix, *spelled], len(prefix), max(1, first), starts, np.cumsum([len(before), *lengths])
-    )
-
-
-def _draw_across(vocabularies: VocabularyMap, answer: ScoredAnswer, row: Logits, place: int) -> int:
-    """As the drafter does: the verifier draws among the first target tokens."""
-    drawn_from = compute_distribution(row, answer.sampling)
-    first = vocabularies.first_target_tokens(drawn_from.ids)
-    wanted = answer.verifier.sample_draft_token(Distribution(first, drawn_from.probs), place)
-    return int(drawn_from.ids[np.where(first == wanted, drawn_from.probs, 0.0).argmax()])
+        return token == next(self._expected, None)
 
 
 def _read(draft: PrefixCache, text: Sequence[int], start: int) -> Iterator[tuple[int, Logits]]:

@@ -230,14 +230,14 @@ class Session:
         if draft is None:
             raise UsageError("There is no draft to be judged.")
         inputs = self._drafters.inputs(request, verifier, len(answer.prompt), draft)
-        if inputs.head_runner is not None:
-            drafter = drafters.make(draft.kind, inputs)
-            score = draft_scoring.score_head(self._target, inputs.head_runner, drafter, answer)
-        elif inputs.vocabularies is None:
+        if draft.kind == "model":
             score = draft_scoring.score_model(draft.open_scored(), answer)
         else:
-            score = draft_scoring.score_across(
-                draft.open_scored(), inputs.vocabularies, answer, inputs.draft_prompt
+            drafter, runner = drafters.make(draft.kind, inputs), inputs.head_runner
+            score = (
+                draft_scoring.score_drafter(drafter, answer)
+                if runner is None
+                else draft_scoring.score_head(self._target, runner, drafter, answer)
             )
         self._drafters.stats(request).record_score(score.accepted)
         return score

@@ -11,6 +11,8 @@ from localspec.bench import draft_test
 from localspec.bench.draft_test import DraftRates
 from localspec.engine import draft_scoring
 from localspec.engine.draft_scoring import ScoredAnswer
+from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters.cross_vocabulary import CrossVocabularyDrafter
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Drafter
@@ -83,9 +85,12 @@ def test_the_target_under_other_numbers_is_judged_to_be_always_right(
 ) -> None:
     answer, command = recorded(sampling)
     vocabularies = VocabularyMap(vocabulary("abcdef"), vocabulary(PERMUTED))
-    score = draft_scoring.score_across(
-        PrefixCache(PermutedModel(history())), vocabularies, answer, draft_prompt=None
-    )
+    cache = PrefixCache(PermutedModel(history()))
+    inputs = DrafterInputs(
+        cache, answer.verifier, sampling, len(PROMPT), N_VOCAB, lambda _: False,
+        vocabularies=vocabularies,
+    )  # fmt: skip
+    score = draft_scoring.score_drafter(CrossVocabularyDrafter(cache, vocabularies, inputs), answer)
     for found in rates(command, score).values():
         assert found.acceptance_rate == 1.0
 

@@ -193,7 +193,7 @@ class _TextDraft:
         self._n_target += len(spelled)
         if not piece or stop_policy is None:
             return bool(piece)
-        return stop_policy.should_continue(spelled[-1] if spelled else 0)
+        return all(stop_policy.should_continue(token) for token in spelled)
 
     def _draw(self, row: Logits, stop_policy: DraftStopPolicy | None) -> int | None:
         """The draft's next token: the verifier draws among their first target tokens."""
