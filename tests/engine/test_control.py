@@ -37,6 +37,14 @@ def test_a_width_that_gets_cheaper_is_not_extrapolated_below_it() -> None:
     assert verify[12] == pytest.approx(25)
 
 
+def test_a_cliff_at_two_rows_is_not_thought_to_go_on() -> None:
+    """Q8_0 on a CPU, before wider passes are timed: nothing would be tried again."""
+    costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0}))
+    costs.record_pass(2, 25.0)
+    assert costs.verify_ms[2] == pytest.approx(25.0)
+    assert costs.verify_ms[4] == pytest.approx(25.0 + 2 * 3.5)
+
+
 def test_what_takes_longer_now_is_learnt_and_the_rest_drifts_along() -> None:
     costs = PassCosts(SHOWN)
     for _ in range(60):

@@ -15,7 +15,8 @@ _OTHER_WIDTHS_WEIGHT = 0.1
 _MEAN_WEIGHT = 0.02
 """Weight of a new time in the slow mean of plain passes."""
 _NEW_PLAIN_WEIGHT = 0.5
-"""Weight of a plain pass that is the first for a while, and of the first price of a change."""
+"""Weight of a plain pass that is the first for a while, of the first time of a width beyond those
+measured, and of the first price of a change."""
 _MAX_CHANGE = 2.0
 """Larger changes are clipped: another program was probably running."""
 _MAX_PLAIN_RATIO = 1.1
@@ -27,6 +28,8 @@ _DEFAULT_SLOPE = 0.35
 _CATCH_UP_SHARE, _GPU_CATCH_UP_SHARE = 0.1, 0.03
 """Cost of a token that the draft model reads in a wide batch, until timed, in draft passes. With
 0.1 the regret budget never covers a first draft of a model whose pass costs 0.26 target passes."""
+_CLIFF_WIDTH = 3
+"""Up to this width the curve may be steeper than beyond: some kernels begin at two rows."""
 _HELD_ADVANTAGE = 1.03
 """Another width than the held one has to be better by this factor."""
 _DEFAULT_C = 0.1
@@ -82,7 +85,10 @@ class PassCosts:
         for low, high in pairwise(widths):
             slope = (times[high] - times[low]) / (high - low)
             line += [times[low] + slope * i for i in range(1, high - low + 1)]
-        line += [line[-1] + max(slope, 0.0) * i for i in range(1, MAX_WIDTH + 1 - widths[-1])]
+        slope = max(slope, 0.0)
+        if widths[-1] < _CLIFF_WIDTH:
+            slope = min(slope, _DEFAULT_SLOPE * line[1])
+        line += [line[-1] + slope * i for i in range(1, MAX_WIDTH + 1 - widths[-1])]
         self._line = line
 
     @property
@@ -138,6 +144,7 @@ class PassCosts:
             times[width] = ms
         else:
             is_rare = width == 1 and self._rounds_since_plain >= _MIN_PLAIN_INTERVAL
+            is_rare |= width > max(times)
             change = min(max(ms / before, 1 / _MAX_CHANGE), _MAX_CHANGE) - 1
             for w in times:
                 times[w] *= 1 + change * _OTHER_WIDTHS_WEIGHT
