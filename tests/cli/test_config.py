@@ -195,4 +195,4 @@ def test_overlap_is_kept_for_runs_and_given_way_to(zoo: Zoo, tmp_path: Path) -> 
         assert (done.code, done.text) == (0, HELLO_TEXT + "\n")
         assert "overlapped" not in done.err
     refused = run("--verify", "rejection", "--overlap", "on")
-    assert refused.code == 2 and "--verify rejection" in refused.err
+    assert refused.code == 2 and "verification rejection" in refused.err
