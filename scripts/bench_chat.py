@@ -31,6 +31,7 @@ from statistics import geometric_mean, median
 from make_bench_pair import TOLERANCE, quantize
 
 from localspec.bench import workloads
+from localspec.engine_process.client import EngineProcess
 from localspec.models.reference import parse_file_name
 from localspec.protocol.events import EngineExit, GenerationFinished
 from localspec.protocol.wire import (
@@ -41,7 +42,6 @@ from localspec.protocol.wire import (
     ProbeCommand,
     SamplingParams,
 )
-from localspec.worker.engine_process import EngineProcess
 
 REQUESTS = {
     "code": "Complete this Python code:\n\n",

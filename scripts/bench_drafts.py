@@ -20,6 +20,7 @@ from pathlib import Path
 
 from localspec.bench import draft_test, workloads
 from localspec.bench.draft_test import DraftRates
+from localspec.engine_process.client import EngineProcess
 from localspec.protocol.events import EngineExit, GenerationFinished, Round
 from localspec.protocol.wire import (
     ChatMessage,
@@ -30,7 +31,6 @@ from localspec.protocol.wire import (
     SamplingParams,
     ScoreDraftCommand,
 )
-from localspec.worker.engine_process import EngineProcess
 
 
 @dataclass

@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import median
 
 from localspec.engine.session import Session
+from localspec.engine_process.client import EngineProcess
 from localspec.paths import package_data_dir
 from localspec.protocol.events import EngineExit, Event, Round
 from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
-from localspec.worker.engine_process import EngineProcess
 
 PROMPT = "def fibonacci(n):\n"
 DEMO = package_data_dir() / "demo"

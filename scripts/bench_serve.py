@@ -30,13 +30,13 @@ from statistics import median
 from typing import Any
 
 from localspec.chat.settings import ChatSettings
+from localspec.engine_process.client import EngineProcess
 from localspec.launch import LoadOptions, ResolvedPair
 from localspec.launch.engine_host import EngineHost
 from localspec.paths import package_data_dir
 from localspec.protocol.events import EngineExit, Round
 from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
 from localspec.serve.http_server import HttpServer, ServerOptions
-from localspec.worker.engine_process import EngineProcess
 
 PROMPT = "def fibonacci(n):\n"
 LONG_PROMPT = "".join(f"def add_{i}(x):\n    return x + {i}\n\n" for i in range(60))

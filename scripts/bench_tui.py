@@ -36,11 +36,11 @@ from pseudo_terminal import Terminal
 from scripted_engine import FIRST, LAST
 
 from localspec import cli, launch
+from localspec.engine_process.client import EngineProcess
 from localspec.launch import start
 from localspec.paths import data_dir
 from localspec.protocol import wire
 from localspec.protocol.events import Event, GenerationFinished, Round
-from localspec.worker.engine_process import EngineProcess
 
 HERE = str(Path(__file__).resolve())
 RATES = (20, 100, 400)

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from localspec import child_process, paths  # noqa: E402
+from localspec.engine_process.client import EngineProcess  # noqa: E402
 from localspec.machine.llama_params import ModelRole  # noqa: E402
 from localspec.models.gguf import reader  # noqa: E402
 from localspec.protocol.events import Round  # noqa: E402
@@ -38,7 +39,6 @@ from localspec.protocol.wire import (  # noqa: E402
     ProbeCommand,
     SamplingParams,
 )
-from localspec.worker.engine_process import EngineProcess  # noqa: E402
 from tests.slow_line import Line, SlowLine  # noqa: E402
 
 WIDE = 6

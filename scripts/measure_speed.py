@@ -30,6 +30,7 @@ from make_bench_pair import DEMO, SIZES, TOLERANCE, Pair, make_pair
 from prompts import prompts_of
 
 from localspec.bench import aggregation
+from localspec.engine_process.client import EngineProcess
 from localspec.fit import calibration, pass_cost, speedup_model
 from localspec.fit.shape import ModelShape, from_headers
 from localspec.fit.speed_estimate import SpeedEstimate, UseCase, estimate_speed
@@ -46,7 +47,6 @@ from localspec.protocol.wire import (
     ProbeCommand,
     SamplingParams,
 )
-from localspec.worker.engine_process import EngineProcess
 
 SHAPES = {
     "small": Pair(Shape(768, 12, 12, 4, 3072), Shape(512, 3, 8, 4, 1536)),

@@ -14,10 +14,10 @@ from textual.message import Message
 
 from localspec import LLM
 from localspec.chat.session import ChatSession
+from localspec.engine_process.client import EngineProcess
 from localspec.launch import LoadOptions, ResolvedPair
 from localspec.protocol.events import Round
 from localspec.tui.engine_runner import EngineLoaded, EngineRunner
-from localspec.worker.engine_process import EngineProcess
 from tests.serve.conftest import serving
 from tests.zoo import Zoo
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
+from localspec.engine_process import exit_causes
 from localspec.errors import EngineError
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, GenerationFinished, Round, Token
 from localspec.protocol.wire import GenerateCommand
-from localspec.worker import exit_causes
 
 
 @dataclass(frozen=True, slots=True)

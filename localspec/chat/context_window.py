@@ -15,12 +15,12 @@ from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.chat.conversation import Conversation, DroppedTurns, Turn, build_messages
 from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
 from localspec.chat.speculation_stats import SpeculationStats
+from localspec.engine_process import exit_causes
 from localspec.errors import LocalspecError, PromptTooLongError
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Round
 from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand
-from localspec.worker import exit_causes
 
 _MIN_ANSWER_TOKENS = 256
 """Tokens reserved for an answer, if the context has at least eight times as many."""

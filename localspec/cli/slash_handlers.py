@@ -19,13 +19,13 @@ from localspec.chat.slash_commands import COMMANDS, CommandCall
 from localspec.cli import speculation_text
 from localspec.cli.answer_printer import ChatOutputStyle
 from localspec.cli.speculation_text import AnswerStats
+from localspec.engine_process import engine_log
 from localspec.errors import StorageError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import model_lookup
 from localspec.protocol.events import EngineReady
 from localspec.sanitize import sanitize
 from localspec.units import short_count
-from localspec.worker import engine_log
 
 _LOG_LINES = 12
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from localspec import paths
+from localspec.engine_process.client import EngineProcess
 from localspec.errors import DoesNotFitError, Hint, ModelFileError, OutOfMemoryError
 from localspec.fit import calibration, llama_count, machine_profile, pair_shapes
 from localspec.fit.advisor import (
@@ -52,7 +53,6 @@ from localspec.protocol.wire import (
 from localspec.sanitize import sanitize
 from localspec.speculation_methods import WITHOUT_DRAFT
 from localspec.units import count, gib
-from localspec.worker.engine_process import EngineProcess
 
 SETTINGS_NOTICE = "settings"
 """Code of the notice about the chosen settings."""

@@ -17,8 +17,8 @@ from localspec.launch import EngineClient
 from tests.api.conftest import Load
 from tests.cli.command import environment
 from tests.downloads import wait_for
+from tests.engine_process.ends import ended
 from tests.often import often
-from tests.worker.ends import ended
 from tests.zoo import HELLO_TEXT, Zoo
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

@@ -12,10 +12,10 @@ from localspec.engine.rescore import rescore
 from localspec.engine.session import Session
 from localspec.engine.token_probabilities import TokenProbabilities, score_tokens
 from localspec.engine.verifiers import make_verifier
+from localspec.engine_process.client import EngineProcess
 from localspec.errors import PromptTooLongError, UsageError
 from localspec.protocol.events import TokenScore
 from localspec.protocol.wire import InspectCommand, LoadCommand, SamplingParams
-from localspec.worker.engine_process import EngineProcess
 from tests.engine.laws import PROMPT
 from tests.fakes import PLAIN, HistoryModel, Stop, StubbornModel, job, plain
 from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say

@@ -11,11 +11,11 @@ from pathlib import Path
 import gguf
 import pytest
 
+from localspec.engine_process.client import EngineProcess
 from localspec.machine import memory_probe
 from localspec.machine.memory_by_device import HOST
 from localspec.models.gguf import reader
 from localspec.protocol.wire import LoadCommand
-from localspec.worker.engine_process import EngineProcess
 from tests import shapes
 from tests.cli.command import command, environment
 from tests.real import checks

@@ -9,6 +9,7 @@ from time import monotonic
 import pytest
 
 from localspec import errors
+from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.protocol.events import Event, GenerationFinished, Notice, Round
 from localspec.protocol.wire import (
     ChatMessage,
@@ -18,9 +19,8 @@ from localspec.protocol.wire import (
     LoadCommand,
     SamplingParams,
 )
-from localspec.worker.engine_process import EngineProcess, EngineTimeouts
 from tests.downloads import wait_for
-from tests.worker.ends import gone
+from tests.engine_process.ends import gone
 from tests.zoo import CHAT_TEXT, Zoo, _chat
 
 CHAT = (ChatMessage("system", "Be kind."), ChatMessage("user", "Hi?"))

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from localspec import child_process, errors
+from localspec.engine_process import exit_causes
+from localspec.engine_process.engine_log import EngineLog, read_batches
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.rpc import preflight
 from localspec.protocol import wire
 from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, TokenScore
-from localspec.worker import exit_causes
-from localspec.worker.engine_log import EngineLog, read_batches
 
 _SingleReply = wire.ReplayResult | wire.CountResult | wire.DraftScore | wire.TokenizeResult
 ReplyT = TypeVar("ReplyT", bound=_SingleReply)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from localspec import child_process, errors
+from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
 from localspec.protocol.wire import (
     ContextSettings,
@@ -24,9 +25,8 @@ from localspec.protocol.wire import (
     ProbeCommand,
     SamplingParams,
 )
-from localspec.worker.engine_process import EngineProcess, EngineTimeouts
-from tests.worker.ends import ended, gone
-from tests.worker.faults import ENDS
+from tests.engine_process.ends import ended, gone
+from tests.engine_process.faults import ENDS
 from tests.zoo import Zoo
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

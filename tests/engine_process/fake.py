@@ -22,7 +22,7 @@ from localspec.protocol.events import (
     SpeculationPlan,
     Token,
 )
-from tests.worker.faults import faults
+from tests.engine_process.faults import faults
 
 MEASURED = wire.MeasuredCosts(2.0, {"1": 1.0, "4": 1.5})
 REPLAYED = wire.ReplayResult(**{part.name: (1,) for part in fields(wire.ReplayResult)})

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from localspec import errors
+from localspec.engine_process import exit_causes
+from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
 from localspec.protocol.wire import GenerateCommand, LoadCommand, ProbeCommand, ReplayCommand
-from localspec.worker import exit_causes
-from localspec.worker.engine_process import EngineProcess, EngineTimeouts
-from tests.worker import fake
-from tests.worker.ends import gone
-from tests.worker.faults import ENDS
+from tests.engine_process import fake
+from tests.engine_process.ends import gone
+from tests.engine_process.faults import ENDS
 
 FAKE = Path(__file__).with_name("fake.py")
 QUICK = EngineTimeouts(handshake=20, load=20, answer=20, stop=2)

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from localspec import errors
+from localspec.engine_process import exit_causes
+from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.protocol.events import EngineExit
 from localspec.protocol.wire import (
     ContextSettings,
@@ -22,8 +24,6 @@ from localspec.protocol.wire import (
     LoadCommand,
     SamplingParams,
 )
-from localspec.worker import exit_causes
-from localspec.worker.engine_process import EngineProcess, EngineTimeouts
 from tests.zoo import Zoo
 
 FORKED = (200, pytest.param(1950, marks=pytest.mark.long))

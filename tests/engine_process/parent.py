@@ -10,9 +10,9 @@ import signal
 import sys
 from pathlib import Path
 
+from localspec.engine_process.client import EngineProcess
 from localspec.protocol.events import Event, Prefill, Round
 from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand
-from localspec.worker.engine_process import EngineProcess
 
 
 def command(engine: str, phase: str) -> list[str]:

@@ -13,7 +13,7 @@ from localspec import child_process
 from localspec.engine.__main__ import CommandServer
 from localspec.protocol import wire
 from localspec.protocol.events import Prefill, Round, SpeculationPlan
-from tests.worker.faults import faults
+from tests.engine_process.faults import faults
 
 
 class Faulty(CommandServer):

@@ -20,6 +20,7 @@ import pytest
 
 from localspec import paths
 from localspec.chat.session import ChatSession
+from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.errors import EngineError, InUseError, OutOfMemoryError
 from localspec.fit import advisor
 from localspec.launch import ResolvedPair
@@ -33,7 +34,6 @@ from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
-from localspec.worker.engine_process import EngineProcess, EngineTimeouts
 from localspec.worker_address import WorkerAddress, parse_address
 from tests.cli.command import command, environment
 from tests.cli.dialogue import Dialogue

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from localspec import errors
+from localspec.engine_process import engine_log
 from localspec.machine.rpc import preflight
 from localspec.protocol.events import EngineExit, Notice
 from localspec.sanitize import sanitize
-from localspec.worker import engine_log
 
 SLOW_NOTICE = Notice(
     "info",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from localspec.engine_process import exit_causes
 from localspec.protocol.events import EngineExit
-from localspec.worker import exit_causes
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 

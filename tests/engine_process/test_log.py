@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.worker import engine_log
-from localspec.worker.engine_log import EngineLog
+from localspec.engine_process import engine_log
+from localspec.engine_process.engine_log import EngineLog
 
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX files")
 
@@ -74,7 +74,7 @@ def test_many_processes_write_whole_lines(folder: Path) -> None:
     program = (
         "import sys\n"
         "from io import BytesIO\n"
-        "from localspec.worker.engine_log import EngineLog\n"
+        "from localspec.engine_process.engine_log import EngineLog\n"
         "log, line = EngineLog(int(sys.argv[1])), b'0123456789' * 10 + b'\\n'\n"
         "for _ in range(200): log.drain(BytesIO(line))\n"
     )

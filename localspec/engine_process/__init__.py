@@ -1,0 +1,1 @@
+"""The engine process as the parent sees it: commands, events, timeouts, exit causes and log."""

@@ -1,1 +1,0 @@
-"""The parent's side of the engine process: start, commands, log and crash handling."""
