@@ -138,4 +138,4 @@ def test_heavy_modules_are_imported_for_answers_only(arguments: list[str], code:
     returned, modules = json.loads(done.stderr.splitlines()[-1])
     assert returned == code
     assert not HEAVY & set(modules)
-    assert not [name for name in modules if name.startswith("localspec.engine")]
+    assert not [name for name in modules if f"{name}.".startswith("localspec.engine.")]

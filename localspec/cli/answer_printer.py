@@ -84,7 +84,8 @@ class AnswerPrinter:
         # A script gets no info notices, except about what changes its answers' speed.
         is_relevant = notice.level != "info" or notice.code in _SHOWN_NOTICES or sys.stderr.isatty()
         if not self._options.quiet and is_relevant:
-            click.echo(f"localspec: {sanitize(notice.message, multiline=False)}", err=True)
+            text = f"{notice.message} {notice.hint}".rstrip()
+            click.echo(f"localspec: {sanitize(text, multiline=False)}", err=True)
 
     def end_line(self) -> None:
         if not self._options.as_json and not self._at_line_start:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TextIO
@@ -29,7 +29,7 @@ from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, ren
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, StartEngine
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import EngineReady, Event, encode
+from localspec.protocol.events import EngineReady, Event, Notice, encode
 from localspec.sanitize import sanitize
 from localspec.units import short_count
 
@@ -89,7 +89,7 @@ class ChatLoop:
                 return code
             finally:
                 self.session.close()
-                self._print_notices()
+                self._print_notices(self.session.take_notices())
                 self._close_engine()
 
     def _start_engine(self) -> Engine:
@@ -101,8 +101,7 @@ class ChatLoop:
         self._loaded_key = session.load_key
         session.attach_engine(engine, raw=options.raw, template=options.template)
         self._write_event(engine.ready)
-        for notice in engine.ready.notices:
-            self._print(f"localspec: {sanitize(notice.message, multiline=False)}")
+        self._print_notices(engine.ready.notices)
         return engine
 
     def _close_engine(self) -> None:
@@ -142,7 +141,7 @@ class ChatLoop:
     def _run_turn(self) -> int | None:
         """Read one message and handle it; returns an exit code to end the chat."""
         initial_text, self._view.initial_text = self._view.initial_text, ""
-        self._print_notices()
+        self._print_notices(self.session.take_notices())
         try:
             text = self._message_prompt.read_message(initial_text)
         except EOFError:
@@ -303,11 +302,10 @@ class ChatLoop:
         if self._launch_options.events_file is not None:
             self._launch_options.events_file.write(encode(event) + "\n")
 
-    def _print_notices(self) -> None:
-        """Notices about saving."""
-        for notice in self.session.take_notices():
-            text = sanitize(f"{notice.message} {notice.hint}", multiline=False)
-            self._print(f"localspec: {text}")
+    def _print_notices(self, notices: Iterable[Notice]) -> None:
+        for notice in notices:
+            text = f"{notice.message} {render_hint(notice.hint, _name_option)}".rstrip()
+            self._print(f"localspec: {sanitize(text, multiline=False)}")
 
     def _print_error(self, error: LocalspecError, next_step: str = "") -> None:
         self._print(f"localspec: {sanitize(error.message, multiline=False)}")

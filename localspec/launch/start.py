@@ -381,7 +381,7 @@ class EngineClient(EngineProcess):
                 self._pair_reads = _summarize_reads(advice.fit.load)
             self.ready = self._add_prediction(self.ready, advice)
         if head_notice and self.ready.draft:
-            notice = Notice("info", HEAD_NOTICE, head_notice)
+            notice = Notice("info", HEAD_NOTICE, head_notice, Hint("To disable: {draft=none}."))
             self.ready = replace(self.ready, notices=(*self.ready.notices, notice))
 
     def _add_prediction(self, ready: EngineReady, advice: SettingsAdvice) -> EngineReady:

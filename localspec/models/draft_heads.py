@@ -125,4 +125,4 @@ def sidecar_notice(head_kind: str, name: str) -> str:
     source = f"the {KIND_TITLES[head_kind]} head {name} in the model's folder"
     if head_kind == "mtp":
         source = "the model's own MTP layer"
-    return sanitize(f"Drafting with {source}; draft none turns that off.", multiline=False)
+    return sanitize(f"Drafting with {source}.", multiline=False)

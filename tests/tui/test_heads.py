@@ -121,7 +121,8 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
     recent = home_rows._recently_opened_rows(home_rows.MachineSurvey())
     drafts = {row.name: row.description for row in recent}
     assert drafts == {"inside": "+ built-in MTP layer", "deep": "+ deep"}
-    assert "draft none turns that off" in AppOptions().build_load_request(own).draft_note
+    note = AppOptions().build_load_request(own).draft_note
+    assert note == "Drafting with the model's own MTP layer."
     assert home_rows._format_size(own) == home_rows._format_size(replace(own, draft=None)), (
         "one file"
     )

@@ -202,6 +202,7 @@ class DoctorScreen(CenteredLayout, Screen[None]):
     def _repair_ended(self, succeeded: bool, text: str) -> None:
         if self._repair_runner is not None:
             self._result = text
+            self.query_one(LogView).append_lines([text])  # a narrow title cannot hold it
             self._update_hints()
             return
         self.notify(text, severity="information" if succeeded else "error", markup=False)
