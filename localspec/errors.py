@@ -12,12 +12,9 @@ _OPTION = re.compile(r"\{(?:([^{}|]*)\|)?(\w+)(?:=([^{}]*))?\}")
 class OptionHint(NamedTuple):
     """An option that a hint suggests; as a `str` it is the command line's."""
 
-    lead: str
-    """Text before it, which goes with it where a front end has no such option."""
-    name: str
-    """As in Python, such as `gpu_layers`."""
-    value: str
-    """Empty for a flag, or if the option is only mentioned."""
+    lead: str  # Text before it, which goes with it where a front end has no such option.
+    name: str  # As in Python, such as `gpu_layers`.
+    value: str  # Empty for a flag, or if the option is only mentioned.
 
     def __str__(self) -> str:
         return f"--{self.name.replace('_', '-')} {self.value}".rstrip()
@@ -54,13 +51,10 @@ def _render(template: str, form: Callable[[OptionHint], str]) -> str:
 class LocalspecError(Exception):
     """A failure that the user can act on: `message` is what happened, `hint` the next step."""
 
-    code = "failure"
-    """In JSON."""
+    code = "failure"  # In JSON.
     exit_code = 1
-    detail: tuple[str, ...] = ()
-    """Log lines, shown on request."""
-    said: str = ""
-    """The text that was generated before the failure."""
+    detail: tuple[str, ...] = ()  # Log lines, shown on request.
+    said: str = ""  # The text that was generated before the failure.
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

@@ -8,10 +8,8 @@ from localspec.errors import Hint, UsageError
 
 Spec = Literal["auto", "off", "model", "lookup", "eagle3", "mtp", "dspark", "dflash", "crossvocab"]
 SPECS: tuple[str, ...] = get_args(Spec)
-WITHOUT_DRAFT = ("off", "lookup")
-"""Methods for which no draft model is loaded."""
-ALWAYS = ("auto", *WITHOUT_DRAFT)
-"""Methods that every pair supports."""
+WITHOUT_DRAFT = ("off", "lookup")  # Methods for which no draft model is loaded.
+ALWAYS = ("auto", *WITHOUT_DRAFT)  # Methods that every pair supports.
 DRAFTERS = tuple(spec for spec in SPECS if spec not in ("auto", "off"))
 
 

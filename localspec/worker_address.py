@@ -5,10 +5,8 @@ from __future__ import annotations
 from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
 
-DEFAULT_PORT = 50052
-"""As of llama.cpp's ggml-rpc-server."""
-MAX_WORKERS = 2
-"""Three or more deadlock in llama.cpp."""
+DEFAULT_PORT = 50052  # As of llama.cpp's ggml-rpc-server.
+MAX_WORKERS = 2  # Three or more deadlock in llama.cpp.
 
 
 @dataclass(frozen=True, slots=True)

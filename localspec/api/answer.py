@@ -41,20 +41,15 @@ class AnswerTimings(TypedDict):
 class AnswerSpeculation(TypedDict):
     """Speculation statistics of an answer. Rates are None if nothing was drafted."""
 
-    rounds: int
-    """Rounds with draft tokens."""
+    rounds: int  # Rounds with draft tokens.
     drafted: int
     accepted: int
-    acceptance_rate: float | None
-    """accepted / drafted."""
-    mean_accepted_length: float | None
-    """Tokens emitted per target pass that verified a draft."""
-    histogram: list[int]
-    """Number of drafting rounds with 0, 1, 2, … accepted tokens."""
+    acceptance_rate: float | None  # accepted / drafted.
+    mean_accepted_length: float | None  # Tokens emitted per target pass that verified a draft.
+    histogram: list[int]  # Number of drafting rounds with 0, 1, 2, … accepted tokens.
     by_source: dict[str, dict[str, int]]
     host_ms_per_round: float | None
-    paused_rounds: int
-    """Rounds without draft tokens."""
+    paused_rounds: int  # Rounds without draft tokens.
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +76,22 @@ class Piece:
 class Answer:
     """A model's answer. `str()` returns the text; the fields are those of `run --json`."""
 
-    text: str
-    """The whole text, thinking included. Control characters are not removed."""
-    said: str
-    """The text without thinking."""
+    text: str  # The whole text, thinking included. Control characters are not removed.
+    said: str  # The text without thinking.
     tokens: tuple[Token, ...]
     """With `id`, `text`, and the class as `kind`; optionally also with probabilities."""
     finish_reason: FinishReason
     """`eog` (end of generation), `stop` (a stop string), `length` (max_tokens), `context` (the
     context is full), `cancelled` (stopped by the caller)."""
-    model: str
-    """File name."""
-    draft: str | None
-    """File name; None without a draft."""
-    seed: int
-    """Reproduces the answer, together with `verify`."""
+    model: str  # File name.
+    draft: str | None  # File name; None without a draft.
+    seed: int  # Reproduces the answer, together with `verify`.
     verify: VerifyMode
     prompt_tokens: int
-    reused_tokens: int
-    """Prompt tokens reused from the last call."""
+    reused_tokens: int  # Prompt tokens reused from the last call.
     timings: AnswerTimings
     speculation: AnswerSpeculation
-    notices: tuple[Notice, ...] = ()
-    """Each has `message` and `hint`."""
+    notices: tuple[Notice, ...] = ()  # Each has `message` and `hint`.
 
     def __str__(self) -> str:
         return self.text

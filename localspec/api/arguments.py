@@ -40,8 +40,7 @@ ChatMessages = Sequence[Mapping[str, str] | ChatMessage]
 """Messages of a chat: {"role": "system" | "user" | "assistant", "content": …}."""
 
 _ROLES = ("system", "user", "assistant")
-_DEFAULT_MAX_TOKENS = 512
-"""Default for a text; a chat's answer may fill the context."""
+_DEFAULT_MAX_TOKENS = 512  # Default for a text; a chat's answer may fill the context.
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -49,8 +48,7 @@ class AnswerOptions(TypedDict, total=False):
 
     max_tokens: int | None
     """Default: 512 for `generate` and `stream`, the whole context for `chat`."""
-    temperature: float | None
-    """0 is greedy. Default: the catalogue's value for the pair, else 0.8."""
+    temperature: float | None  # 0 is greedy. Default: the catalogue's value for the pair, else 0.8.
     top_k: int | None
     top_p: float | None
     min_p: float | None
@@ -63,28 +61,18 @@ class AnswerOptions(TypedDict, total=False):
     xtc_probability: float | None
     """XTC: how often all tokens above `xtc_threshold` are excluded but the least likely of them."""
     xtc_threshold: float | None
-    stop: str | Sequence[str] | None
-    """Stop strings: the answer ends before the first of them."""
-    seed: int | None
-    """Default: the LLM's seed, else random; `Answer.seed` has the value used."""
-    verify: VerifyMode | None
-    """Verification method; all of them keep the target's distribution."""
-    spec: Spec | None
-    """Drafter. Default: the LLM's, else chosen automatically."""
-    draft_max: int | None
-    """Max draft tokens."""
-    exact: bool | None
-    """Without effect, with a warning: exact mode is an option of `LLM`."""
-    think: bool | None
-    """Turn thinking on or off, if the chat template supports it."""
-    raw: bool | None
-    """Complete the text without a chat template."""
-    probabilities: bool | None
-    """Add to each token its probabilities and the alternatives."""
+    stop: str | Sequence[str] | None  # Stop strings: the answer ends before the first of them.
+    seed: int | None  # Default: the LLM's seed, else random; `Answer.seed` has the value used.
+    verify: VerifyMode | None  # Verification method; all of them keep the target's distribution.
+    spec: Spec | None  # Drafter. Default: the LLM's, else chosen automatically.
+    draft_max: int | None  # Max draft tokens.
+    exact: bool | None  # Without effect, with a warning: exact mode is an option of `LLM`.
+    think: bool | None  # Turn thinking on or off, if the chat template supports it.
+    raw: bool | None  # Complete the text without a chat template.
+    probabilities: bool | None  # Add to each token its probabilities and the alternatives.
     json_schema: str | Mapping[str, Any] | type | None
     """Answer with JSON that satisfies this JSON Schema, or this class of Pydantic."""
-    grammar: str | None
-    """Answer with a text of this GBNF grammar."""
+    grammar: str | None  # Answer with a text of this GBNF grammar.
 
 
 class MachineOptions(TypedDict, total=False):
@@ -95,8 +83,7 @@ class MachineOptions(TypedDict, total=False):
     gpu_layers: int | None
     draft_gpu_layers: int | None
     main_gpu: int | None
-    split: SplitMode | Sequence[float] | None
-    """A split mode, or one share for each device."""
+    split: SplitMode | Sequence[float] | None  # A split mode, or one share for each device.
     cpu_moe: bool | None
     threads: int | None
     draft_threads: int | None

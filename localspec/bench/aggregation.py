@@ -27,8 +27,7 @@ REPETITIVE, TOO_SHORT, NOT_A_COPY = "repeats itself", "ended at once", "is no co
 _MIN_DISTINCT_SHARE = 0.5
 """Of 4-grams. A greedy answer below this repeats itself: any prompt lookup looks good on it."""
 _MIN_COPIED_SHARE = 0.7
-_MIN_TOKENS = 8
-"""The speed of a shorter answer is not meaningful."""
+_MIN_TOKENS = 8  # The speed of a shorter answer is not meaningful.
 
 
 @dataclass(frozen=True, slots=True)

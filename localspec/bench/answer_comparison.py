@@ -36,15 +36,12 @@ class Divergence:
 
     prompt: int
     variant: SpeculationVariant
-    position: int
-    """The answer's first token is 0."""
-    width: int
-    """Tokens in the pass that produced the speculative token."""
+    position: int  # The answer's first token is 0.
+    width: int  # Tokens in the pass that produced the speculative token.
     margin: float | None
     """Difference in logits between the plain token and the runner-up, in a one-token pass; None
     if one answer ends here and the other continues."""
-    replayed: bool
-    """Both answers are reproduced by replaying their passes without speculation."""
+    replayed: bool  # Both answers are reproduced by replaying their passes without speculation.
     plain: Token | None
     speculative: Token | None
 
@@ -68,8 +65,7 @@ class PromptComparison:
 class ComparisonTotals:
     prompts: int = 0
     answers: int = 0
-    equal: int = 0
-    """Prompts whose answers are all the same."""
+    equal: int = 0  # Prompts whose answers are all the same.
     tokens: int = 0
     drafted: int = 0
     divergences: list[Divergence] = field(default_factory=list)

@@ -15,16 +15,14 @@ from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import MeasuredCosts, ProbeCommand
 from localspec.units import count, duration
 
-_DEFAULT_PASS_SECONDS = 0.05
-"""Assumed cost of a pass before any measurement."""
+_DEFAULT_PASS_SECONDS = 0.05  # Assumed cost of a pass before any measurement.
 
 
 @dataclass(frozen=True, slots=True)
 class BenchEstimate:
     answers: int
     rounds: int
-    seconds: float
-    """A lower bound: plain passes only, without reading the prompts."""
+    seconds: float  # A lower bound: plain passes only, without reading the prompts.
 
 
 def estimate_bench(request: BenchRequest, measured: MeasuredCosts | None) -> BenchEstimate:

@@ -21,10 +21,8 @@ class DraftRates:
 
     drafted: int
     accepted: int
-    rounds: int
-    """With a draft: prompt lookup has others too."""
-    emitted: int
-    """In these rounds."""
+    rounds: int  # With a draft: prompt lookup has others too.
+    emitted: int  # In these rounds.
     tokens_per_second: float
 
     @property

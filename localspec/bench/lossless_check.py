@@ -52,32 +52,26 @@ VERIFY_PROMPTS = (
 LONG_PROMPT = "".join(f"# {n}\n{text}\n" for n in range(3) for text in VERIFY_PROMPTS)
 """More than 600 tokens; skipped where the context is too small for it."""
 
-_MIN_PROMPTS = 3
-"""With the long one."""
+_MIN_PROMPTS = 3  # With the long one.
 _SEEDS_PER_MODE = 1_000_000
-_CONFIRMATION_SEED_OFFSET = 5_000
-"""Added to the seeds of a second sample."""
+_CONFIRMATION_SEED_OFFSET = 5_000  # Added to the seeds of a second sample.
 _MAX_SAMPLED_TOKENS = 2000
-_MAX_SAMPLED_ANSWERS = 200
-"""A limit for answers that end immediately."""
+_MAX_SAMPLED_ANSWERS = 200  # A limit for answers that end immediately.
 _SAMPLED_SETTINGS = (
     SamplingParams(temperature=0.8),
     SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
 )
 """The settings of `run`, and without truncation, alternating."""
 _SAMPLED_DRAFT_LENGTH = 4
-_TIMED_PARTS = 5
-"""Those that take `VerifyEffort.seconds_per_part` each."""
+_TIMED_PARTS = 5  # Those that take `VerifyEffort.seconds_per_part` each.
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyEffort:
-    seconds_per_part: float = 20.0
-    """A slow machine does the minimum and takes longer."""
+    seconds_per_part: float = 20.0  # A slow machine does the minimum and takes longer.
     tokens_per_answer: int = 64
     prompts: Sequence[str] = VERIFY_PROMPTS
-    min_sampled_tokens: int = 200
-    """For each verification method."""
+    min_sampled_tokens: int = 200  # For each verification method.
 
     def elapsed_share(self, began: float) -> float:
         """Share of a part's time budget; above 1 once it is used up."""

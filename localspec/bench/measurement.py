@@ -17,8 +17,7 @@ from localspec.protocol.wire import GenerateCommand
 @dataclass(frozen=True, slots=True)
 class MeasurementProgress:
     text: str
-    is_step: bool = False
-    """Begins a part of the measurement."""
+    is_step: bool = False  # Begins a part of the measurement.
 
 
 class Measurement(Protocol):
@@ -45,8 +44,7 @@ class AnswerCancelled(Exception):  # noqa: N818  not an error
 class RecordedAnswer:
     request: GenerateCommand
     rounds: tuple[Round, ...]
-    arrivals: tuple[float, ...]
-    """Seconds from the request to each round, by the parent's clock."""
+    arrivals: tuple[float, ...]  # Seconds from the request to each round, by the parent's clock.
     end: GenerationFinished
 
     @property

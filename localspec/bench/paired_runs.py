@@ -14,8 +14,7 @@ Arm = Literal["plain", "speculative"]
 _TIME_BUDGET_SECONDS = 40.0
 """For all rounds, counting plain passes only; reading the prompts can double it."""
 _MAX_ROUNDS = 3
-_BASE_SEED = 20_000
-"""Fixed seeds make two benchmarks comparable."""
+_BASE_SEED = 20_000  # Fixed seeds make two benchmarks comparable.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,7 @@ class BenchRequest:
     max_tokens: int
     spec: str = "auto"
     why: str = ""
-    rounds: int | None = None
-    """None: as many as the time budget allows."""
+    rounds: int | None = None  # None: as many as the time budget allows.
 
     def build_command(self, task: BenchTask, arm: Arm) -> GenerateCommand:
         plain = arm == "plain"

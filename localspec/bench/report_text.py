@@ -9,10 +9,8 @@ from localspec.bench.results import BenchReport, WorkloadResult
 from localspec.sanitize import sanitize
 from localspec.units import count, gib, milliseconds, percent, token_rate
 
-_MIN_GAIN, _MIN_BREAK_EVEN = 1.03, 0.97
-"""A speed-up between these counts as no difference."""
-_MIN_POSSIBLE_GAIN = 1.05
-"""Below this best speed-up of any draft length, the pair cannot gain."""
+_MIN_GAIN, _MIN_BREAK_EVEN = 1.03, 0.97  # A speed-up between these counts as no difference.
+_MIN_POSSIBLE_GAIN = 1.05  # Below this best speed-up of any draft length, the pair cannot gain.
 _MAX_PLAUSIBLE_SHARE = 1.2
 _COLUMNS = (
     "workload",

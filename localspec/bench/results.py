@@ -199,8 +199,7 @@ _TRADEMARK = re.compile(r"\((?:R|TM)\)")
 @dataclass(frozen=True, slots=True)
 class BenchMachine:
     cpu: str
-    cores: int | None
-    """Physical cores."""
+    cores: int | None  # Physical cores.
     memory: int | None
     system: str
     engine: dict[str, str]

@@ -25,10 +25,8 @@ VERIFY_MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block")
 SIGNIFICANCE_LEVEL = 1e-3
 """Of all tests together; a rejection counts only if a second sample is rejected too."""
 _LEVEL_PER_METHOD = SIGNIFICANCE_LEVEL / len(VERIFY_MODES)
-DETECTION_POWER = 0.9
-"""Probability that both samples detect the reported shift."""
-_MIN_TOKENS_PER_BIN = 20
-"""Expected tokens per bin; from there on the chi-square tail is accurate."""
+DETECTION_POWER = 0.9  # Probability that both samples detect the reported shift.
+_MIN_TOKENS_PER_BIN = 20  # Expected tokens per bin; from there on the chi-square tail is accurate.
 _MAX_BINS = 20
 
 
@@ -39,11 +37,9 @@ class TokenSample:
     verify: VerifyMode
     by_id: list[float] = field(default_factory=list)
     by_rank: list[float] = field(default_factory=list)
-    impossible: int = 0
-    """Tokens of probability 0."""
+    impossible: int = 0  # Tokens of probability 0.
     totals: RoundTotals = field(default_factory=RoundTotals)
-    is_confirmation: bool = False
-    """This is the second sample, because the first was rejected."""
+    is_confirmation: bool = False  # This is the second sample, because the first was rejected.
 
     def add(self, answer: RecordedAnswer, replay: ReplayResult, rng: random.Random) -> None:
         for event in answer.rounds:

@@ -15,8 +15,7 @@ from localspec.protocol.wire import VerifyMode
 from localspec.sanitize import sanitize
 from localspec.units import count, percent
 
-LONG_PROMPT_INDEX = 1
-"""The prompt of more than 600 tokens, among those that are compared."""
+LONG_PROMPT_INDEX = 1  # The prompt of more than 600 tokens, among those that are compared.
 NEAR_TIE_FACTOR = 4
 """A near-tie is at most this many times the rounding difference between pass widths."""
 
@@ -42,8 +41,7 @@ class VerifyReport:
     greedy: ComparisonTotals = field(default_factory=ComparisonTotals)
     seeded: ComparisonTotals = field(default_factory=ComparisonTotals)
     samples: dict[VerifyMode, TokenSample] = field(default_factory=dict)
-    is_complete: bool = False
-    """All parts have run to their end."""
+    is_complete: bool = False  # All parts have run to their end.
 
     def add(self, event: VerifyFinding) -> None:
         if isinstance(event, WidthDifference):

@@ -19,8 +19,7 @@ class Workload:
     name: str
     title: str
     prompts: tuple[str, ...]
-    copies_prompt: bool = False
-    """The answer should repeat most of the prompt."""
+    copies_prompt: bool = False  # The answer should repeat most of the prompt.
 
 
 def load(names: Sequence[str] = ()) -> list[Workload]:

@@ -30,8 +30,7 @@ class AnswerDelta:
     event: Event
     parts: tuple[AnswerPart, ...] = ()
     """Text that is certainly thinking, or certainly visible. A marker's beginning is held back."""
-    in_thinking: bool = False
-    """Whether the answer is inside its thinking part now."""
+    in_thinking: bool = False  # Whether the answer is inside its thinking part now.
 
 
 class GeneratedAnswer:
@@ -46,15 +45,13 @@ class GeneratedAnswer:
         self.rounds: list[Round] = []
         self.totals = RoundTotals()
         self.plan: SpeculationPlan | None = None
-        self.prefill: Prefill | None = None
-        """The last one: its `total` is the size of the prompt."""
+        self.prefill: Prefill | None = None  # The last one: its `total` is the size of the prompt.
         self.is_reading_prompt = False
         self.notices: list[Notice] = []
         self.finished: GenerationFinished | None = None
         self.engine_exit: EngineExit | None = None
         self._turn = turn or Turn("")
-        self._new_events: list[Event] = []
-        """Events that are not part of `_turn` yet."""
+        self._new_events: list[Event] = []  # Events that are not part of `_turn` yet.
         self._tokens_in_prompt = 0
         """Tokens of this answer that are part of the prompt: after an overflow it is read again."""
         self._markers = thinking_markers

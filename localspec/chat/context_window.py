@@ -25,8 +25,7 @@ from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand
 _MIN_ANSWER_TOKENS = 256
 """Tokens reserved for an answer, if the context has at least eight times as many."""
 _MAX_SUMMARY_TOKENS = 400
-_SUMMARY_OVERHEAD_TOKENS = 64
-"""Upper bound of the tokens that the message around a summary adds."""
+_SUMMARY_OVERHEAD_TOKENS = 64  # Upper bound of the tokens that the message around a summary adds.
 _SUMMARY_PROMPT = (
     "Summarise our conversation so far in at most {words} words, for yourself: what was asked, "
     "what was found or decided, names, numbers, open questions. Write the summary only."
@@ -72,11 +71,9 @@ def build_count(
 class ContextOverflow:
     """A context that is full, or too full for a useful answer."""
 
-    used: int
-    """Tokens of the prompt and of the answer so far."""
+    used: int  # Tokens of the prompt and of the answer so far.
     n_ctx: int
-    droppable_turns: int
-    """Older turns that can still be left out."""
+    droppable_turns: int  # Older turns that can still be left out.
     mid_answer: bool
     """True while an answer is being written; False if its question was not sent yet."""
     choices: tuple[OverflowPolicy, ...] = ("drop", "summarise", "stop")
@@ -106,8 +103,7 @@ class AnswerGenerator:
         self._engine, self._conversation, self._options = engine, conversation, options
         self._choose_policy, self._is_stopped = choose_policy, is_stopped
         self._stats = stats or SpeculationStats()
-        self.request = self._build_request()
-        """The last request sent to the engine."""
+        self.request = self._build_request()  # The last request sent to the engine.
 
     def stream(self) -> Iterator[AnswerDelta]:
         """Yield the engine's events, and a notice whenever turns are left out.

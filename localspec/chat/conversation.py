@@ -29,21 +29,16 @@ class Turn:
     """A question and its answer so far. `question` is empty if a text was only continued."""
 
     question: str
-    answer: str = ""
-    """The model's text, thinking included, unfiltered."""
+    answer: str = ""  # The model's text, thinking included, unfiltered.
     finish_reason: FinishReason | None = None
     """None while the answer is being written, or if it was interrupted."""
     attempt: int = 0
     """Number of this turn among its siblings; part of the seed, so that answers differ."""
-    events: tuple[Event, ...] = ()
-    """The events of the answer, for the token view and the replay."""
+    events: tuple[Event, ...] = ()  # The events of the answer, for the token view and the replay.
     attachments: tuple[Attachment, ...] = ()
-    id: int = 0
-    """Unique in the chat, and larger than the ids of all earlier turns."""
-    parent: int | None = None
-    """The id of the previous turn; None for the first turn of the chat."""
-    model: str = ""
-    """The name of the answering model; empty if unknown."""
+    id: int = 0  # Unique in the chat, and larger than the ids of all earlier turns.
+    parent: int | None = None  # The id of the previous turn; None for the first turn of the chat.
+    model: str = ""  # The name of the answering model; empty if unknown.
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -88,10 +83,8 @@ class DroppedTurns:
     """The oldest turns of a path, which are no longer sent to the model."""
 
     turns: int = 0
-    summary: str = ""
-    """A summary by the model that replaces them; may be empty."""
-    seal: int = 0
-    """Checksum of the turns: on a path with other first turns, nothing is dropped."""
+    summary: str = ""  # A summary by the model that replaces them; may be empty.
+    seal: int = 0  # Checksum of the turns: on a path with other first turns, nothing is dropped.
 
     @classmethod
     def from_turns(cls, turns: Sequence[Turn], summary: str = "") -> DroppedTurns:

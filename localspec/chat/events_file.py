@@ -24,12 +24,10 @@ from localspec.protocol.wire import MAX_LINE_BYTES
 from localspec.sanitize import sanitize
 
 _MAX_BYTES = 512 * 1024 * 1024
-_MAX_NAMED_LINES = 5
-"""Skipped lines that a message lists; more are only counted."""
+_MAX_NAMED_LINES = 5  # Skipped lines that a message lists; more are only counted.
 OVERFLOW_CODES = ("context-dropped", "context-summarised")
 """Codes of the notices about a context overflow inside an answer."""
-SKIPPED_LINE_CODES = ("damaged-line", "unknown-event")
-"""Codes of the notices that `read` adds."""
+SKIPPED_LINE_CODES = ("damaged-line", "unknown-event")  # Codes of the notices that `read` adds.
 _HINT = "Create one: localspec run … --events FILE"
 
 

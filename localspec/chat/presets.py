@@ -16,8 +16,7 @@ from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 _NAME = re.compile(r"[\w-]{1,40}")
-_SYSTEM, _CONTEXT = "system", "ctx"
-"""Keys besides those of `CHAT_SETTING_FIELDS`."""
+_SYSTEM, _CONTEXT = "system", "ctx"  # Keys besides those of `CHAT_SETTING_FIELDS`.
 
 
 @dataclass(frozen=True, slots=True)

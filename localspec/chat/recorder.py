@@ -15,12 +15,9 @@ from localspec.errors import InUseError, LocalspecError, NotFoundError, UsageErr
 from localspec.protocol.events import Event, Notice
 
 CHECKPOINT_TOKENS = 64
-CHECKPOINT_SECONDS = 1.0
-"""A crash loses at most this many tokens, or seconds, of an answer."""
-_RETRY_SECONDS = 5.0
-"""Seconds between two failed saves during an answer."""
-_MAX_TITLE_LENGTH = 200
-"""Characters."""
+CHECKPOINT_SECONDS = 1.0  # A crash loses at most this many tokens, or seconds, of an answer.
+_RETRY_SECONDS = 5.0  # Seconds between two failed saves during an answer.
+_MAX_TITLE_LENGTH = 200  # Characters.
 
 
 class ChatRecorder:
@@ -52,17 +49,12 @@ class ChatRecorder:
         self._lock = threading.RLock()
         self._save_failed = False
         self._retry_at = 0.0
-        self._saved_lengths: dict[int, int] = {}
-        """Saved characters of each answer, by turn id."""
-        self._unsaved_turns: dict[int, Turn] = {}
-        """Turns that the next save writes in full."""
+        self._saved_lengths: dict[int, int] = {}  # Saved characters of each answer, by turn id.
+        self._unsaved_turns: dict[int, Turn] = {}  # Turns that the next save writes in full.
         self._saved_metadata: ChatMetadata | None = None
-        self._answer: GeneratedAnswer | None = None
-        """The answer being recorded."""
-        self._replaces_answer = False
-        """Whether it replaces a saved answer of the same turn."""
-        self._saved_events = self._saved_tokens = 0
-        """Of that answer."""
+        self._answer: GeneratedAnswer | None = None  # The answer being recorded.
+        self._replaces_answer = False  # Whether it replaces a saved answer of the same turn.
+        self._saved_events = self._saved_tokens = 0  # Of that answer.
         self._saved_at = 0.0
         if saved_chat is not None and self._history is not None:
             self._attach(self._history, saved_chat)

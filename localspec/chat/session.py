@@ -51,14 +51,11 @@ _MIN_SAMPLE = 32
 class ChatSession:
     """One conversation; the engine that answers is attached after each load."""
 
-    typed_texts: list[str]
-    """Messages to recall, sent or not, the latest last."""
-    draft = ""
-    """Typed and not sent when the chat was left."""
+    typed_texts: list[str]  # Messages to recall, sent or not, the latest last.
+    draft = ""  # Typed and not sent when the chat was left.
     _typed_question = ""
     _before_turn: tuple[ConversationSnapshot, tuple[Attachment, ...]]
-    previous_pair: ResolvedPair | None = None
-    """The pair before the last `change_pair`."""
+    previous_pair: ResolvedPair | None = None  # The pair before the last `change_pair`.
 
     def __init__(
         self,
@@ -90,10 +87,8 @@ class ChatSession:
         self.typed_texts = [turn.question for turn in self.conversation.turns if turn.question]
         self.stats = SpeculationStats(answer=self._replay_last_answer())
         self.last_drafter = "auto"  # before speculation was turned off
-        self.loaded: LoadedModel | None = None
-        """The loaded pair; None until the first load."""
-        self.settings_summary = ""
-        """The settings the pair was loaded with, and the reasons."""
+        self.loaded: LoadedModel | None = None  # The loaded pair; None until the first load.
+        self.settings_summary = ""  # The settings the pair was loaded with, and the reasons.
         self.is_answering = self._stop_requested = False
         self.withdrawn_question: str | None = None
         """Set if the last turn was withdrawn: its question, or empty if that was not typed."""

@@ -24,10 +24,8 @@ _MAX_TEXT_LENGTH = 60
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    message: str
-    """What was done, as one line of sanitized text."""
-    input_text: str | None = None
-    """A question to put into the input field, to be edited."""
+    message: str  # What was done, as one line of sanitized text.
+    input_text: str | None = None  # A question to put into the input field, to be edited.
 
 
 def check_argument(call: CommandCall) -> None:

@@ -41,18 +41,13 @@ class ChatSettings:
     verify: VerifyMode = "coupled"
     exact: bool = False
     think: bool | None = None
-    think_budget: int | None = None
-    """Thinking tokens after which the answer is forced to begin."""
+    think_budget: int | None = None  # Thinking tokens after which the answer is forced to begin.
     show_thinking: bool = False
     overflow: OverflowPolicy = "ask"
-    seed: int | None = None
-    """Seed of the answers; None: that of the conversation."""
-    ctx: int | None = None
-    """Context size to load with, in tokens; None: what fits."""
-    grammar: str = ""
-    """A GBNF grammar that answers follow."""
-    json_schema: str = ""
-    """A JSON Schema that answers satisfy, as JSON."""
+    seed: int | None = None  # Seed of the answers; None: that of the conversation.
+    ctx: int | None = None  # Context size to load with, in tokens; None: what fits.
+    grammar: str = ""  # A GBNF grammar that answers follow.
+    json_schema: str = ""  # A JSON Schema that answers satisfy, as JSON.
 
     @classmethod
     def from_catalog(cls, suggested: catalog.PairSettings) -> ChatSettings:
@@ -115,12 +110,9 @@ class LoadedModel:
     thinking_markers: tuple[str, str] | None = None
     """The template's markers before and after thinking."""
     spec: str = "auto"
-    spec_reason: str = ""
-    """The catalogue's drafter for the pair (`spec`), and the reason."""
-    template_override: str | None = None
-    """A built-in template to use instead of the model's own."""
-    draft_kind: str | None = None
-    """`model`, `crossvocab` or a head type; None without a draft."""
+    spec_reason: str = ""  # The catalogue's drafter for the pair (`spec`), and the reason.
+    template_override: str | None = None  # A built-in template to use instead of the model's own.
+    draft_kind: str | None = None  # `model`, `crossvocab` or a head type; None without a draft.
 
     @classmethod
     def from_ready(

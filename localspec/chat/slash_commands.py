@@ -14,11 +14,9 @@ from localspec.speculation_methods import SPECS
 class SlashCommand:
     name: str
     help: str
-    argument: str = ""
-    """The argument as shown; in brackets if it is optional."""
+    argument: str = ""  # The argument as shown; in brackets if it is optional.
     aliases: tuple[str, ...] = ()
-    choices: tuple[str, ...] = ()
-    """Words for completing the argument."""
+    choices: tuple[str, ...] = ()  # Words for completing the argument.
 
     @property
     def usage(self) -> str:
@@ -31,16 +29,14 @@ class SlashCommand:
 
 @dataclass(frozen=True, slots=True)
 class CommandCall:
-    name: str
-    """The command's main name, even if an alias was typed."""
+    name: str  # The command's main name, even if an alias was typed.
     argument: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
     text: str
-    suggestion: str = ""
-    """The most similar command, or empty."""
+    suggestion: str = ""  # The most similar command, or empty.
 
     @property
     def message(self) -> str:

@@ -16,14 +16,10 @@ from localspec.units import percent
 
 RECENT_ROUNDS = 32
 """Number of rounds in the strip, a column each, and in the figures labelled `now`."""
-MIN_DRAFTED = 10
-"""Below this number of draft tokens no acceptance rate is shown."""
-_MIN_ROUNDS = 8
-"""Rounds before a speed is compared, and plain rounds before they are the standard."""
-_RANGE_ERRORS = 2.0
-"""Half the width of a range, in standard errors: about 95 %."""
-_KNOWN_WITHIN = 0.1
-"""A speed-up whose range is narrower on both sides is shown without it."""
+MIN_DRAFTED = 10  # Below this number of draft tokens no acceptance rate is shown.
+_MIN_ROUNDS = 8  # Rounds before a speed is compared, and plain rounds before they are the standard.
+_RANGE_ERRORS = 2.0  # Half the width of a range, in standard errors: about 95 %.
+_KNOWN_WITHIN = 0.1  # A speed-up whose range is narrower on both sides is shown without it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +86,7 @@ def format_acceptance(accepted: int, drafted: int) -> str:
 class SpeculationStats:
     """Statistics of a chat: totals over all answers, the others of the current or last one."""
 
-    measured: MeasuredCosts | None = None
-    """Pass costs of the pair; None until they are measured."""
+    measured: MeasuredCosts | None = None  # Pass costs of the pair; None until they are measured.
     totals: RoundTotals = field(default_factory=RoundTotals)
     answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)
     _previous_plan: SpeculationPlan | None = None

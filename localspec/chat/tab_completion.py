@@ -16,8 +16,7 @@ from localspec.errors import LocalspecError
 from localspec.models import model_lookup
 from localspec.sanitize import sanitize
 
-_MAX_ENTRIES = 2000
-"""Entries of a folder that are looked at."""
+_MAX_ENTRIES = 2000  # Entries of a folder that are looked at.
 _CACHE_SECONDS = 10
 
 

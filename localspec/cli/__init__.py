@@ -57,8 +57,7 @@ _FILES = {
 _WITHOUT_CONFIG = ("config", "doctor", "completion", "version")
 """Commands that also run with a damaged config.toml."""
 
-_EXIT_SIGPIPE = 141
-"""128 + SIGPIPE, as shells report it: `localspec run … | head -1`."""
+_EXIT_SIGPIPE = 141  # 128 + SIGPIPE, as shells report it: `localspec run … | head -1`.
 
 
 def module_of(name: str) -> str:

@@ -33,8 +33,7 @@ _UNANSWERED_HINT = (
     "  Use a higher --max-tokens N, or limit thinking: --think-budget N, or --think off"
 )
 _SHOWN_NOTICES = (EXACT_NOTICE, HEAD_NOTICE)
-_LONG_PREFILL_TOKENS = 512
-"""Prefill progress is shown from this many tokens."""
+_LONG_PREFILL_TOKENS = 512  # Prefill progress is shown from this many tokens.
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,7 @@ class PrintOptions:
     as_json: bool
     quiet: bool
     colour: bool
-    plain: bool = False
-    """Words only: rounds are listed after the answer, no token is marked."""
+    plain: bool = False  # Words only: rounds are listed after the answer, no token is marked.
 
 
 class AnswerPrinter:
@@ -131,8 +129,7 @@ def format_memory(ready: EngineReady) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChatOutputStyle:
-    plain: bool = False
-    """Words only: no symbols, no colours, no redrawn lines."""
+    plain: bool = False  # Words only: no symbols, no colours, no redrawn lines.
     colour: bool = False
     quiet: bool = False
 
@@ -151,12 +148,10 @@ class ChatAnswerPrinter:
         self._style, self._name = style, name
         self._mark_tokens, self._show_thinking = mark_tokens, show_thinking
         self._thinking: list[str] = []
-        self._thinking_folded = False
-        """Whether the line `thinking …` is not ended yet."""
+        self._thinking_folded = False  # Whether the line `thinking …` is not ended yet.
         self._started = self._answer_started = False
         self._at_line_start = True
-        self._progress_width = 0
-        """Characters of the progress line on the screen."""
+        self._progress_width = 0  # Characters of the progress line on the screen.
 
     def print_delta(self, delta: AnswerDelta) -> None:
         event = delta.event

@@ -49,10 +49,8 @@ class ChatLaunchOptions:
     show_stats: bool = False
     probabilities: bool = False
     on_event: Callable[[Event], None] = lambda _: None
-    events_file: TextIO | None = None
-    """Receives every event as a JSON line."""
-    recap: tuple[str, ...] = ()
-    """Lines to show when a saved chat is continued."""
+    events_file: TextIO | None = None  # Receives every event as a JSON line.
+    recap: tuple[str, ...] = ()  # Lines to show when a saved chat is continued.
 
 
 class ChatLoop:
@@ -69,8 +67,7 @@ class ChatLoop:
         self.session: ChatSession = view.session
         self._print = view.print_line
         self._engine: Engine | None = None
-        self._loaded_key: object = None
-        """The `ChatSession.load_key` of the last load."""
+        self._loaded_key: object = None  # The `ChatSession.load_key` of the last load.
         self._message_prompt = ReadlinePrompt("You: " if view.style.plain else "> ", read_line)
         self._interrupts = InterruptHandler()
         self._quit_hint_shown = False
@@ -362,8 +359,7 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-_QUIT_WINDOW_SECONDS = 1.0
-"""A second Ctrl+C within this time quits."""
+_QUIT_WINDOW_SECONDS = 1.0  # A second Ctrl+C within this time quits.
 _EXIT_SIGHUP = 129
 
 

@@ -19,8 +19,7 @@ from localspec.cli.terminal import ProgressLine
 from localspec.errors import LocalspecError
 from localspec.launch import ResolvedPair
 
-_PROGRESS_INTERVAL = 30.0
-"""Seconds between progress lines if stderr is not a terminal."""
+_PROGRESS_INTERVAL = 30.0  # Seconds between progress lines if stderr is not a terminal.
 _ASCII_MAP = str.maketrans("×–·…┊█▉▊▋▌▍▎▏", "x-,~|#####   ")
 
 Progress = Generator[MeasurementProgress, None, None]

@@ -73,8 +73,7 @@ def _read_file(path: str) -> str:
         raise StorageError(f"{name} cannot be read as text.", "Give a text file.") from error
 
 
-Option = Callable[[Any], Any]
-"""A decorator of click."""
+Option = Callable[[Any], Any]  # A decorator of click.
 
 
 def _option_group(*options: Option) -> Option:

@@ -89,8 +89,7 @@ def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
 
 
 _T = TypeVar("_T")
-_PROGRESS_INTERVAL = 10.0
-"""Seconds between progress lines if stderr is not a terminal."""
+_PROGRESS_INTERVAL = 10.0  # Seconds between progress lines if stderr is not a terminal.
 _PHASE_TEXT = {
     DownloadPhase.WAITING: "waiting: another program downloads this file",
     DownloadPhase.CHECKING: "checking the downloaded part",
@@ -104,8 +103,7 @@ class PullOptions:
     dry_run: bool = False
     quiet: bool = False
     as_json: bool = False
-    limit: float | None = None
-    """MB per second; None is unlimited."""
+    limit: float | None = None  # MB per second; None is unlimited.
 
 
 def pull_models(

@@ -18,10 +18,8 @@ from localspec.launch import recent_pairs
 from localspec.sanitize import sanitize
 from localspec.units import count
 
-_RECAP_TURNS = 2
-"""Turns shown when a chat is continued."""
-_RECAP_LINES = 6
-"""Lines shown of each question and each answer."""
+_RECAP_TURNS = 2  # Turns shown when a chat is continued.
+_RECAP_LINES = 6  # Lines shown of each question and each answer.
 
 
 def resume_chat(is_chat: bool, chat: str | None) -> SavedChat | None:

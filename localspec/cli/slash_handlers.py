@@ -50,8 +50,7 @@ class LinearChatView:
     mark_tokens: bool = False
     ready: EngineReady | None = None
     last_answer: AnswerStats | None = None
-    initial_text: str = ""
-    """Text inserted at the next prompt, to be edited."""
+    initial_text: str = ""  # Text inserted at the next prompt, to be edited.
 
 
 def _help(_: CommandCall, view: LinearChatView) -> None:

@@ -28,8 +28,7 @@ class EffectiveSetting:
     option: Option
     current: Any
     origin: Origin = "default"
-    origin_text: str = "default"
-    """The option, the variable, the file name, or `default`."""
+    origin_text: str = "default"  # The option, the variable, the file name, or `default`.
 
     @property
     def is_overridden(self) -> bool:
@@ -43,14 +42,12 @@ class EffectiveConfig:
 
     file: ConfigFile
     settings: Mapping[str, EffectiveSetting]
-    key_bindings: Mapping[str, str] = field(default_factory=dict)
-    """The user's keys, by action id."""
+    key_bindings: Mapping[str, str] = field(default_factory=dict)  # The user's keys, by action id.
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The tables of [presets], by name; their values are not checked here."""
     errors: tuple[str, ...] = ()
     """Invalid values, each with file, line and column, or with the variable."""
-    warnings: tuple[str, ...] = ()
-    """Unknown keys, each with the most similar known key."""
+    warnings: tuple[str, ...] = ()  # Unknown keys, each with the most similar known key.
 
     def get(self, key: str) -> Any:
         """The value of a setting; its type is that of the definition."""

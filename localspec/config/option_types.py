@@ -21,22 +21,18 @@ MAX_INT = 2**31 - 1
 class ValueType:
     """`read`, `check` and `parse` raise ValueError, or UsageError to say more."""
 
-    hint: str
-    """The possible values, for people."""
-    read: Callable[[str], Any]
-    """Convert typed text to a value that `check` accepts."""
+    hint: str  # The possible values, for people.
+    read: Callable[[str], Any]  # Convert typed text to a value that `check` accepts.
     check: Callable[[Any], Any]
     """Check a value of Python, JSON or TOML, and return it as the program uses it."""
     words: Mapping[str, Any] = field(default_factory=dict)
     """Words that can be typed, and their values."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
     """Other words that can be typed, and the words of earlier versions, with what they mean."""
-    is_text: bool = False
-    """Whether upper and lower case differ."""
+    is_text: bool = False  # Whether upper and lower case differ.
     metavar: str | None = None
     low: float = 0
-    high: float = math.inf
-    """Of a number, like `low`."""
+    high: float = math.inf  # Of a number, like `low`.
     is_whole: bool = False
 
     def parse(self, text: str) -> Any:
@@ -284,16 +280,11 @@ EVERYWHERE: tuple[FrontEnd, ...] = get_args(FrontEnd)
 class Setting:
     """An option's key in config.toml, and its row in the preferences."""
 
-    key: str
-    """`table.name`, as in `config set`."""
-    takes_effect: str = ""
-    """When a change takes effect; empty means at once."""
-    help: str = ""
-    """One line; empty if that of the flag says it."""
-    unset_label: str = ""
-    """Shown if there is no value."""
-    flags: str = ""
-    """What overrides it on the command line, if that is not the option's flag."""
+    key: str  # `table.name`, as in `config set`.
+    takes_effect: str = ""  # When a change takes effect; empty means at once.
+    help: str = ""  # One line; empty if that of the flag says it.
+    unset_label: str = ""  # Shown if there is no value.
+    flags: str = ""  # What overrides it on the command line, if that is not the option's flag.
     variable: str = ""
     """The environment variable that overrides it, if it does not follow from `key`."""
     safe_value: object = None
@@ -315,11 +306,9 @@ class Option:
     name: str
     """Python's argument, the request's field, `/set NAME`, a preset's key; with dashes the flag."""
     value_type: ValueType
-    about: str = ""
-    """The help of the flag."""
+    about: str = ""  # The help of the flag.
     default: Any = None
-    title: str = ""
-    """The label, if it is not the name."""
+    title: str = ""  # The label, if it is not the name.
     offered: tuple[FrontEnd, ...] = EVERYWHERE
     metavar: str | None = None
     setting: Setting = field(default=Setting(""))

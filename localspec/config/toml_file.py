@@ -40,8 +40,7 @@ class ConfigDiagnostic:
     """An error in the file."""
 
     message: str
-    line: int = 0
-    """From 1; 0 if unknown, like `column`."""
+    line: int = 0  # From 1; 0 if unknown, like `column`.
     column: int = 0
 
     def format(self, path: Path) -> str:

@@ -66,8 +66,7 @@ PROBLEMS: dict[Level, dict[str, str]] = {
 @dataclass(frozen=True, slots=True)
 class CommandLine:
     argv: tuple[str, ...]
-    environ: tuple[tuple[str, str], ...] = ()
-    """Added to the environment."""
+    environ: tuple[tuple[str, str], ...] = ()  # Added to the environment.
 
     def __str__(self) -> str:
         """The line to type in a shell."""
@@ -81,10 +80,8 @@ class CommandLine:
 class RepairAction:
     """A repair that localspec can do, after the person confirms it."""
 
-    name: str
-    """One or two words, shown after a key: remove them."""
-    question: str
-    """States exactly what the action does."""
+    name: str  # One or two words, shown after a key: remove them.
+    question: str  # States exactly what the action does.
     run: Callable[[], str] | None = None
     """A quick action; returns a sentence about the result. Raises LocalspecError or OSError."""
     commands: tuple[CommandLine, ...] = ()
@@ -93,17 +90,12 @@ class RepairAction:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    id: str
-    """Stable, for programs: cpu-only-build."""
-    area: str
-    """A key of checks.AREAS."""
-    level: Level
-    """`error`: localspec cannot work until this is fixed."""
+    id: str  # Stable, for programs: cpu-only-build.
+    area: str  # A key of checks.AREAS.
+    level: Level  # `error`: localspec cannot work until this is fixed.
     what: str
-    fix: str = ""
-    """One line: what to do or type."""
-    explanation: str = ""
-    """The consequence for the user; empty at level `ok`."""
+    fix: str = ""  # One line: what to do or type.
+    explanation: str = ""  # The consequence for the user; empty at level `ok`.
     action: RepairAction | None = None
 
 

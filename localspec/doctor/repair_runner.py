@@ -14,10 +14,8 @@ from localspec.doctor.findings import CommandLine, RepairAction
 from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
 
-_GRACE_SECONDS = 15.0
-"""A stopped installer needs time to restore the package it was replacing."""
-_MAX_LINE_LENGTH = 2_000
-"""Longer output lines are cut; in characters."""
+_GRACE_SECONDS = 15.0  # A stopped installer needs time to restore the package it was replacing.
+_MAX_LINE_LENGTH = 2_000  # Longer output lines are cut; in characters.
 _QUIET_ENVIRON = {
     "PIP_NO_INPUT": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",

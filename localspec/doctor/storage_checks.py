@@ -18,14 +18,12 @@ from localspec.models.gguf import reader
 from localspec.models.local_files import hub_cache, inventory
 from localspec.units import count, gb
 
-_MIN_FREE_DISK = 10 * 10**9
-"""Bytes; an 8B model with its draft model takes about 6 GB."""
+_MIN_FREE_DISK = 10 * 10**9  # Bytes; an 8B model with its draft model takes about 6 GB.
 
 _MAX_CHECKED_BYTES = 256 << 20
 """Larger chat databases skip the integrity check; this size takes about a second."""
 
-_TIME_BUDGET_SECONDS = 5.0
-"""For reading model headers."""
+_TIME_BUDGET_SECONDS = 5.0  # For reading model headers.
 
 
 def check_disk() -> Iterator[Finding]:

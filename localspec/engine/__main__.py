@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from localspec.engine.session import Session
 
 _HEARTBEAT_SECONDS = 1.0
-_IDLE_SECONDS = 0.3
-"""Seconds without a command after which nobody waits."""
+_IDLE_SECONDS = 0.3  # Seconds without a command after which nobody waits.
 _MEASURED = object()
 
 
@@ -46,12 +45,9 @@ class CommandServer:
         self._queue: queue.SimpleQueue[tuple[int, wire.EngineCommand]] = queue.SimpleQueue()
         self._session: Session | None = None
         self._current = 0
-        self._newest_number = 0
-        """Number of the newest command received."""
-        self._is_measuring = False
-        """Between commands: a command interrupts it."""
-        self._stop_up_to = 0
-        """Commands up to this number were asked to stop."""
+        self._newest_number = 0  # Number of the newest command received.
+        self._is_measuring = False  # Between commands: a command interrupts it.
+        self._stop_up_to = 0  # Commands up to this number were asked to stop.
 
     def run(self) -> None:
         self._send(0, wire.HelloReply(wire.PROTOCOL_VERSION, os.getpid()))

@@ -29,17 +29,13 @@ class Prompt:
     """The text of a prompt, with what its chat template implies for the answer."""
 
     text: str
-    messages: tuple[ChatMessage, ...] = ()
-    """The messages in the text, if known."""
+    messages: tuple[ChatMessage, ...] = ()  # The messages in the text, if known.
     notices: tuple[Notice, ...] = ()
-    opens_thinking: bool = False
-    """Whether the prompt ends inside a thinking part."""
-    tokens: tuple[int, ...] = ()
-    """The prompt's tokens, if the request has them instead of a text."""
+    opens_thinking: bool = False  # Whether the prompt ends inside a thinking part.
+    tokens: tuple[int, ...] = ()  # The prompt's tokens, if the request has them instead of a text.
     stop: tuple[str, ...] = ()
     """Stop strings of a built-in template: the model may have no token for its end of turn."""
-    has_answer_prefix: bool = False
-    """Whether it ends with the beginning of the answer itself."""
+    has_answer_prefix: bool = False  # Whether it ends with the beginning of the answer itself.
 
     def mark_thinking(self, events: Iterator[Event]) -> Iterator[Event]:
         """Mark the prefill events if the answer begins inside a thinking part."""

@@ -39,11 +39,9 @@ class AnswerDrafter:
     """What drafts one answer."""
 
     drafter: Drafter
-    controller: SpeculationController | None
-    """If it chooses source and length."""
+    controller: SpeculationController | None  # If it chooses source and length.
     overlapped: OverlappedDrafter | None
-    max_length: int
-    """The most draft tokens of a round."""
+    max_length: int  # The most draft tokens of a round.
 
 
 class DrafterFactory:
@@ -54,8 +52,7 @@ class DrafterFactory:
     ) -> None:
         self._pair, self._draft = pair, pair.loaded_draft
         self._is_cancelled = is_cancelled
-        self._lookup = LookupDrafter()
-        """Kept, because it has indexed the chat so far."""
+        self._lookup = LookupDrafter()  # Kept, because it has indexed the chat so far.
         survival = load.measured.survival if load.measured else {}
         self._stats = {
             name: PairStats.from_saved(saved)

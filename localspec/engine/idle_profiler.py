@@ -15,21 +15,16 @@ from localspec.engine.protocols import DecodeInterrupted
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, OtherCpuLoad, read_cpu_cores
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
-_WIDE_PASS = 8
-"""Width of the passes that represent verification and prompt reading."""
+_WIDE_PASS = 8  # Width of the passes that represent verification and prompt reading.
 _IDLE_SECONDS = 2.0
-_MAX_DISTURBED = 3
-"""Measurements in a row that other programs disturbed, before it is given up."""
-_LONG_TEXT = 257
-"""Tokens from which the CPU's attention may depend on the width of a pass."""
+_MAX_DISTURBED = 3  # Measurements in a row that other programs disturbed, before it is given up.
+_LONG_TEXT = 257  # Tokens from which the CPU's attention may depend on the width of a pass.
 _SLOWER_RATIO = 1.15
 _MAX_SLOW_ANSWERS = 3
 """Answers in a row that were slower than measured, before it is measured again."""
 _UNLIMITED = sys.maxsize
-_ADAPT_SECONDS = 0.5
-"""Between looks at what other programs use."""
-_SHARED_CPU = 0.45
-"""Of a CPU: a thread gets on with the rest if other programs use less of it."""
+_ADAPT_SECONDS = 0.5  # Between looks at what other programs use.
+_SHARED_CPU = 0.45  # Of a CPU: a thread gets on with the rest if other programs use less of it.
 
 
 def _n_free_cpus(others_share: float | None) -> int:
@@ -64,13 +59,11 @@ class PairProfiler:
         self._may_measure_when_idle = self._is_due = load.measure_when_idle
         self._measured_ms = measured.t1_ms if measured else None
         self._n_slow_answers = self._n_disturbed = 0
-        self.costs: MeasuredCosts | None = None
-        """The pass costs of the last measurement."""
+        self.costs: MeasuredCosts | None = None  # The pass costs of the last measurement.
         self._models = [model for model in (target, draft) if model is not None]
         self._threads = [(model.n_threads, model.n_threads_batch) for model in self._models]
         """Of each model, for one-token and for wider passes, without other programs."""
-        self._max_threads = _UNLIMITED
-        """That other programs leave CPUs for."""
+        self._max_threads = _UNLIMITED  # That other programs leave CPUs for.
         if self._may_choose_threads:
             if measured and measured.threads and measured.threads_batch:
                 self._threads_measured = True

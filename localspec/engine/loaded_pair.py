@@ -38,8 +38,7 @@ class LoadedDraft:
     """The draft of a loaded target: its context, and what drafting with it needs."""
 
     def __init__(self, path: Path, load: LoadCommand, target: LlamaContext) -> None:
-        self.context: AnyContext | None = None
-        """None if it cannot draft here; a notice says why."""
+        self.context: AnyContext | None = None  # None if it cannot draft here; a notice says why.
         self.head_runner: HeadRunner | BlockHeadRunner | None = None
         """Feeds the target's hidden states to the head, if the draft is one."""
         self.kind = "model"

@@ -15,14 +15,11 @@ from localspec.protocol.wire import DRAFT_MAX
 
 WIDTHS = (1, 4, 2, 8, 5)
 """The most informative first: a slow model runs out of time. llama.cpp may change kernels at 5."""
-_ANY_TOKEN = 1
-"""The content does not affect the time."""
+_ANY_TOKEN = 1  # The content does not affect the time.
 _REPEATS = 5
 _THREAD_REPEATS = 4
-_FASTER_RATIO = 0.95
-"""Another number of threads must reduce the time to this share."""
-N_COMPARED_TOKENS = 16
-"""Tokens over which widths are compared."""
+_FASTER_RATIO = 0.95  # Another number of threads must reduce the time to this share.
+N_COMPARED_TOKENS = 16  # Tokens over which widths are compared.
 _COMPARED_WIDTHS = (2, 3, 5, 8, 16)
 LONG_CONTEXT = 640
 """Tokens after which widths are compared again: ggml's CPU may differ from 257 on."""

@@ -14,8 +14,7 @@ from typing import Any, Protocol, cast
 from localspec.engine.protocols import BranchingModel, LanguageModel, Logits
 from localspec.lazy_dataclass import dataclass
 
-_UNSTABLE_TAIL = 8
-"""Tokens at the end of a prompt that the next turn may tokenize differently."""
+_UNSTABLE_TAIL = 8  # Tokens at the end of a prompt that the next turn may tokenize differently.
 
 
 class PrefixCache:
@@ -114,14 +113,11 @@ class PrefixCache:
 class Branch:
     """A supposed continuation of the text: the outcome of a round, and draft tokens after it."""
 
-    number: int
-    """In the model; 0 if it continues the text and its draft there."""
-    outcome: list[int]
-    """The tokens that the round is supposed to emit."""
+    number: int  # In the model; 0 if it continues the text and its draft there.
+    outcome: list[int]  # The tokens that the round is supposed to emit.
     decoded: list[int] = field(default_factory=list)
     """The outcome's last token and the draft tokens after it, as far as they are decoded."""
-    rows: list[Logits] = field(default_factory=list)
-    """Logits after each decoded token."""
+    rows: list[Logits] = field(default_factory=list)  # Logits after each decoded token.
 
 
 class BranchCache(PrefixCache):
@@ -138,8 +134,7 @@ class BranchCache(PrefixCache):
         self._n_text = self._n_drafted = 0
         self._ready: deque[tuple[int, Logits]] = deque()
         """Tokens in the model's memory after the cached ones, and the logits after each."""
-        self.n_served = 0
-        """Rows that `decode` returned without a pass."""
+        self.n_served = 0  # Rows that `decode` returned without a pass.
 
     @property
     def n_branches(self) -> int:
@@ -243,8 +238,7 @@ def common_prefix_length(a: Sequence[int], b: Sequence[int], start: int = 0) -> 
 
 # --- Conversations that left the cache, kept in RAM, as llama.cpp's server does (`--cache-ram`)
 
-MIN_TOKENS = 256
-"""Fewer are not worth a copy of the whole cache."""
+MIN_TOKENS = 256  # Fewer are not worth a copy of the whole cache.
 
 
 class SavableModel(Protocol):

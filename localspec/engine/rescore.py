@@ -17,8 +17,7 @@ from localspec.engine.token_probabilities import TokenProbabilities, score_token
 from localspec.errors import UsageError
 from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams
 
-_NO_OTHER_TOKEN = 1e30
-"""Margin if there is no other token: JSON has no infinity."""
+_NO_OTHER_TOKEN = 1e30  # Margin if there is no other token: JSON has no infinity.
 
 
 def replay_passes(

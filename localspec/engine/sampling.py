@@ -157,10 +157,8 @@ def _apply_bias_and_penalties(
 
 _SEQUENCE_BREAKERS = (b"\n", b":", b'"', b"*")
 """A repeated sequence does not reach over a token that contains one of them (llama.cpp)."""
-_MAX_LOG = 88.7228391
-"""The logarithm of the largest float32."""
-_MAX_LOSS = 1e30
-"""More would make a logit infinite."""
+_MAX_LOG = 88.7228391  # The logarithm of the largest float32.
+_MAX_LOSS = 1e30  # More would make a logit infinite.
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +254,9 @@ def _truncate_without_top_k(
     return ids[:n], x[:n]
 
 
-_NEAR = 8.0
-"""Logits this far below the largest seldom matter."""
+_NEAR = 8.0  # Logits this far below the largest seldom matter.
 _MAX_NEAR = 256
-_ROUNDING = 0.01
-"""More than float32 rounds a logit by."""
+_ROUNDING = 0.01  # More than float32 rounds a logit by.
 
 
 def _distribution_near_largest(logits: Logits, sampling: SamplingParams) -> Distribution | None:
@@ -369,8 +365,7 @@ _MIX_STEPS = (
     (np.uint64(27), np.uint64(0x94D049BB133111EB)),
 )
 _LAST_SHIFT = np.uint64(31)
-_UNUSED_BITS = np.uint64(12)
-"""Low bits that do not fit into a double's mantissa."""
+_UNUSED_BITS = np.uint64(12)  # Low bits that do not fit into a double's mantissa.
 
 
 def _splitmix64(z: int) -> int:

@@ -64,10 +64,8 @@ class RoundResult:
     accepted: int
     tokens: list[int]
     ms: RoundTimes
-    width: int
-    """Tokens in this round's target pass; 0 if the tokens were forced."""
-    probabilities: tuple[TokenProbabilities, ...] = ()
-    """One per token, if requested."""
+    width: int  # Tokens in this round's target pass; 0 if the tokens were forced.
+    probabilities: tuple[TokenProbabilities, ...] = ()  # One per token, if requested.
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,10 @@ class ThinkingBudget:
         opening, closing = (tag.strip().encode().decode("latin-1") for tag in markers or ("", ""))
         self._parser = ThinkingParser((opening, closing), is_open)
         self.is_open = self._parser.in_thinking
-        self.has_thinking = self.is_open
-        """Whether the answer has a thinking part, open or closed."""
-        self._is_finished = not self._parser.may_think
-        """Whether no thinking can follow."""
+        self.has_thinking = self.is_open  # Whether the answer has a thinking part, open or closed.
+        self._is_finished = not self._parser.may_think  # Whether no thinking can follow.
         self._limit, self._piece, self._closing_tokens = limit, piece, list(closing_tokens)
-        self.n_tokens = 0
-        """Thinking tokens so far, without the tags."""
+        self.n_tokens = 0  # Thinking tokens so far, without the tags.
 
     def consume_tokens(self, tokens: Sequence[int]) -> int:
         """Process tokens until the budget is used up; return how many were processed."""

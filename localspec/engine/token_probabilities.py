@@ -15,8 +15,7 @@ from localspec.engine.sampling import top_k_ids
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Alternative
 
-N_ALTERNATIVES = 3
-"""Default number of the target's next-best tokens that are reported."""
+N_ALTERNATIVES = 3  # Default number of the target's next-best tokens that are reported.
 
 
 @dataclass(frozen=True, slots=True)

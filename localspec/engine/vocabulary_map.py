@@ -24,10 +24,8 @@ class SpelledVocabulary:
     tokens: TokenBytes
     tokenize: Callable[[bytes], list[int]]
     """Tokens of a plain text: neither BOS nor special tokens."""
-    bos: tuple[int, ...] = ()
-    """The tokens before every text: BOS, if the model uses one."""
-    eog: tuple[int, ...] = ()
-    """The tokens that end a text."""
+    bos: tuple[int, ...] = ()  # The tokens before every text: BOS, if the model uses one.
+    eog: tuple[int, ...] = ()  # The tokens that end a text.
 
     def join(self, tokens: Sequence[int]) -> bytes:
         return b"".join([self.tokens.pieces[token] for token in tokens])

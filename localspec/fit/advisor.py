@@ -24,8 +24,7 @@ _LONG_CTX_FREE_SHARE = 0.25
 """A context longer than the default is chosen only if this share of usable memory stays free."""
 _KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
 """Quality of answers by KV cache type, relative to f16."""
-_Q8_0_BLOCK = 32
-"""Heads that are no multiple of it cannot have keys in q8_0."""
+_Q8_0_BLOCK = 32  # Heads that are no multiple of it cannot have keys in q8_0.
 _EXACT_KV: KvType = "q8_0/f16"
 """Of the types with which a CPU's attention computes every width alike the fastest."""
 _EXACT_NOTE = (
@@ -34,14 +33,11 @@ _EXACT_NOTE = (
 )
 _FITTING = ("fits", "unknown")
 _TIGHT_SCORE = 0.9
-_SWA_CUT_SCORE = 0.97
-"""Without swa_full a rollback may change the last bits of later logits."""
-_TYPICAL_DRAFT_SPEEDUP = 1.25
-"""Speed-up by a draft if the speed is unknown."""
+_SWA_CUT_SCORE = 0.97  # Without swa_full a rollback may change the last bits of later logits.
+_TYPICAL_DRAFT_SPEEDUP = 1.25  # Speed-up by a draft if the speed is unknown.
 _GPU_BYTES_PER_S, _CPU_BYTES_PER_S = 400e9, 40e9
 """Bandwidths that rank settings if the real ones are unknown."""
-CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)
-"""Sizes the search tries."""
+CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)  # Sizes the search tries.
 _MIN_WORKER_GAIN = 1.25
 """Speed-up by workers, as estimated, that is worth sending them the model at each load."""
 _SMALL_UBATCH = 128
@@ -64,15 +60,12 @@ class SettingsRequest:
 
     load: LoadCommand
     ctx: int | None = None
-    kv: KvType | None = None
-    """None: f16, or what fits."""
+    kv: KvType | None = None  # None: f16, or what fits.
     n_gpu_layers: int | None = None
     draft_n_gpu_layers: int | None = None
-    draft_note: str = ""
-    """A remark to show about a draft that was chosen automatically."""
+    draft_note: str = ""  # A remark to show about a draft that was chosen automatically.
     exact: bool = False
-    skip_memory_check: bool = False
-    """Load even if the estimate exceeds the memory."""
+    skip_memory_check: bool = False  # Load even if the estimate exceeds the memory.
     can_skip_workers: bool = False
     """Use workers only if they can be reached, and if the pair does not fit here or is slower."""
 
@@ -81,12 +74,9 @@ class SettingsRequest:
 class MemorySaving:
     """A single settings change that saves memory."""
 
-    change: str
-    """For people, such as "context 4,096"."""
-    flags: str
-    """For the command line, such as "--ctx 4096"."""
-    saved_bytes: int
-    """On the tightest device."""
+    change: str  # For people, such as "context 4,096".
+    flags: str  # For the command line, such as "--ctx 4096".
+    saved_bytes: int  # On the tightest device.
     drawback: str
     fit: FitReport
 
@@ -95,8 +85,7 @@ class MemorySaving:
 class SettingsAdvice:
     fit: FitReport
     explanation: str
-    exact_note: str = ""
-    """What exact mode does, if it was asked for."""
+    exact_note: str = ""  # What exact mode does, if it was asked for.
 
     @property
     def fits(self) -> bool:

@@ -28,20 +28,16 @@ from localspec.machine.measurements import (
 from localspec.machine.memory_by_device import HOST
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
-_MIN_SIZE_RATIO = 1.5
-"""Minimum ratio of largest to smallest model for a fit of the fixed time."""
+_MIN_SIZE_RATIO = 1.5  # Minimum ratio of largest to smallest model for a fit of the fixed time.
 _MAX_FIXED_SHARE = 0.3
 """Upper limit of the fixed time, as a share of a pass, if only one size was measured."""
-_SINGLE_SIZE_ERROR = 0.15
-"""Relative error for other model sizes if only one size was measured."""
+_SINGLE_SIZE_ERROR = 0.15  # Relative error for other model sizes if only one size was measured.
 _MAX_ERROR = 0.5
-_MIN_VERIFIED = 50
-"""Verified draft tokens from which an acceptance rate is used."""
+_MIN_VERIFIED = 50  # Verified draft tokens from which an acceptance rate is used.
 _CPU_CACHE_BYTES = 64e6
 """A pair that reads less may stay in the CPU cache, so it does not show memory bandwidth."""
 
-_Key = tuple[str, str]
-"""Device and weight type."""
+_Key = tuple[str, str]  # Device and weight type.
 _Measured = Sequence[tuple[PairReads, MeasuredCosts]]
 
 
@@ -58,10 +54,8 @@ class LinearFit:
     """ms = fixed_ms + weight_bytes / (bandwidth · 10⁶)."""
 
     fixed_ms: float
-    bandwidth: float
-    """GB/s, as reached in practice."""
-    error: float
-    """Largest relative deviation of a point."""
+    bandwidth: float  # GB/s, as reached in practice.
+    error: float  # Largest relative deviation of a point.
 
 
 def summarize_reads(

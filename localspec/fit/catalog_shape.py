@@ -19,20 +19,16 @@ from localspec.fit.shape import (
 from localspec.models.catalog import CatalogModel
 from localspec.models.catalog_shape import CatalogShape
 
-_VOCABULARY_BYTES = 25
-"""Of the file's header, per token."""
+_VOCABULARY_BYTES = 25  # Of the file's header, per token.
 _BITS = {
     "BF16": 16.0, "F16": 16.0, "F32": 32.0, "Q8_0": 8.5, "Q6_K": 6.5625, "Q5": 5.5, "Q4_1": 5.0,
     "MXFP4": 8.5,
 }  # fmt: skip
 """Of the token embeddings, by a part of the quantisation's name; of all others 4.5."""
-_OUTPUT_BITS = 6.5625
-"""At least: an output matrix, or tied embeddings, in Q6_K."""
-_NARROW_BITS = 8.5
-"""Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks."""
+_OUTPUT_BITS = 6.5625  # At least: an output matrix, or tied embeddings, in Q6_K.
+_NARROW_BITS = 8.5  # Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks.
 _BLOCK = 256
-_PEAK = 1.4
-"""The largest matrices of a mixture (Q6_K), relative to its average."""
+_PEAK = 1.4  # The largest matrices of a mixture (Q6_K), relative to its average.
 
 
 @lru_cache(maxsize=256)

@@ -19,8 +19,7 @@ from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.tensors import GGML_TYPES
 
 _F32, _F16 = 0, 1
-_ALIGNMENT_SLACK = 1 << 20
-"""Bytes per device: alignment, norms of a few rows, indices."""
+_ALIGNMENT_SLACK = 1 << 20  # Bytes per device: alignment, norms of a few rows, indices.
 _OFFLOAD_MIN_BATCH = 32
 """From this batch size on, the first GPU computes with weights in system memory (`op_offload`)."""
 

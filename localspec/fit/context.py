@@ -15,25 +15,20 @@ from localspec.protocol.wire import LoadCommand
 @dataclass(frozen=True, slots=True)
 class ContextParams:
     n_ctx: int
-    n_ctx_swa: int
-    """KV cells of sliding-window layers."""
+    n_ctx_swa: int  # KV cells of sliding-window layers.
     n_ubatch: int
     n_outputs_max: int
-    n_rs_seq: int
-    """Snapshots of the recurrent state for rollback."""
-    kv_types: tuple[int, int]
-    """ggml_type of keys and of values."""
+    n_rs_seq: int  # Snapshots of the recurrent state for rollback.
+    kv_types: tuple[int, int]  # ggml_type of keys and of values.
     flash_attn: bool
     flash_attn_auto: bool = False
     """Turn flash attention off if it would not run on the layer's device."""
     v_token_major: bool = True
     """The V cache is stored token by token, as flash attention needs it; else transposed."""
-    n_vocab: int = 0
-    """Of a head, whose file may not contain a vocabulary."""
+    n_vocab: int = 0  # Of a head, whose file may not contain a vocabulary.
     target_output_matrix: tuple[str, int] = ("", 0)
     """Of a head: device and bytes of the target's output matrix, which the head may use."""
-    n_hidden_states: int = 0
-    """Of a target: layers whose hidden states are extracted for a head."""
+    n_hidden_states: int = 0  # Of a target: layers whose hidden states are extracted for a head.
     load_mtp: bool = False
 
     def cells(self, layer: LayerShape) -> int:

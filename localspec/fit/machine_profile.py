@@ -22,8 +22,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class MachineProfile:
-    devices: tuple[Device, ...]
-    """GPUs, real or simulated."""
+    devices: tuple[Device, ...]  # GPUs, real or simulated.
     cpu: Device
     hardware: HardwareSpeed
     past_loads: tuple[MemoryMeasurement, ...] = ()

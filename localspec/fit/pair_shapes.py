@@ -28,8 +28,7 @@ class PairMember:
     name: str
     source: ShapeSource
     shape: ModelShape
-    header: Header | None = None
-    """None: the shape is from the catalogue."""
+    header: Header | None = None  # None: the shape is from the catalogue.
     path: Path | None = None
 
 

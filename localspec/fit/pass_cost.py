@@ -16,23 +16,17 @@ from localspec.machine.memory_by_device import HOST
 from localspec.models.gguf.tensors import GGML_TYPES
 from localspec.protocol.wire import ContextSettings
 
-CurveKind = Literal["gpu", "metal", "cpu"]
-"""Selects the typical verify curve."""
+CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.
 
-EFFICIENCY = 0.75
-"""Typical share of peak bandwidth reached: 0.68 to 0.84 on the GPUs examined."""
+EFFICIENCY = 0.75  # Typical share of peak bandwidth reached: 0.68 to 0.84 on the GPUs examined.
 FIXED_MS = {"gpu": 1.5, "metal": 1.5, "cpu": 0.3}
 """Fixed time of a pass, whatever the model size: kernel launches."""
 
-TABLE_ERROR = 0.25
-"""Relative error of a one-token pass estimated from gpus.yaml."""
-CALIBRATED_ERROR = 0.08
-"""The same if passes were measured on this machine."""
-ASSUMED_ERROR = 0.5
-"""The same if the bandwidth is only typical of such computers."""
+TABLE_ERROR = 0.25  # Relative error of a one-token pass estimated from gpus.yaml.
+CALIBRATED_ERROR = 0.08  # The same if passes were measured on this machine.
+ASSUMED_ERROR = 0.5  # The same if the bandwidth is only typical of such computers.
 
-_MAX_EXTRAPOLATION = 10
-"""A measured speed is accurate for models up to this many times larger."""
+_MAX_EXTRAPOLATION = 10  # A measured speed is accurate for models up to this many times larger.
 
 UNQUANTIZED_TYPES = ("F32", "F16", "BF16")
 _TYPICAL_VERIFY_CURVES: dict[tuple[CurveKind, bool], Mapping[int, float]] = {
@@ -55,18 +49,15 @@ have a step from 4 to 5.
 class DeviceSpeed:
     bandwidth: float | None
     """Peak GB/s; None if unknown: then models on this device have no speed estimate."""
-    efficiency: float = EFFICIENCY
-    """Share of the bandwidth reached."""
+    efficiency: float = EFFICIENCY  # Share of the bandwidth reached.
     fixed_ms: float = FIXED_MS["gpu"]
     kind: CurveKind = "gpu"
     verify_curve: Mapping[int, float] = field(default_factory=dict)
     """As measured; empty for the typical one."""
     error: float = TABLE_ERROR
-    basis: str = ""
-    """The source of these numbers, shown to the user."""
+    basis: str = ""  # The source of these numbers, shown to the user.
     measured: bool = False
-    largest_measured: float = inf
-    """Bytes of the largest model measured."""
+    largest_measured: float = inf  # Bytes of the largest model measured.
 
     def read_ms(self, n_bytes: float) -> float:
         """Milliseconds to read `n_bytes`, without the fixed time.  Requires a known bandwidth."""
@@ -109,12 +100,9 @@ class NetworkLine:
 class HardwareSpeed:
     """Speeds of all devices of a machine."""
 
-    devices: tuple[Device, ...]
-    """Devices that layers can be offloaded to."""
-    nominal_speeds: Mapping[str, DeviceSpeed]
-    """By device name; the CPU under HOST."""
-    lines: Mapping[str, NetworkLine] = field(default_factory=dict)
-    """By name of a worker's device."""
+    devices: tuple[Device, ...]  # Devices that layers can be offloaded to.
+    nominal_speeds: Mapping[str, DeviceSpeed]  # By device name; the CPU under HOST.
+    lines: Mapping[str, NetworkLine] = field(default_factory=dict)  # By name of a worker's device.
     measured_speeds: Mapping[tuple[str, str], DeviceSpeed] = field(default_factory=dict)
     """By device and weight type; the type "" applies to types not measured."""
     acceptance: Mapping[tuple[str, ...], Mapping[str, float]] = field(default_factory=dict)
@@ -160,24 +148,18 @@ _MOE_SLOWDOWN = 1.36
 measured (30B with 3B active, RX 7900 XT and M4 Pro)."""
 _CPU_ATTENTION_SLOWDOWN = 2.3
 """Attention on a CPU, relative to reading as many bytes of weights (3.0 and 6.9 GB/s, 1 thread)."""
-_DEVICE_CROSSING_MS = 0.045
-"""Copying activations from one device to the next: 30 to 60 µs."""
+_DEVICE_CROSSING_MS = 0.045  # Copying activations from one device to the next: 30 to 60 µs.
 
 
 @dataclass(slots=True)
 class DeviceReads:
     """Bytes read for one token on one device."""
 
-    dense: float = 0.0
-    """Weights that every token reads."""
-    experts: float = 0.0
-    """Weights of the experts one token uses."""
-    kv_cache: float = 0.0
-    """The KV cache in use, and recurrent states, read and written."""
-    attention: float = 0.0
-    """The same, counted once for each attention head that reads it."""
-    layer_share: float = 0.0
-    """Share of the model's layers on this device."""
+    dense: float = 0.0  # Weights that every token reads.
+    experts: float = 0.0  # Weights of the experts one token uses.
+    kv_cache: float = 0.0  # The KV cache in use, and recurrent states, read and written.
+    attention: float = 0.0  # The same, counted once for each attention head that reads it.
+    layer_share: float = 0.0  # Share of the model's layers on this device.
 
     @property
     def weights(self) -> float:
@@ -188,10 +170,8 @@ class DeviceReads:
 class PassReads:
     """What one token of a model reads."""
 
-    by_device: Mapping[str, DeviceReads]
-    """By device name; devices in use only."""
-    weight_type: str
-    """The most common quantisation by bytes, such as Q4_K."""
+    by_device: Mapping[str, DeviceReads]  # By device name; devices in use only.
+    weight_type: str  # The most common quantisation by bytes, such as Q4_K.
     n_expert: int = 0
     n_expert_used: int = 0
     n_embd: int = 0
@@ -291,8 +271,7 @@ def _kv_read_bytes(
 
 
 _REQUEST_BYTES = 5000
-_ACTIVATION_BYTES = 4
-"""Of a number of a hidden state on the wire."""
+_ACTIVATION_BYTES = 4  # Of a number of a hidden state on the wire.
 
 
 def find_speed(reads: PassReads, device: str, hardware: HardwareSpeed) -> DeviceSpeed:

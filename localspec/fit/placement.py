@@ -20,8 +20,7 @@ class BackendRules:
 
     f16_copies: bool = True
     """Attention over a cache in another type keeps f16 copies of it behind its output."""
-    pipeline: bool = True
-    """Supports pipeline parallelism, with copies of the graph's inputs."""
+    pipeline: bool = True  # Supports pipeline parallelism, with copies of the graph's inputs.
     host_buffer: bool = True
     """Offers a buffer type of pinned host memory (`get_host_buffer_type`).
 
@@ -34,8 +33,7 @@ _RULES = {
     "Vulkan": BackendRules(f16_copies=False),
     "Metal": BackendRules(f16_copies=False, pipeline=False, host_buffer=False),
 }
-_MAX_COPIES = 4
-"""Copies of every input with pipeline parallelism (GGML_SCHED_MAX_COPIES)."""
+_MAX_COPIES = 4  # Copies of every input with pipeline parallelism (GGML_SCHED_MAX_COPIES).
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,9 @@ class LayerPlacement:
 
     backend_names: tuple[str, ...]
     backend_rules: tuple[BackendRules, ...]
-    layer_backends: tuple[int, ...]
-    """A backend for each layer, then one for the output."""
+    layer_backends: tuple[int, ...]  # A backend for each layer, then one for the output.
     experts_on_cpu: bool
-    n_copies: int
-    """Of every input."""
+    n_copies: int  # Of every input.
 
     @property
     def cpu_backend(self) -> int:

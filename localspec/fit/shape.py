@@ -25,8 +25,7 @@ _TABLES = (
 )
 """llama.cpp keeps them on the CPU; a pass reads one row per token."""
 _FIRST_LAYER_TENSORS = ("per_layer_model_proj.weight", "per_layer_proj_norm.weight")
-_ENCODER_TENSORS = ("v.", "mm.", "a.")
-"""Of images and sounds: on the CPU, and not read for text."""
+_ENCODER_TENSORS = ("v.", "mm.", "a.")  # Of images and sounds: on the CPU, and not read for text.
 _ON_CPU = (*_TABLES, *_ENCODER_TENSORS)
 _SWA_PATTERNS = {
     "gemma2": (2, False), "gemma3": (6, False), "gemma3n": (5, False), "gemma4": (6, False),
@@ -55,27 +54,19 @@ _REPACKED_TYPES = {
 class LayerShape:
     """One layer: bytes of weights, and numbers per token."""
 
-    weights: int
-    """Without experts."""
+    weights: int  # Without experts.
     experts: int = 0
-    matrix: int = 0
-    """Bytes of the largest matrix that is no expert's."""
-    expert_matrix: int = 0
-    """Bytes of the largest matrix of all experts."""
-    n_head: int = 0
-    """0: the layer has no attention."""
+    matrix: int = 0  # Bytes of the largest matrix that is no expert's.
+    expert_matrix: int = 0  # Bytes of the largest matrix of all experts.
+    n_head: int = 0  # 0: the layer has no attention.
     n_head_kv: int = 0
     n_embd_head_k: int = 0
     n_embd_head_v: int = 0
-    qkv: int = 0
-    """Queries, keys and values while they are computed."""
-    ff: int = 0
-    """The feed-forward part, or the experts in use, while it is computed."""
-    is_swa: bool = False
-    """Sliding-window attention."""
+    qkv: int = 0  # Queries, keys and values while they are computed.
+    ff: int = 0  # The feed-forward part, or the experts in use, while it is computed.
+    is_swa: bool = False  # Sliding-window attention.
     is_recurrent: bool = False
-    has_kv: bool = False
-    """Has a KV cache of its own."""
+    has_kv: bool = False  # Has a KV cache of its own.
 
     @property
     def k_width(self) -> int:
@@ -96,23 +87,16 @@ class ModelShape:
     """Bytes of weights, and numbers per token or sequence."""
 
     architecture: str
-    layers: tuple[LayerShape, ...]
-    """With the MTP layers, which come last."""
+    layers: tuple[LayerShape, ...]  # With the MTP layers, which come last.
     n_embd: int
     n_vocab: int
     n_ctx_train: int = 0
-    n_mtp: int = 0
-    """MTP layers, which llama.cpp loads only if they draft."""
-    input_bytes: int = 0
-    """Of tables, which stay on the CPU."""
-    output_bytes: int = 0
-    """Of what is on the device of the output layer."""
-    output_matrix: int = 0
-    """Bytes of the matrix that makes logits; 0: a head borrows its target's."""
-    output_reads: int = 0
-    """Bytes that each pass reads outside the layers."""
-    is_tied: bool = False
-    """The token embeddings are the output matrix: a GPU gets a copy."""
+    n_mtp: int = 0  # MTP layers, which llama.cpp loads only if they draft.
+    input_bytes: int = 0  # Of tables, which stay on the CPU.
+    output_bytes: int = 0  # Of what is on the device of the output layer.
+    output_matrix: int = 0  # Bytes of the matrix that makes logits; 0: a head borrows its target's.
+    output_reads: int = 0  # Bytes that each pass reads outside the layers.
+    is_tied: bool = False  # The token embeddings are the output matrix: a GPU gets a copy.
     is_table_repacked: bool = False
     """On this CPU tied embeddings are repacked, beside the original."""
     n_swa: int = 0
@@ -120,28 +104,18 @@ class ModelShape:
     n_expert_used: int = 0
     mla_result: int = 0
     """Of compressed keys and values (MLA): results of attention, compressed and full."""
-    n_shared_kv: int = 0
-    """Last layers, which read the KV cache of earlier ones."""
-    n_embd_per_layer: int = 0
-    """Width of embeddings for each layer (Gemma E)."""
-    n_embd_r: int = 0
-    """Floats of a convolution state, per layer and sequence."""
-    n_embd_s: int = 0
-    """Floats of a recurrent state, per layer and sequence."""
+    n_shared_kv: int = 0  # Last layers, which read the KV cache of earlier ones.
+    n_embd_per_layer: int = 0  # Width of embeddings for each layer (Gemma E).
+    n_embd_r: int = 0  # Floats of a convolution state, per layer and sequence.
+    n_embd_s: int = 0  # Floats of a recurrent state, per layer and sequence.
     ssm_inner: int = 0
-    ssm_channels: int = 0
-    """Inputs of a recurrent layer's convolution; 0: a short convolution."""
-    weight_type: str = ""
-    """The type of most bytes that a pass reads, such as Q4_K."""
-    head_kind: str = ""
-    """eagle3, mtp, dflash or dspark; empty for a model."""
-    head_block: int = 0
-    """Rows of a block head."""
-    n_target_layers: int = 0
-    """Layers of the target whose inputs a head reads."""
+    ssm_channels: int = 0  # Inputs of a recurrent layer's convolution; 0: a short convolution.
+    weight_type: str = ""  # The type of most bytes that a pass reads, such as Q4_K.
+    head_kind: str = ""  # eagle3, mtp, dflash or dspark; empty for a model.
+    head_block: int = 0  # Rows of a block head.
+    n_target_layers: int = 0  # Layers of the target whose inputs a head reads.
     has_reduced_vocab: bool = False
-    has_mtp_output: bool = False
-    """The MTP layer has an output matrix of its own."""
+    has_mtp_output: bool = False  # The MTP layer has an output matrix of its own.
 
     @property
     def n_layer(self) -> int:

@@ -16,17 +16,12 @@ from localspec.protocol.wire import DRAFT_MAX, LoadCommand
 
 FloatRange = tuple[float, float]
 
-_HOST_MS = 0.8
-"""Time a drafting round takes outside llama.cpp (docs/benchmarks.md)."""
+_HOST_MS = 0.8  # Time a drafting round takes outside llama.cpp (docs/benchmarks.md).
 _HOST_GREEDY_MS = 0.4
-_SPEEDUP_ERROR_CALIBRATED = 0.10
-"""Relative error of a speed-up with a measured verify curve."""
-_SPEEDUP_ERROR_TABLE = 0.20
-"""The same with a typical verify curve."""
-_SPEEDUP_ERROR_CPU = 0.35
-"""The same on a CPU, where verify curves differ most."""
-_TYPICAL_BLOCK_ROWS = 6
-"""Rows of a block that are typically worth verifying."""
+_SPEEDUP_ERROR_CALIBRATED = 0.10  # Relative error of a speed-up with a measured verify curve.
+_SPEEDUP_ERROR_TABLE = 0.20  # The same with a typical verify curve.
+_SPEEDUP_ERROR_CPU = 0.35  # The same on a CPU, where verify curves differ most.
+_TYPICAL_BLOCK_ROWS = 6  # Rows of a block that are typically worth verifying.
 _WORST_SPEEDUP = 0.97
 """Lower limit: the engine pauses speculation after a few rounds if it does not help."""
 
@@ -64,8 +59,7 @@ DFlash and DSpark emit 2.3-2.6, 2.8-3.1 and 3.3-3.6 tokens a pass in chats, 3.7-
 4.9-5.4 for code); vLLM #20780; DeepSeek-V3 (0.85 to 0.90 for MTP).  Lower ends are from users: MTP
 0.48 to 0.93, EAGLE-3 0.55 with gpt-oss, block heads 1.3 tokens a pass for prose.
 """
-_MEASURED_ERROR = 0.08
-"""Of a rate measured with this pair: other texts are accepted otherwise."""
+_MEASURED_ERROR = 0.08  # Of a rate measured with this pair: other texts are accepted otherwise.
 _COPIED_SHARES: dict[str, FloatRange] = {
     "chat": (0.0, 0.10),
     "code": (0.05, 0.30),
@@ -73,8 +67,7 @@ _COPIED_SHARES: dict[str, FloatRange] = {
     "documents": (0.05, 0.50),
 }
 """Share of an answer that repeats earlier text, which prompt lookup can draft."""
-_COPY_ACCEPTANCE = 0.85
-"""Acceptance rate of prompt lookup where the text repeats."""
+_COPY_ACCEPTANCE = 0.85  # Acceptance rate of prompt lookup where the text repeats.
 _TEMPERATURE_LOSS = 0.18
 """Relative loss at temperature 1: 0.75 became 0.62, 0.65 became 0.53 (Leviathan et al., T5)."""
 
@@ -85,8 +78,7 @@ class UseCase:
 
     workload: str = "chat"
     temperature: float = 0.8
-    context: int = 1024
-    """Tokens in the context while answering."""
+    context: int = 1024  # Tokens in the context while answering.
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +97,7 @@ class SpeedEstimate:
     speculative: FloatRange | None = None
     by_workload: Mapping[str, WorkloadSpeed] = field(default_factory=dict)
     explanation: str = ""
-    calibrated: bool = False
-    """Based on passes measured on this machine."""
+    calibrated: bool = False  # Based on passes measured on this machine.
     costs: SpeculationCosts | None = None
     t1_ms: float | None = None
 
@@ -114,8 +105,7 @@ class SpeedEstimate:
 @dataclass(frozen=True, slots=True)
 class _PairCosts:
     t1_ms: float
-    error: float
-    """Relative error of `t1_ms`."""
+    error: float  # Relative error of `t1_ms`.
     speedup_error: float
     costs: SpeculationCosts
     max_draft: int

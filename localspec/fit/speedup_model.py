@@ -19,12 +19,9 @@ from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 class SpeculationCosts:
     """In one-token passes of the target."""
 
-    c: float
-    """One draft token."""
-    verify_curve: Mapping[int, float]
-    """v: a target pass, by the number of tokens."""
-    host: float = 0.0
-    """o: added to each drafting round."""
+    c: float  # One draft token.
+    verify_curve: Mapping[int, float]  # v: a target pass, by the number of tokens.
+    host: float = 0.0  # o: added to each drafting round.
 
     def verify_cost(self, width: float) -> float:
         return interpolate_curve(self.verify_curve, width)
@@ -64,8 +61,7 @@ def best_draft_length(costs: SpeculationCosts, prefix_probs: Sequence[float]) ->
     return BestDraftLength(gamma, expected_speedup(costs, prefix_probs, gamma))
 
 
-NEVER_PAYS = 1.01
-"""A break-even rate that no draft reaches."""
+NEVER_PAYS = 1.01  # A break-even rate that no draft reaches.
 
 
 def break_even_rate(measured: MeasuredCosts) -> float | None:

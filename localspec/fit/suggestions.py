@@ -25,14 +25,12 @@ from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.protocol.wire import ContextSettings, KvType, LoadCommand
 from localspec.units import gib, token_rate_range
 
-_OVERHEAD_FACTOR = 1.2
-"""Memory per byte of files, for pairs of unknown shape."""
+_OVERHEAD_FACTOR = 1.2  # Memory per byte of files, for pairs of unknown shape.
 _DEFAULT_DRAFT_KINDS = ("model", "lookup")
 """Suggested in general; heads, whose shapes the catalogue lacks, only for a given target."""
 _COMFORTABLE_TOKENS_PER_SECOND = 10.0
 """A slower pair ranks after all faster ones, whatever its size."""
-_SLOW_TOKENS_PER_SECOND = 4.0
-"""Slower than a person reads."""
+_SLOW_TOKENS_PER_SECOND = 4.0  # Slower than a person reads.
 _SLOW_BYTES_PER_TOKEN = 8 * 10**9
 """Weights read for each token; a computer without a GPU reaches about 3 tok/s at this size."""
 _NO_DRAFT_WEIGHT = 0.75

@@ -35,12 +35,10 @@ _BACKEND_RUNTIME_BYTES = {
 when llama.cpp reports free memory."""
 _ENGINE_PROCESS_BYTES = 160 * _MIB
 """The engine process without the model: Python, llama.cpp, vocabulary."""
-_MIN_PAST_LOADS = 3
-"""Loads after which the error is narrowed."""
+_MIN_PAST_LOADS = 3  # Loads after which the error is narrowed.
 _MIN_ERROR_SHARE = 0.25
 """The error is narrowed to this share at most: other settings use other terms of the formula."""
-_DEVIATION_MARGIN = 2.0
-"""Factor on the largest deviation seen."""
+_DEVIATION_MARGIN = 2.0  # Factor on the largest deviation seen.
 _COMPARABLE_SHARE = 0.25
 """Loads of at least this share of the memory say how far an estimate is too low."""
 
@@ -62,13 +60,11 @@ class DeviceFit:
     """Memory of a pair on one device, in bytes."""
 
     device: Device
-    reserve: int
-    """Reserved for other programs."""
+    reserve: int  # Reserved for other programs.
     target: DeviceMemory
     draft: DeviceMemory
     output: int = 0
-    overhead: int = 0
-    """Memory of the backend, and a safety margin."""
+    overhead: int = 0  # Memory of the backend, and a safety margin.
     error: int = 0
     sharing: tuple[DeviceFit, ...] = ()
     """GPUs that allocate in this memory: integrated ones, and Apple's."""
@@ -125,10 +121,8 @@ class FitReport:
     """Memory and speed of a pair with its settings."""
 
     load: LoadCommand
-    device_fits: tuple[DeviceFit, ...]
-    """Devices that layers can be offloaded to."""
-    host: DeviceFit
-    """System memory."""
+    device_fits: tuple[DeviceFit, ...]  # Devices that layers can be offloaded to.
+    host: DeviceFit  # System memory.
     memory_estimate: MemoryEstimate
     speed: SpeedEstimate
 

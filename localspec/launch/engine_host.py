@@ -21,10 +21,8 @@ from localspec.protocol.events import EngineReady, Event, Notice
 
 POLL_SECONDS = 0.5
 """Seconds between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C."""
-_STOP_TIMEOUT = 2.0
-"""Seconds for an answer to stop, before its engine process is closed."""
-_JOIN_TIMEOUT = 10.0
-"""Seconds that `close` waits for the thread."""
+_STOP_TIMEOUT = 2.0  # Seconds for an answer to stop, before its engine process is closed.
+_JOIN_TIMEOUT = 10.0  # Seconds that `close` waits for the thread.
 _PERSON_POLL_SECONDS = 0.05
 """Seconds between two checks whether a person has answered a job's question."""
 
@@ -42,8 +40,7 @@ class EngineJob(Generic[T]):
         self._outputs: list[Any] = []
         self._lock = threading.Lock()
         self.has_begun = self.is_withdrawn = self.stop_requested = False
-        self.notices: list[Notice] = []
-        """Of loading the pair, if this job did that."""
+        self.notices: list[Notice] = []  # Of loading the pair, if this job did that.
         self.on_update: Callable[[], object] = lambda: None
         """Called in the host's thread: when `take` has something new, and at the end."""
 
@@ -119,8 +116,7 @@ class EngineHost:
         self._pid = os.getpid()
         self.engine: Engine | None = None
         self.closed = False
-        self.ready: EngineReady | None = None
-        """Of the last loaded engine."""
+        self.ready: EngineReady | None = None  # Of the last loaded engine.
         self._thread = threading.Thread(target=self._run, name="localspec", daemon=True)
         _running_hosts.add(self)
         self._thread.start()

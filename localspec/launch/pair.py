@@ -15,8 +15,7 @@ from localspec.models.gguf import reader
 from localspec.models.model_lookup import ModelRequest, NotDownloadedError, ResolvedModel
 from localspec.sanitize import sanitize
 
-_MAX_DOWNLOADS = 2
-"""A target and its draft."""
+_MAX_DOWNLOADS = 2  # A target and its draft.
 
 
 @dataclass(frozen=True, slots=True)

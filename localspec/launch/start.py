@@ -54,20 +54,16 @@ from localspec.sanitize import sanitize
 from localspec.speculation_methods import WITHOUT_DRAFT
 from localspec.units import count, gib
 
-SETTINGS_NOTICE = "settings"
-"""Code of the notice about the chosen settings."""
-HEAD_NOTICE = "head"
-"""Code of the notice about an automatically found head."""
-EXACT_NOTICE = "exact"
-"""Code of the notice about what exact mode does."""
+SETTINGS_NOTICE = "settings"  # Code of the notice about the chosen settings.
+HEAD_NOTICE = "head"  # Code of the notice about an automatically found head.
+EXACT_NOTICE = "exact"  # Code of the notice about what exact mode does.
 
 _WEIGHT_BEFORE = 0.8
 """Weight of earlier times in a pass cost after one more pass (engine/control/pass_costs.py)."""
 _SIZE_CLASS = 2.0
 """Models that read up to this many times as many bytes use the same thread counts."""
 _MAX_SNAPSHOT_BYTES = 2 * 2**30
-_SAVE_INTERVAL = 1.0
-"""Seconds between two writes: a write takes longer than a short answer."""
+_SAVE_INTERVAL = 1.0  # Seconds between two writes: a write takes longer than a short answer.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +75,10 @@ class LoadOptions:
     gpu_layers: int | None = None
     draft_gpu_layers: int | None = None
     main_gpu: int = 0
-    split: SplitMode | tuple[float, ...] = "layer"
-    """A split mode, or one share for each device."""
+    split: SplitMode | tuple[float, ...] = "layer"  # A split mode, or one share for each device.
     cpu_moe: bool = False
     threads: int | None = None
-    draft_threads: int | None = None
-    """None: as `threads`."""
+    draft_threads: int | None = None  # None: as `threads`.
     flash_attn: FlashAttention = "auto"
     workers: tuple[str, ...] = ()
     """Addresses (host:port) of workers that hold layers of the target."""
@@ -94,8 +88,7 @@ class LoadOptions:
     """Keys in q8_0 and values in f16, so that a CPU's attention computes every width alike."""
     overlap: bool | None = None
     """Draft while the target verifies. None: across devices, where it is worth it."""
-    anyway: bool = False
-    """Load even if the estimate exceeds the memory."""
+    anyway: bool = False  # Load even if the estimate exceeds the memory.
 
     def to_request(self, pair: ResolvedPair, spec: str = "auto") -> SettingsRequest:
         """Without a draft if `spec` needs none; the catalogue's context unless `ctx` is set."""

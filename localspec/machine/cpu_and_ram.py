@@ -28,16 +28,14 @@ _CGROUP_FILES = (  # cgroup v2, then v1: limit, usage, statistics, the key of ev
 )
 
 
-_MIN_LOAD_SECONDS = 0.05
-"""CPU times advance in steps of a hundredth of a second."""
+_MIN_LOAD_SECONDS = 0.05  # CPU times advance in steps of a hundredth of a second.
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
     """In bytes."""
 
-    available: int
-    """Available to new programs without swapping."""
+    available: int  # Available to new programs without swapping.
     total: int
     note: str = ""
 
@@ -160,8 +158,7 @@ class OtherCpuLoad:
 
 
 _LINUX_CPUS = Path("/sys/devices/system/cpu")
-_LINUX_PERFORMANCE_CPUS = Path("/sys/devices/cpu_core/cpus")
-"""Of Intel's hybrid CPUs."""
+_LINUX_PERFORMANCE_CPUS = Path("/sys/devices/cpu_core/cpus")  # Of Intel's hybrid CPUs.
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 _RELATION_PROCESSOR_CORE = 0
 

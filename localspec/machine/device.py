@@ -17,28 +17,20 @@ _GIB = 1 << 30
 class Device:
     """Memory in bytes, None if unknown."""
 
-    name: str
-    """As in ggml: CUDA0, Vulkan1, Metal, CPU."""
-    description: str = ""
-    """Product name: NVIDIA GeForce RTX 4070."""
+    name: str  # As in ggml: CUDA0, Vulkan1, Metal, CPU.
+    description: str = ""  # Product name: NVIDIA GeForce RTX 4070.
     kind: DeviceKind = "gpu"
     free: int | None = None
     total: int | None = None
-    backend: str = ""
-    """CUDA, ROCm, Vulkan, Metal, SYCL, CPU."""
-    id: str | None = None
-    """The PCI address if it has one: 0000:c1:00.0."""
+    backend: str = ""  # CUDA, ROCm, Vulkan, Metal, SYCL, CPU.
+    id: str | None = None  # The PCI address if it has one: 0000:c1:00.0.
     used_by_others: int | None = None
-    unified: bool = False
-    """Shares system memory."""
+    unified: bool = False  # Shares system memory.
     drives_display: bool | None = None
     driver: str | None = None
-    simulated: bool = False
-    """A GPU that this computer does not have."""
-    worker: str = ""
-    """Address of the worker that offers it; empty: of this computer."""
-    note: str = ""
-    """Which sources disagree, and which one counts."""
+    simulated: bool = False  # A GPU that this computer does not have.
+    worker: str = ""  # Address of the worker that offers it; empty: of this computer.
+    note: str = ""  # Which sources disagree, and which one counts.
 
 
 def reserve_bytes(device: Device) -> int:

@@ -23,8 +23,7 @@ from localspec.units import gib
 
 _MAX_UNIFIED_SHARE = 0.75
 """Upper limit for a GPU without its own memory, as a share of available system memory."""
-_FREE_TOLERANCE = 0.1
-"""Sources that differ by more than this share of the total disagree."""
+_FREE_TOLERANCE = 0.1  # Sources that differ by more than this share of the total disagree.
 _UNIFIED_BACKENDS = ("Metal", "MTL")
 _SOFTWARE_DEVICES = ("llvmpipe", "SwiftShader")
 """Vulkan drivers that compute on the CPU, by the start of the description."""
@@ -41,12 +40,10 @@ VISIBLE_DEVICES_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class MachineDevices:
-    devices: tuple[Device, ...]
-    """GPUs, the largest first."""
+    devices: tuple[Device, ...]  # GPUs, the largest first.
     cpu: Device
     supports_gpu_offload: bool = False
-    note: str = ""
-    """Why no GPU was found where one was expected; empty otherwise."""
+    note: str = ""  # Why no GPU was found where one was expected; empty otherwise.
 
 
 _lock = Lock()

@@ -22,20 +22,17 @@ _VISIBLE_VRAM_SHARE = {"nvidia": 0.98, "amd": 0.995, "intel": 0.995}
 """Share of the sold memory that a runtime reports: CUDA reports 23.5 of an RTX 4090's 24 GiB."""
 _SHARED_MEMORY_SHARE = 0.75
 """Share of system memory that an integrated GPU may use; Apple's above 36 GiB."""
-_SMALL_MAC_SHARE = 2 / 3
-"""The same for Apple up to 36 GiB."""
+_SMALL_MAC_SHARE = 2 / 3  # The same for Apple up to 36 GiB.
 _SMALL_MAC_GIB = 36
 
 _TRADEMARK = re.compile(r"\((?:r|tm|c)\)|[®™]")
-_REMARK = re.compile(r"\([^)]*\)")
-"""Added by a driver: (RADV NAVI31)."""
+_REMARK = re.compile(r"\([^)]*\)")  # Added by a driver: (RADV NAVI31).
 _SIZE = re.compile(r"\b(\d+(?:\.\d+)?)\s*(?:gib|gb|g)\b")
 _LAPTOP = re.compile(r"\b(?:notebook|mobile)\b")
 _IGNORED_WORDS = set(
     ["nvidia", "geforce", "amd", "radeon", "intel", "graphics", "gpu", "apple", "chip", "with"]
 )
-_OPTIONAL_WORDS = {"rtx", "gtx", "rx", "arc", "pro", "ai"}
-"""Words people leave out, as in "4060"."""
+_OPTIONAL_WORDS = {"rtx", "gtx", "rx", "arc", "pro", "ai"}  # Words people leave out, as in "4060".
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +41,10 @@ class GpuSpec:
 
     name: str
     maker: Literal["nvidia", "amd", "intel", "apple"]
-    kind: Literal["gpu", "igpu", "unified"]
-    """igpu and unified share system memory."""
-    vram_gib: tuple[float, ...]
-    """Sizes sold, the most common first."""
-    bandwidth: float
-    """Peak, GB/s."""
-    unconfirmed: frozenset[str] = frozenset()
-    """Names of fields whose values are not confirmed."""
+    kind: Literal["gpu", "igpu", "unified"]  # igpu and unified share system memory.
+    vram_gib: tuple[float, ...]  # Sizes sold, the most common first.
+    bandwidth: float  # Peak, GB/s.
+    unconfirmed: frozenset[str] = frozenset()  # Names of fields whose values are not confirmed.
     aliases: tuple[str, ...] = ()
 
     def as_device(self, vram_gib: float | None = None) -> Device:

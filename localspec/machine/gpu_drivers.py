@@ -21,15 +21,12 @@ DRM_DIR = Path("/sys/class/drm")
 class DriverGpu:
     """A GPU as its driver reports it.  Memory in bytes; None is unknown."""
 
-    source: str
-    """NVML or sysfs."""
+    source: str  # NVML or sysfs.
     name: str = ""
-    id: str | None = None
-    """PCI address in ggml's format: 0000:c1:00.0."""
+    id: str | None = None  # PCI address in ggml's format: 0000:c1:00.0.
     free: int | None = None
     total: int | None = None
-    used: int | None = None
-    """By all programs."""
+    used: int | None = None  # By all programs.
     driver: str | None = None
     drives_display: bool | None = None
 

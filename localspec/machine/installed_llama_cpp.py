@@ -12,8 +12,7 @@ from pathlib import Path
 
 _GPU_BACKENDS = ("cuda", "hip", "vulkan", "metal", "sycl", "musa", "opencl")
 """As in the names of ggml's libraries."""
-_CUDA_LIBRARIES = ("cudart", "cublasLt", "cublas")
-"""In the order of their dependencies."""
+_CUDA_LIBRARIES = ("cudart", "cublasLt", "cublas")  # In the order of their dependencies.
 
 
 def library_folder() -> Path | None:

@@ -24,8 +24,7 @@ ENV_VARIABLE = "LOCALSPEC_BACKEND"
 
 _TABLE_FILE = Path(__file__).with_name("backends.toml")
 _GIB = 1 << 30
-_MIN_VRAM = 2 * _GIB
-"""A GPU with less shares system memory: the CPU is as fast."""
+_MIN_VRAM = 2 * _GIB  # A GPU with less shares system memory: the CPU is as fast.
 _VENDORS = {"amd": "0x1002", "intel": "0x8086"}
 _NVRM = re.compile(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 _TIMEOUT = 10.0
@@ -37,20 +36,14 @@ RunCommand = Callable[[Sequence[str]], str]
 class SystemHardware:
     """Hardware and drivers of a computer, detected from files and nvidia-smi."""
 
-    system: str
-    """Linux, Darwin, Windows."""
+    system: str  # Linux, Darwin, Windows.
     arch: str
-    nvidia_driver: str | None = None
-    """Version of the driver."""
-    compute_capability: float | None = None
-    """CUDA compute capability of the oldest GPU."""
-    has_amd: bool = False
-    """Has an AMD GPU with its own memory."""
+    nvidia_driver: str | None = None  # Version of the driver.
+    compute_capability: float | None = None  # CUDA compute capability of the oldest GPU.
+    has_amd: bool = False  # Has an AMD GPU with its own memory.
     has_rocm: bool = False
-    has_intel: bool = False
-    """Has an Intel GPU with its own memory."""
-    has_vulkan: bool = False
-    """Has a Vulkan driver."""
+    has_intel: bool = False  # Has an Intel GPU with its own memory.
+    has_vulkan: bool = False  # Has a Vulkan driver.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +53,11 @@ class LlamaCppBuild:
     wheel_index: str | None = None
     """URL of prebuilt wheels; None if there are none for this computer."""
     cmake: str = ""
-    libraries: tuple[str, ...] = ()
-    """Packages the wheel needs but does not contain."""
-    compilers: tuple[str, ...] = ()
-    """A source build needs one of these programs."""
+    libraries: tuple[str, ...] = ()  # Packages the wheel needs but does not contain.
+    compilers: tuple[str, ...] = ()  # A source build needs one of these programs.
     required_header: tuple[str, str] | None = None
     """A header file that a source build includes, and a name that it must define."""
-    core_seconds: int | None = None
-    """How long a source build computes; None: not measured."""
+    core_seconds: int | None = None  # How long a source build computes; None: not measured.
 
     def can_compile(self, which: Callable[[str], str | None] = shutil.which) -> bool:
         return any(map(which, self.compilers))

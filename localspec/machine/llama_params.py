@@ -28,19 +28,14 @@ KV_TYPES = {
     "q4_0": (2, 2),
 }
 """ggml_type of keys and of values."""
-FLASH_ATTN_TYPES = {"auto": -1, "on": 1, "off": 0}
-"""llama_flash_attn_type."""
-SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
-"""llama_split_mode."""
+FLASH_ATTN_TYPES = {"auto": -1, "on": 1, "off": 0}  # llama_flash_attn_type.
+SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode.
 
 DEFAULT_CTX = 8192
-CTX_STEP = 256
-"""llama.cpp rounds context sizes up to multiples of it."""
+CTX_STEP = 256  # llama.cpp rounds context sizes up to multiples of it.
 MIN_BATCH = 32
-N_BRANCHES = 5
-"""Outcomes of a round for which overlapped drafting may draft at once."""
-HEAD_BATCH = 64
-"""Batch size of a head: llama.cpp computes logits for every row of it."""
+N_BRANCHES = 5  # Outcomes of a round for which overlapped drafting may draft at once.
+HEAD_BATCH = 64  # Batch size of a head: llama.cpp computes logits for every row of it.
 _MAX_CTX_FACTOR = 8
 """A context larger than this many trained contexts is a mistake; llama.cpp would allocate it."""
 _EXPERT_PATTERN = rb"\.ffn_(up|down|gate_up|gate)_(ch|)exps"
@@ -62,14 +57,11 @@ class ModelRole:
     """How to load one model of a pair."""
 
     settings: ContextSettings
-    n_outputs_max: int
-    """Maximum rows of logits per pass."""
-    n_rs_seq: int
-    """Tokens of the last pass that can be rolled back if the model is recurrent."""
+    n_outputs_max: int  # Maximum rows of logits per pass.
+    n_rs_seq: int  # Tokens of the last pass that can be rolled back if the model is recurrent.
     limit_to_trained_ctx: bool = False
     load_mtp: bool = False
-    n_branches: int = 0
-    """Sequences beside the text, for overlapped drafting."""
+    n_branches: int = 0  # Sequences beside the text, for overlapped drafting.
 
 
 def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:
@@ -103,8 +95,7 @@ def head_role(load: LoadCommand, n_ctx: int) -> ModelRole:
 
 @dataclass(frozen=True, slots=True)
 class LlamaModelParams:
-    params: Any
-    """llama_model_params."""
+    params: Any  # llama_model_params.
     keep_alive: tuple[Any, ...]
     """Arrays that `params` points to; keep them until the model is loaded."""
 

@@ -37,8 +37,7 @@ SELECT memory.key, NULL, NULL, memory.said, 0
 FROM memory WHERE key NOT IN (SELECT key FROM measured)
 ORDER BY 5 DESC
 """
-_BUSY_TIMEOUT = 1.0
-"""Seconds to wait while another process writes."""
+_BUSY_TIMEOUT = 1.0  # Seconds to wait while another process writes.
 
 _Result = TypeVar("_Result")
 
@@ -52,11 +51,9 @@ def is_trusted(costs: MeasuredCosts) -> bool:
 class ModelReads:
     """What one model of a measured pair reads.  Field names are stored as JSON keys."""
 
-    read: int
-    """Bytes of weights per token."""
+    read: int  # Bytes of weights per token.
     devices: tuple[str, ...]
-    family: str
-    """The most common quantisation, such as Q4_K."""
+    family: str  # The most common quantisation, such as Q4_K.
     moe: bool = False
 
 
@@ -74,10 +71,8 @@ class MemoryMeasurement:
 
     predicted: Mapping[str, int]
     used: Mapping[str, int]
-    error: int = 0
-    """Bytes by which the estimate allowed itself to be off; 0 is also unknown."""
-    architectures: tuple[str, ...] = ()
-    """Of target and draft; empty is unknown."""
+    error: int = 0  # Bytes by which the estimate allowed itself to be off; 0 is also unknown.
+    architectures: tuple[str, ...] = ()  # Of target and draft; empty is unknown.
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from typing import Literal
 
 from localspec.lazy_dataclass import dataclass
 
-HOST = "CPU"
-"""Name for all buffers in system memory, including pinned, mapped and repacked ones."""
+HOST = "CPU"  # Name for all buffers in system memory, including pinned, mapped and repacked ones.
 DRAFT_DROPPED_NOTE = "The draft model cannot roll back (recurrent state), so it is not used."
 """`MemoryEstimate.note` if the engine would not use the draft."""
 
@@ -21,10 +20,8 @@ class DeviceMemory:
     """Bytes of one model on one device."""
 
     weights: int = 0
-    kv: int = 0
-    """KV cache and recurrent states."""
-    compute: int = 0
-    """Compute buffers."""
+    kv: int = 0  # KV cache and recurrent states.
+    compute: int = 0  # Compute buffers.
 
     @property
     def total(self) -> int:
@@ -40,8 +37,7 @@ class DeviceMemory:
 class MemoryByDevice:
     """Bytes of one model on all devices."""
 
-    on: Mapping[str, DeviceMemory]
-    """By device name; unused devices may be missing."""
+    on: Mapping[str, DeviceMemory]  # By device name; unused devices may be missing.
     output: int = 0
     """Output buffer (logits, hidden states) in system memory; not part of the other categories."""
 
@@ -61,12 +57,9 @@ class MemoryEstimate:
     draft: MemoryByDevice | None
     method: Literal["exact", "analytic"]
     """exact: llama.cpp's sums for a load without data; analytic: formulas in localspec.fit."""
-    error: int = 0
-    """Bytes by which the real memory of a device may differ."""
-    note: str = ""
-    """A remark for the user, such as why it is not exact."""
-    architectures: tuple[str, ...] = ()
-    """Of target and draft."""
+    error: int = 0  # Bytes by which the real memory of a device may differ.
+    note: str = ""  # A remark for the user, such as why it is not exact.
+    architectures: tuple[str, ...] = ()  # Of target and draft.
     scratch: Mapping[str, int] = field(default_factory=dict)
     """What backends allocate at the first prompt, by device; llama.cpp does not count it."""
 
@@ -103,10 +96,8 @@ class BufferLog:
     """Collects the sizes of one model or context from its log lines."""
 
     def __init__(self) -> None:
-        self._sizes: dict[tuple[str, str], int] = defaultdict(int)
-        """Bytes by buffer and category."""
-        self.kv_total = 0
-        """Bytes of the KV cache on all devices, without recurrent states."""
+        self._sizes: dict[tuple[str, str], int] = defaultdict(int)  # Bytes by buffer and category.
+        self.kv_total = 0  # Bytes of the KV cache on all devices, without recurrent states.
 
     def read(self, line: str) -> None:
         """Ignores other lines.  A compute buffer may be reserved again: its last size counts."""

@@ -43,8 +43,7 @@ class LlamaCppInfo:
     """As ggml reports them: name, description, type, free, total, id, backend."""
     supports_gpu_offload: bool
     library_path: str = ""
-    features: str = ""
-    """llama_print_system_info: CPU : SSE3 = 1 | AVX = 1 | …"""
+    features: str = ""  # llama_print_system_info: CPU : SSE3 = 1 | AVX = 1 | …
     missing_head_functions: tuple[str, ...] = ()
     """Functions that heads need and this build does not export."""
 
@@ -55,8 +54,7 @@ class ModelBuffers:
 
     compute: Mapping[str, int]
     """Compute buffers by device.  Without hidden states for a head, which are requested later."""
-    kv: int
-    """KV cache and recurrent states on all devices."""
+    kv: int  # KV cache and recurrent states on all devices.
 
 
 @dataclass(frozen=True, slots=True)

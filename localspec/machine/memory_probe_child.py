@@ -26,12 +26,9 @@ installed_llama_cpp.preload_cuda_libraries()
 installed_llama_cpp.skip_package_init()
 import llama_cpp.llama_cpp as C  # noqa: E402, N812
 
-_MAX_ADDRESS_SPACE = 8 * 1024**3
-"""Limit in bytes: recurrent states are really allocated."""
-_MAX_CPU_SECONDS = 30
-"""Limit for one request."""
-_LOG_LEVEL_ERROR = 4
-"""GGML_LOG_LEVEL_ERROR."""
+_MAX_ADDRESS_SPACE = 8 * 1024**3  # Limit in bytes: recurrent states are really allocated.
+_MAX_CPU_SECONDS = 30  # Limit for one request.
+_LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR.
 _MAX_ERRORS = 20
 
 

@@ -28,19 +28,16 @@ class CatalogModel:
     repo: str | None = None
     file: str = ""
     bytes: int | None = None
-    about: int | None = None
-    """Upper bound of the size, from a published, rounded one."""
+    about: int | None = None  # Upper bound of the size, from a published, rounded one.
     sha256: str | None = None
     revision: str | None = None
-    package: str | None = None
-    """`name==version` of a Python package that contains the same file."""
+    package: str | None = None  # `name==version` of a Python package that contains the same file.
     licence: str | None = None
     family: str = ""
     architecture: str | None = None
     memory: str | None = None
     parameters: int | None = None
-    active: int | None = None
-    """Parameters read for one token, for a mixture of experts."""
+    active: int | None = None  # Parameters read for one token, for a mixture of experts.
     context: int | None = None
     shape: CatalogShape | None = None
     shape_source: str = ""

@@ -13,20 +13,16 @@ from localspec.sanitize import sanitize
 
 KIND_TITLES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
 """Display names of the kinds of heads."""
-_DEFAULT_BLOCK_SIZE = 16
-"""Rows of a block, for files without the key."""
+_DEFAULT_BLOCK_SIZE = 16  # Rows of a block, for files without the key.
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
     """The block format of a DFlash or DSpark head."""
 
-    size: int
-    """Rows of a block.  With more rows llama.cpp silently skips the Markov matrices."""
-    first_row: int
-    """The row whose logits give the first draft token."""
-    has_confidence: bool
-    """Whether the head outputs a confidence for each draft token."""
+    size: int  # Rows of a block.  With more rows llama.cpp silently skips the Markov matrices.
+    first_row: int  # The row whose logits give the first draft token.
+    has_confidence: bool  # Whether the head outputs a confidence for each draft token.
     is_causal: bool
 
 

@@ -32,8 +32,7 @@ class NotDownloadedError(NotFoundError):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    name: str
-    """A reference that resolves to it."""
+    name: str  # A reference that resolves to it.
     source: Path | HubReference
     catalog_model: CatalogModel | None = None
 

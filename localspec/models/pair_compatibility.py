@@ -22,16 +22,12 @@ from localspec.models.gguf.header import Header
 from localspec.models.gguf.tokenizer import TokenizerMetadata
 from localspec.sanitize import sanitize
 
-MAX_SIZE_DIFFERENCE = 128
-"""SPEC_VOCAB_MAX_SIZE_DIFFERENCE: allows for padding."""
+MAX_SIZE_DIFFERENCE = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE: allows for padding.
 FIRST_COMPARED_TOKEN = 5
 """SPEC_VOCAB_CHECK_START_TOKEN_ID: the first ids are special tokens whose names differ."""
-MIN_SIZE_RATIO = 3
-"""A draft larger than a third of its target gains little."""
-_EAGLE3_TARGET_LAYERS = 3
-"""Target layers that an EAGLE-3 head reads."""
-_D2T_TENSOR = "d2t"
-"""For each token of a head's reduced vocabulary, the target's token."""
+MIN_SIZE_RATIO = 3  # A draft larger than a third of its target gains little.
+_EAGLE3_TARGET_LAYERS = 3  # Target layers that an EAGLE-3 head reads.
+_D2T_TENSOR = "d2t"  # For each token of a head's reduced vocabulary, the target's token.
 _I64_TYPE = 27
 
 _VOCABULARY_TYPES = ("none", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo-2")

@@ -30,10 +30,8 @@ class PlannedFile:
 
     job: DownloadJob
     present_bytes: int
-    path: Path | None = None
-    """The complete file; None if it must be downloaded."""
-    origin: str = ""
-    """The application whose folder holds `path`."""
+    path: Path | None = None  # The complete file; None if it must be downloaded.
+    origin: str = ""  # The application whose folder holds `path`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +42,14 @@ class PlannedModel:
     file: str
     size: int | None
     repo: str | None = None
-    revision: str | None = None
-    """The commit."""
+    revision: str | None = None  # The commit.
     files: tuple[PlannedFile, ...] = ()
     path: Path | None = None
     repo_licence: str | None = None
     gated: bool = False
-    header: Header | None = None
-    """None if it could not be read."""
+    header: Header | None = None  # None if it could not be read.
     notes: tuple[str, ...] = ()
-    sidecar_heads: tuple[RepoFile, ...] = ()
-    """Draft heads in the same repository."""
+    sidecar_heads: tuple[RepoFile, ...] = ()  # Draft heads in the same repository.
 
     @property
     def licence(self) -> str | None:
@@ -83,8 +78,7 @@ class PullPlan:
     models: tuple[PlannedModel, ...]
     pairs: tuple[PlannedPair, ...]
     cache_dir: Path
-    free_bytes: int
-    """On the disk of `cache_dir`."""
+    free_bytes: int  # On the disk of `cache_dir`.
 
     @property
     def size(self) -> int:

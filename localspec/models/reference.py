@@ -27,8 +27,7 @@ _TAG_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z")
 _SPLIT_NAME = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\Z")
 _QUANTIZATION_PATTERN = re.compile(r"[-.]([A-Za-z0-9_]+)\Z")
-_MAX_LENGTH = 4096
-"""Characters of a reference."""
+_MAX_LENGTH = 4096  # Characters of a reference.
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,7 @@ class Alternative:
     p: float
     rank: int
     p_draft: float | None = None
-    was_drafted: bool = False
-    """Whether this is the draft token that was rejected here."""
+    was_drafted: bool = False  # Whether this is the draft token that was rejected here.
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +107,7 @@ class Prefill:
     done: int
     total: int
     reused: int
-    thinking: bool = False
-    """Whether the answer begins inside a thinking part."""
+    thinking: bool = False  # Whether the answer begins inside a thinking part.
 
 
 @dataclass(frozen=True, slots=True)

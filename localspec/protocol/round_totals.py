@@ -14,8 +14,7 @@ from localspec.protocol.events import Round
 class DraftTotals:
     """Draft tokens of some rounds, of one source, or at one position of the drafts."""
 
-    rounds: int = 0
-    """Rounds with a draft."""
+    rounds: int = 0  # Rounds with a draft.
     drafted: int = 0
     accepted: int = 0
     draft_ms: float = 0.0
@@ -36,8 +35,7 @@ class RoundTotals(DraftTotals):
     """Sums over the rounds of one answer, or of several."""
 
     tokens: int = 0
-    plain_rounds: int = 0
-    """Rounds without a draft."""
+    plain_rounds: int = 0  # Rounds without a draft.
     emitted_speculating: int = 0
     histogram: list[int] = field(default_factory=list)
     """Number of rounds with a draft in which 0, 1, 2, … tokens were accepted."""
@@ -46,10 +44,8 @@ class RoundTotals(DraftTotals):
     than accepted, unless all were or the answer ended before."""
     by_source: dict[str, DraftTotals] = field(default_factory=dict)
     host_ms: float = 0.0
-    overlapped: int = 0
-    """Rounds whose draft was continued during the target pass before."""
-    overlap_hits: int = 0
-    """Those in which what was drafted then could be used."""
+    overlapped: int = 0  # Rounds whose draft was continued during the target pass before.
+    overlap_hits: int = 0  # Those in which what was drafted then could be used.
 
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> RoundTotals:

@@ -13,11 +13,9 @@ from localspec.lazy_dataclass import dataclass
 from localspec.protocol import events
 from localspec.protocol.json_dataclasses import from_json, parse_object
 
-PROTOCOL_VERSION = 1
-"""Incremented by changes that an older version would misunderstand."""
+PROTOCOL_VERSION = 1  # Incremented by changes that an older version would misunderstand.
 
-MAX_LINE_BYTES = 4 * 1024 * 1024
-"""Maximum length of a reply line, far longer than any event."""
+MAX_LINE_BYTES = 4 * 1024 * 1024  # Maximum length of a reply line, far longer than any event.
 
 VerifyMode = Literal["coupled", "rejection", "block", "match"]
 KvType = Literal["f32", "bf16", "f16", "q8_0/f16", "q8_0", "q4_0"]
@@ -26,12 +24,10 @@ FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["none", "layer", "row"]
 OutputLayer = Literal["local", "remote"]
 
-DRAFT_MAX = 16
-"""Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded."""
+DRAFT_MAX = 16  # Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded.
 
 DRY_WINDOW = 64  # tokens that DRY searches for repeated sequences: llama.cpp's default
-DEFAULT_DRAFT_LENGTH = 5
-"""Draft length of a drafter selected by name, if no other is requested."""
+DEFAULT_DRAFT_LENGTH = 5  # Draft length of a drafter selected by name, if no other is requested.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +46,7 @@ class SamplingParams:
     seed: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    """Token ids, and what is added to their logits."""
+    logit_bias: tuple[tuple[int, float], ...] = ()  # Token ids, and what is added to their logits.
     dry_multiplier: float = 0.0
     """Tokens that extend a repeated sequence lose multiplier * base ** (length - allowed)."""
     dry_base: float = 1.75
@@ -81,8 +76,7 @@ class SamplingParams:
 class ContextSettings:
     """llama.cpp's parameters of a model and its context. None: chosen for this machine."""
 
-    n_gpu_layers: int = -1
-    """-1: all layers."""
+    n_gpu_layers: int = -1  # -1: all layers.
     main_gpu: int = 0
     split_mode: SplitMode = "layer"
     tensor_split: tuple[float, ...] = ()
@@ -91,8 +85,7 @@ class ContextSettings:
     n_ctx: int | None = None
     n_ubatch: int = 512
     n_threads: int | None = None
-    cpu_moe: bool = False
-    """Keep the expert weights of a mixture-of-experts model in RAM."""
+    cpu_moe: bool = False  # Keep the expert weights of a mixture-of-experts model in RAM.
     swa_full: bool = True
     """Keep all tokens of sliding-window layers in the KV cache; not used for a draft model.
     Without it a rollback may move tokens to other cells of the KV cache. Attention then sums in
@@ -137,16 +130,13 @@ class LoadCommand:
     target_settings: ContextSettings = field(default_factory=ContextSettings)
     draft_settings: ContextSettings = field(default_factory=ContextSettings)
     draft_max: int = DRAFT_MAX
-    measured: MeasuredCosts | None = None
-    """Measurements of earlier runs of this pair."""
+    measured: MeasuredCosts | None = None  # Measurements of earlier runs of this pair.
     threads: tuple[int, int] | None = None
     """Measured as best for another model of this size: for one-token and for wider passes."""
     overlap: bool | None = None
     """Draft on while the target verifies. None: across devices, where it is worth it."""
-    measure_when_idle: bool = False
-    """Measure threads and costs while no command is pending."""
-    snapshot_bytes: int = 0
-    """RAM for copies of other conversations' KV caches."""
+    measure_when_idle: bool = False  # Measure threads and costs while no command is pending.
+    snapshot_bytes: int = 0  # RAM for copies of other conversations' KV caches.
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +156,8 @@ class ChatMessage:
     content: str
     tokens: tuple[int, ...] = ()
     """Of an answer: the generated tokens, so that they match the KV cache."""
-    tool_calls: tuple[ToolCall, ...] = ()
-    """Of an answer."""
-    tool_call_id: str = ""
-    """Of a tool's result: the call it belongs to."""
+    tool_calls: tuple[ToolCall, ...] = ()  # Of an answer.
+    tool_call_id: str = ""  # Of a tool's result: the call it belongs to.
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,43 +169,33 @@ class GenerateCommand:
     max_tokens: int = 512
     stop: tuple[str, ...] = ()
     verify: VerifyMode = "coupled"
-    spec: str = "auto"
-    """`auto`, `off`, or a drafter's name: one of `speculation_methods.SPECS`."""
+    spec: str = "auto"  # `auto`, `off`, or a drafter's name: one of `speculation_methods.SPECS`.
     draft_length: int | None = None
     """Max draft tokens per round if `spec` is `auto`; the draft length if it names a drafter.
     None: adaptive, or DEFAULT_DRAFT_LENGTH."""
-    overlap: bool | None = None
-    """Draft on while the target verifies. None: as the pair was loaded."""
-    why: str = ""
-    """The caller's reason for `spec`, reported as `SpeculationPlan.why`."""
+    overlap: bool | None = None  # Draft on while the target verifies. None: as the pair was loaded.
+    why: str = ""  # The caller's reason for `spec`, reported as `SpeculationPlan.why`.
     messages: tuple[ChatMessage, ...] = ()
     prior_messages: tuple[ChatMessage, ...] = ()
     """Without `messages`: parts of `text` in order; answers carry their tokens."""
     resumed_tokens: tuple[int, ...] = ()
     """Tokens of the answer so far, which count towards `max_tokens`; generation continues after
     them, and their text is not sent again."""
-    template: str | None = None
-    """Name of a built-in template; None for the model's own, if any."""
-    think: bool | None = None
-    """Passed to the template; None for the template's default."""
-    think_budget: int | None = None
-    """Maximum thinking tokens; then the thinking part is closed."""
-    probabilities: bool = False
-    """Whether tokens carry their probabilities, rank and alternatives."""
-    grammar: str = ""
-    """A GBNF grammar that the answer follows; its thinking part is free."""
+    template: str | None = None  # Name of a built-in template; None for the model's own, if any.
+    think: bool | None = None  # Passed to the template; None for the template's default.
+    think_budget: int | None = None  # Maximum thinking tokens; then the thinking part is closed.
+    probabilities: bool = False  # Whether tokens carry their probabilities, rank and alternatives.
+    grammar: str = ""  # A GBNF grammar that the answer follows; its thinking part is free.
     json_schema: str = ""
     """A JSON Schema, as JSON, that the answer satisfies; not together with `grammar`."""
-    tools: str = ""
-    """The tools for the chat template: a JSON array, as OpenAI has it."""
+    tools: str = ""  # The tools for the chat template: a JSON array, as OpenAI has it.
     answer_prefix: str = ""
     """Text that the answer begins with, without a thinking part; it is not sent back."""
     n_alternatives: int = 3
     """With `probabilities`: how many of the target's other tokens are reported."""
     prompt_tokens: tuple[int, ...] = ()
     """Without `messages`: the prompt as tokens, instead of `text`."""
-    prediction: str = ""
-    """Text that the answer probably repeats: prompt lookup copies from it."""
+    prediction: str = ""  # Text that the answer probably repeats: prompt lookup copies from it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +241,8 @@ class TokenizeCommand:
     """Tokenize a text; answered with `TokenizeResult`."""
 
     text: str
-    add_special: bool = False
-    """Add the tokens that the model's prompts begin with."""
-    parse_special: bool = True
-    """Read the names of control tokens as these tokens."""
+    add_special: bool = False  # Add the tokens that the model's prompts begin with.
+    parse_special: bool = True  # Read the names of control tokens as these tokens.
     pieces: bool = False
 
 
@@ -329,8 +305,7 @@ class HeartbeatReply:
     """Sent every second during a command, or while one waits: seconds since the last progress."""
 
     stuck: float
-    busy: float = 0.0
-    """CPU seconds the engine used per second since the heartbeat before."""
+    busy: float = 0.0  # CPU seconds the engine used per second since the heartbeat before.
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +315,7 @@ class FailureReply:
     code: str
     message: str
     hint: str
-    hint_template: str = ""
-    """Of an `errors.Hint`."""
+    hint_template: str = ""  # Of an `errors.Hint`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,8 +402,7 @@ _COMMAND_TYPES: dict[str, type[EngineCommand]] = {
     "stop": StopCommand,
     "bye": ByeCommand,
 }
-_OLDER_NAMES = {"said": "prior_messages", "begun": "resumed_tokens"}
-"""Of fields of commands."""
+_OLDER_NAMES = {"said": "prior_messages", "begun": "resumed_tokens"}  # Of fields of commands.
 _COMMAND_NAMES = {kind: name for name, kind in _COMMAND_TYPES.items()}
 _REPLY_TYPES: dict[str, type[CommandReply]] = {
     "hello": HelloReply,

@@ -22,8 +22,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_OPEN_PATHS = ("/health", "/v1/health")
-"""Answered without a key."""
+_OPEN_PATHS = ("/health", "/v1/health")  # Answered without a key.
 _CORS_HEADERS = {
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
     "Access-Control-Max-Age": "600",
@@ -33,12 +32,10 @@ _CORS_HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    host: str = "127.0.0.1"
-    """The address that the server is bound to."""
+    host: str = "127.0.0.1"  # The address that the server is bound to.
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    """Empty: no key is needed, and any is accepted."""
+    keys: tuple[str, ...] = ()  # Empty: no key is needed, and any is accepted.
 
     def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         """Raise ApiError for a request that is not allowed."""

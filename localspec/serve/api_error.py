@@ -51,8 +51,7 @@ class ApiError(LocalspecError):
         self.name = name
         self.kind = kind or _TYPES[status]
         self.headers = headers or {}
-        self.details: dict[str, int] = {}
-        """Further fields of the error object."""
+        self.details: dict[str, int] = {}  # Further fields of the error object.
 
     def to_json(self) -> dict[str, Any]:
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.name}

@@ -100,10 +100,8 @@ class OfferedTools:
     """Tools that the model may call, or has to."""
 
     format: ToolFormat
-    tools: str
-    """The request's array, as JSON: templates read it."""
-    parameters: Mapping[str, Any]
-    """The JSON Schema of the arguments, by the tool's name."""
+    tools: str  # The request's array, as JSON: templates read it.
+    parameters: Mapping[str, Any]  # The JSON Schema of the arguments, by the tool's name.
     forced: ForcedCall | None = None
 
     def make_parser(self) -> ToolCallParser:

@@ -62,10 +62,8 @@ class Choice(AsyncJob[None]):
         super().__init__(self._generate)
         self._build = build
         self.answer = GeneratedAnswer(thinking_markers=markers)
-        self.text = AnswerText()
-        """All of it so far."""
-        self._pending = AnswerText()
-        """Since the last `take_delta`."""
+        self.text = AnswerText()  # All of it so far.
+        self._pending = AnswerText()  # Since the last `take_delta`.
         self._tools = tools.make_parser() if tools is not None else None
         if self._tools is not None and tools is not None and tools.forced is not None:
             self._add_calls(self._tools.feed(tools.forced.prefix))

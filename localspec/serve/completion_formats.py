@@ -147,8 +147,7 @@ class TextCompletion(ChatCompletion):
 
     id_prefix = "cmpl-"
     whole_object = chunk_object = "text_completion"
-    echoes: Sequence[str] = ()
-    """By choice, the prompt to repeat before the answer."""
+    echoes: Sequence[str] = ()  # By choice, the prompt to repeat before the answer.
 
     def _first_part(self, index: int) -> dict[str, Any] | None:
         return {"text": self.echoes[index]} if self.echoes else None

@@ -17,8 +17,7 @@ from localspec.serve import api_error
 from localspec.serve.api_error import ApiError
 
 T = TypeVar("T")
-MAX_WAITING = 16
-"""Default number of requests that wait behind the one that is answered."""
+MAX_WAITING = 16  # Default number of requests that wait behind the one that is answered.
 _MAX_RETRY_SECONDS = 30
 
 
@@ -61,8 +60,7 @@ class EngineQueue:
         self._max_admitted = max_waiting + 1
         self._admitted = 0
         self._mean_seconds = 1.0
-        self._failures = 0
-        """Consecutive failures of the engine."""
+        self._failures = 0  # Consecutive failures of the engine.
         self.ready: EngineReady | None = None
         self.is_closing = False
         self._jobs: WeakSet[EngineJob[Any]] = WeakSet()
@@ -152,8 +150,7 @@ class Admission:
 
     def __init__(self, queue: EngineQueue) -> None:
         self._queue = queue
-        self.position = queue._admitted
-        """Number of requests before this one."""
+        self.position = queue._admitted  # Number of requests before this one.
         self._began = time.monotonic()
         self._is_open = True
         queue._admitted += 1

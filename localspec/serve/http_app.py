@@ -34,17 +34,13 @@ from localspec.serve.responses import ResponseCompletion
 from localspec.serve.served_model import PromptInput, ServedModel
 
 T = TypeVar("T")
-_SEND_TIMEOUT = 60.0
-"""Seconds for a client to take some bytes of its answer."""
+_SEND_TIMEOUT = 60.0  # Seconds for a client to take some bytes of its answer.
 MAX_BODY_BYTES = 32 * 1024 * 1024
-_MAX_BYTES_IN_FLIGHT = 4 * MAX_BODY_BYTES
-"""Of all bodies that are being read."""
-_PART_TIMEOUT = 10.0
-"""Seconds without a byte."""
+_MAX_BYTES_IN_FLIGHT = 4 * MAX_BODY_BYTES  # Of all bodies that are being read.
+_PART_TIMEOUT = 10.0  # Seconds without a byte.
 _BODY_TIMEOUT = 120.0
 _MAX_PROMPTS = 16
-_CLIENT_LEFT = 499
-"""Status in the log; the client does not see it."""
+_CLIENT_LEFT = 499  # Status in the log; the client does not see it.
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -58,8 +54,7 @@ class ApiServer:
     def __init__(self, queue: EngineQueue, activity: ServerActivity, rules: AccessRules) -> None:
         self._queue, self._activity = queue, activity
         self._bodies = BodyReader()
-        self.model: ServedModel | None = None
-        """None while the pair is loading."""
+        self.model: ServedModel | None = None  # None while the pair is loading.
         self.app: AsgiApp = AccessMiddleware(self._make_app(), rules)
 
     def _make_app(self) -> AsgiApp:

@@ -30,12 +30,10 @@ from localspec.serve.http_app import ApiServer
 from localspec.serve.request_metrics import RequestActivity, ServerActivity
 from localspec.serve.served_model import ServedModel
 
-DEFAULT_PORT = 8080
-"""Where Zed's llama.cpp provider looks by itself."""
+DEFAULT_PORT = 8080  # Where Zed's llama.cpp provider looks by itself.
 _HEADER_TIMEOUT = 10.0
 """Seconds for the headers of a request, on a new connection or after the last answer."""
-_END_TIMEOUT = 0.8
-"""Seconds for the running streams to end after Ctrl+C."""
+_END_TIMEOUT = 0.8  # Seconds for the running streams to end after Ctrl+C.
 _MAX_CONNECTIONS = 1000
 _BACKLOG = 512
 

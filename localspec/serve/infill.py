@@ -16,8 +16,7 @@ from localspec.serve.request_options import CompletionOptions
 
 _MAX_EXTRA_FILES = 256
 _MAX_FIELDS = 256
-_ANSWER_TOKENS = 256
-"""Left free for the answer, in a context of at least twice as many."""
+_ANSWER_TOKENS = 256  # Left free for the answer, in a context of at least twice as many.
 _PREFIX_SHARE = 0.75
 """Of what is left, as in llama-server: the prefix matters more than the suffix."""
 _MAX_CHARS_PER_TOKEN = 64
@@ -28,10 +27,8 @@ _PROJECT = "myproject\n"
 class InfillInput:
     prefix: str
     suffix: str
-    prompt: str = ""
-    """Text after the prefix, before the cursor."""
-    files: tuple[tuple[str, str], ...] = ()
-    """Names and texts of other files, the nearest last."""
+    prompt: str = ""  # Text after the prefix, before the cursor.
+    files: tuple[tuple[str, str], ...] = ()  # Names and texts of other files, the nearest last.
 
 
 def parse_infill(fields: JsonFields) -> InfillInput:

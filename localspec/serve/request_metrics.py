@@ -28,13 +28,11 @@ class RequestActivity:
     began: float = field(default_factory=time.monotonic)
     answer_began: float | None = None
     ended: float | None = None
-    status: int = 0
-    """The HTTP status; 0 until it is known."""
+    status: int = 0  # The HTTP status; 0 until it is known.
     prompt_tokens: int = 0
     reused_tokens: int = 0
     totals: RoundTotals = field(default_factory=RoundTotals)
-    answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)
-    """Of the current choice."""
+    answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)  # Of the current choice.
 
     def add(self, event: Event) -> None:
         if isinstance(event, Prefill):
@@ -68,12 +66,10 @@ class ServerActivity:
     def __init__(self, on_end: Callable[[RequestActivity], None] = lambda _: None) -> None:
         self.on_end = on_end
         self.began = time.time()
-        self.running: list[RequestActivity] = []
-        """In the order of the queue."""
+        self.running: list[RequestActivity] = []  # In the order of the queue.
         self.finished: deque[RequestActivity] = deque(maxlen=_KEPT_REQUESTS)
         self.prompt_tokens = self.reused_tokens = 0
-        self.longest = 0
-        """Tokens of the longest prompt with its answer."""
+        self.longest = 0  # Tokens of the longest prompt with its answer.
         self.prompt_seconds = self.decode_seconds = 0.0
         self.finished_by_state: Counter[RequestState] = Counter()
         self.totals = RoundTotals()

@@ -40,22 +40,18 @@ _REFUSED = {
 class CompletionOptions:
     """How to answer: for one request, and the same in all its choices but for the seed."""
 
-    settings: ChatSettings
-    """The server's own, with what the request changes."""
+    settings: ChatSettings  # The server's own, with what the request changes.
     seed: int
     n: int = 1
-    n_logprobs: int | None = None
-    """How many alternatives per token; None without probabilities."""
+    n_logprobs: int | None = None  # How many alternatives per token; None without probabilities.
     stream: bool = False
     include_usage: bool = False
     timings_per_token: bool = False
     return_progress: bool = False
-    show_tokens: bool = False
-    """Add the tokens and their classes to the answer."""
+    show_tokens: bool = False  # Add the tokens and their classes to the answer.
     prediction: str = ""
     grammar: str = ""
-    json_schema: str = ""
-    """As JSON."""
+    json_schema: str = ""  # As JSON.
     constraint_param: str = ""
     """The request's field that gives the grammar or the schema, for errors."""
     tools: OfferedTools | None = None

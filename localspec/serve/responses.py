@@ -22,8 +22,7 @@ from localspec.serve.served_model import ServedModel
 
 _MAX_ITEMS = 20_000
 _MAX_TOOLS = 1024
-_LOGPROBS = "message.output_text.logprobs"
-"""The value of `include` that asks for logprobs."""
+_LOGPROBS = "message.output_text.logprobs"  # The value of `include` that asks for logprobs.
 _REFUSED = {
     "previous_response_id": "responses are not stored; send the conversation as input",
     "conversation": "conversations are not stored; send the conversation as input",
@@ -129,8 +128,7 @@ class OutputItems:
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
-        self._is_open = False
-        """Whether the last item still grows."""
+        self._is_open = False  # Whether the last item still grows.
 
     def add(self, text: AnswerText, logprobs: list[Any]) -> Iterator[dict[str, Any]]:
         if text.reasoning:

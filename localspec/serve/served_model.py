@@ -36,10 +36,8 @@ class PromptInput:
     messages: tuple[ChatMessage, ...] = ()
     text: str = ""
     tokens: tuple[int, ...] = ()
-    infill: InfillInput | None = None
-    """Cut to the context, so it always fits."""
-    param: str = "prompt"
-    """The request's field, for errors."""
+    infill: InfillInput | None = None  # Cut to the context, so it always fits.
+    param: str = "prompt"  # The request's field, for errors.
 
     @property
     def n_bytes(self) -> int:
@@ -95,14 +93,11 @@ def _tokens_of_end(text: str, tokens: Sequence[Token]) -> tuple[int, ...]:
 class ServedModel:
     """What the server knows about its pair."""
 
-    name: str
-    """The `id` of /v1/models."""
+    name: str  # The `id` of /v1/models.
     pair: ResolvedPair
-    settings: ChatSettings
-    """Of an answer whose request leaves them open."""
+    settings: ChatSettings  # Of an answer whose request leaves them open.
     ready: EngineReady
-    seed: int | None = None
-    """Of every request without one; None: each has a random seed."""
+    seed: int | None = None  # Of every request without one; None: each has a random seed.
     template: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     answer_tokens: AnswerTokens = field(default_factory=AnswerTokens)

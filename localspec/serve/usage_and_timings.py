@@ -10,8 +10,7 @@ from localspec.chat.answer import GeneratedAnswer
 from localspec.protocol.events import FinishReason, Token
 from localspec.protocol.wire import DRAFT_MAX
 
-_MIN_LOGPROB = -9999.0
-"""OpenAI's value for a token that is as good as impossible."""
+_MIN_LOGPROB = -9999.0  # OpenAI's value for a token that is as good as impossible.
 FINISH_REASONS: dict[FinishReason, str] = {
     "eog": "stop",
     "stop": "stop",

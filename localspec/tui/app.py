@@ -54,8 +54,7 @@ from localspec.tui.timer import set_reliable_timer
 from localspec.tui.widgets.screen_frame import KeyLine
 from localspec.tui.widgets.status_bar import StatusBar
 
-_QUIT_WINDOW_SECONDS = 1.0
-"""A second ctrl+c within this time quits."""
+_QUIT_WINDOW_SECONDS = 1.0  # A second ctrl+c within this time quits.
 _EXIT_GRACE_SECONDS = 1.5
 """Time for a clean exit after a signal; writing to a closed terminal may block for ever."""
 _TERMINAL_CHECK_SECONDS = 2.0

@@ -25,33 +25,22 @@ class AppOptions:
     theme: str = themes.DEFAULT_THEME
     show_panel: bool | None = None
     """Show the speculation panel; None: if the terminal is wide enough."""
-    seed: int | None = None
-    """Seed of every chat; None: a random one for each."""
+    seed: int | None = None  # Seed of every chat; None: a random one for each.
     keymap: dict[str, str] = field(default_factory=dict)
     """User keys by binding id (`key_bindings.py`); changed in place, screens keep a reference."""
-    download_limit: float | None = None
-    """Bytes per second."""
-    chats: SavedChats | None = None
-    """The saved chats; None: chats end with the app."""
-    overflow: OverflowPolicy = "ask"
-    """Policy of new chats when the context is full."""
-    first_run: bool = False
-    """Whether to show the welcome screen."""
-    show_thinking: bool = False
-    """Whether new chats show the thinking unfolded."""
-    temperature: float | None = None
-    """Temperature of new chats; None: the pair's default."""
-    spec: str = "auto"
-    """Drafter of new chats (`--spec`)."""
-    exact: bool = False
-    """Exact mode of new chats."""
-    overlap: bool | None = None
-    """Overlapped drafting; None: across devices, where it is worth it."""
+    download_limit: float | None = None  # Bytes per second.
+    chats: SavedChats | None = None  # The saved chats; None: chats end with the app.
+    overflow: OverflowPolicy = "ask"  # Policy of new chats when the context is full.
+    first_run: bool = False  # Whether to show the welcome screen.
+    show_thinking: bool = False  # Whether new chats show the thinking unfolded.
+    temperature: float | None = None  # Temperature of new chats; None: the pair's default.
+    spec: str = "auto"  # Drafter of new chats (`--spec`).
+    exact: bool = False  # Exact mode of new chats.
+    overlap: bool | None = None  # Overlapped drafting; None: across devices, where it is worth it.
     workers: tuple[str, ...] = ()
     """Addresses of other computers, for models that do not fit here or are slower."""
     offline: bool = False
-    settings_errors: tuple[str, ...] = ()
-    """Errors in config.toml, shown until they are fixed."""
+    settings_errors: tuple[str, ...] = ()  # Errors in config.toml, shown until they are fixed.
     flags: Mapping[str, str] = field(default_factory=dict)
     """Command-line options, by their environment variables."""
     load_overrides: dict[ResolvedPair, WhatIf] = field(default_factory=dict)

@@ -24,16 +24,13 @@ from localspec.protocol.wire import InspectCommand
 if TYPE_CHECKING:
     from localspec.tui.shared_server import SharedServer
 
-PostMessage = Callable[[Message], object]
-"""Thread-safe: a widget's `post_message`."""
+PostMessage = Callable[[Message], object]  # Thread-safe: a widget's `post_message`.
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerEnded:
-    error: LocalspecError | None
-    """Why the answer failed."""
-    engine_died: bool
-    """Whether the engine process has exited."""
+    error: LocalspecError | None  # Why the answer failed.
+    engine_died: bool  # Whether the engine process has exited.
 
 
 class LoadJob(EngineJob[Engine]):
@@ -70,17 +67,14 @@ class EngineRunner:
 
     def __init__(self, start: StartEngine = launch.start_engine) -> None:
         self._start = start
-        self.host: EngineHost | None = None
-        """Of the engine that is loaded or loading."""
-        self.server: SharedServer | None = None
-        """Uses the engine too."""
+        self.host: EngineHost | None = None  # Of the engine that is loaded or loading.
+        self.server: SharedServer | None = None  # Uses the engine too.
         self._request: SettingsRequest | None = None
         self._closing_host: EngineHost | None = None
         self._closing: threading.Thread | None = None
         self._job: EngineJob[AnswerEnded] | EngineJob[None] | None = None
         """The last answer or inspection."""
-        self._session: ChatSession | None = None
-        """Of the answer; None if that was an inspection."""
+        self._session: ChatSession | None = None  # Of the answer; None if that was an inspection.
         self._overflow_request: OverflowRequest | None = None
         """The last one posted by the answer's thread."""
 

@@ -14,27 +14,21 @@ from localspec.protocol.events import TokenClass
 @dataclass(frozen=True, slots=True)
 class Glyphs:
     token_marks: Mapping[TokenClass, str]
-    bar_steps: str
-    """From an empty to a full cell."""
-    sparkline_steps: str
-    """From low to high; empty: digits are shown instead."""
+    bar_steps: str  # From an empty to a full cell.
+    sparkline_steps: str  # From low to high; empty: digits are shown instead.
     pointer: str
     check: str
     cross: str
     ellipsis: str
     rule: str
     dot: str
-    rejected: str
-    """A round of which all draft tokens were rejected."""
+    rejected: str  # A round of which all draft tokens were rejected.
     collapsed: str
     expanded: str
-    error_bar: str
-    """In front of each line of an error."""
-    memory_segments: str
-    """Target, draft, KV cache, compute buffers."""
+    error_bar: str  # In front of each line of an error.
+    memory_segments: str  # Target, draft, KV cache, compute buffers.
     memory_free: str
-    memory_other: str
-    """Used by other programs."""
+    memory_other: str  # Used by other programs.
 
     @property
     def ascii_only(self) -> bool:

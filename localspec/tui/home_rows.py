@@ -36,10 +36,8 @@ if TYPE_CHECKING:
     from localspec.models.local_files.local_model import LocalModel
 
 _MAX_SUGGESTED = 5
-_MAX_LISTED = 12
-"""Recent pairs, and other models, that are listed without a search."""
-_DEFAULT_USE = "chat"
-"""The use that speed estimates on Home are for."""
+_MAX_LISTED = 12  # Recent pairs, and other models, that are listed without a search.
+_DEFAULT_USE = "chat"  # The use that speed estimates on Home are for.
 _MAX_MATCHES = 20
 
 
@@ -52,19 +50,15 @@ class HomeRow:
     size: str = ""
     note: str = ""
     pair: ResolvedPair | None = None
-    reference: str | None = None
-    """What to download, as `localspec pull` accepts it."""
+    reference: str | None = None  # What to download, as `localspec pull` accepts it.
     download: DownloadState | None = None
     chat_id: int | None = None
     is_pinned: bool = False
-    preset: str = ""
-    """The name of a preset for a new chat."""
-    found: SearchHit | None = None
-    """A search match within the chat; `description` is its excerpt."""
+    preset: str = ""  # The name of a preset for a new chat.
+    found: SearchHit | None = None  # A search match within the chat; `description` is its excerpt.
     hub_search_text: str = ""
     """Words to search the hub for: only this row sends what was typed to the network."""
-    is_included: bool = False
-    """Whether the pair came with localspec."""
+    is_included: bool = False  # Whether the pair came with localspec.
 
     @property
     def key(self) -> str:
@@ -76,8 +70,7 @@ class HomeRow:
 class HomeSection:
     heading: str
     rows: tuple[HomeRow, ...]
-    binding_id: str = ""
-    """A key for all these rows, shown beside the heading."""
+    binding_id: str = ""  # A key for all these rows, shown beside the heading.
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +81,7 @@ class PickerChoices:
     placeholder: str
     load: Callable[[], Sequence[tuple[str, str]]] = tuple
     """Names and descriptions; called on a thread."""
-    takes_text: bool = True
-    """Whether a text that is no name can be chosen."""
+    takes_text: bool = True  # Whether a text that is no name can be chosen.
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +91,8 @@ class MachineSurvey:
     machine_label: str = ""
     local_models: tuple[LocalModel, ...] = ()
     machine_profile: MachineProfile | None = None
-    candidates: tuple[Candidate, ...] = ()
-    """Suitable pairs, the best first."""
-    workers: tuple[str, ...] = ()
-    """Addresses of other computers that it asks for their devices."""
+    candidates: tuple[Candidate, ...] = ()  # Suitable pairs, the best first.
+    workers: tuple[str, ...] = ()  # Addresses of other computers that it asks for their devices.
     unused_gpu_hint: str = ""
     """Names a GPU that this build of llama.cpp cannot use, and the command that fixes it."""
 
@@ -384,12 +374,9 @@ def _format_size(pair: ResolvedPair) -> str:
 
 # --- drawing ------------------------------------------------------------------------------
 
-MAX_WIDTH = 120
-"""Cells of a line, as in localspec.tcss."""
-_NARROW_WIDTH = 32
-"""Terminals narrower than this show only names."""
-_MODEL_WIDTH = 16
-"""Cells for the model of a saved chat."""
+MAX_WIDTH = 120  # Cells of a line, as in localspec.tcss.
+_NARROW_WIDTH = 32  # Terminals narrower than this show only names.
+_MODEL_WIDTH = 16  # Cells for the model of a saved chat.
 
 
 def draw_heading(section: HomeSection, width: int, user_keys: Mapping[str, str]) -> Content:

@@ -23,8 +23,7 @@ class KeyBinding:
     """One action in one context.  Without a footer label, only the help shows it."""
 
     id: str
-    keys: str
-    """Separated by commas; the footer shows the first."""
+    keys: str  # Separated by commas; the footer shows the first.
     action: str
     description: str
     context: KeyContext
@@ -329,8 +328,7 @@ def validate_user_keys(user_keys: Mapping[str, str]) -> tuple[dict[str, str], tu
     return valid, tuple(f"keys.{id_}: {error}" for id_, error in errors.items())
 
 
-_NO_KEY = "no_key"
-"""A name that no key has: Textual ignores an empty one."""
+_NO_KEY = "no_key"  # A name that no key has: Textual ignores an empty one.
 
 
 def full_keymap(user_keys: Mapping[str, str]) -> dict[str, str]:

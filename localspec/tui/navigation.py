@@ -29,15 +29,13 @@ class SurveyListener(Protocol):
 @dataclass(frozen=True, slots=True)
 class ChatView:
     session: ChatSession
-    found: SearchHit | None = None
-    """A search match to show first."""
+    found: SearchHit | None = None  # A search match to show first.
 
 
 @dataclass(frozen=True, slots=True)
 class ChatSettingsView:
     session: ChatSession
-    field: str
-    """The name of the setting that gets the focus."""
+    field: str  # The name of the setting that gets the focus.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,7 @@ class ServerBoardView:
 
 @dataclass(frozen=True, slots=True)
 class WelcomeView:
-    load_survey: Callable[[], MachineSurvey]
-    """Returns what is known when the screen opens."""
+    load_survey: Callable[[], MachineSurvey]  # Returns what is known when the screen opens.
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,14 @@ from localspec.units import count
 MAX_RECENT = 5
 _PINNED_FILE = "pinned.json"
 _MAX_MATCHES = 20
-_MIN_SEARCH_LENGTH = 2
-"""Chats are not searched for fewer characters."""
+_MIN_SEARCH_LENGTH = 2  # Chats are not searched for fewer characters.
 
 
 class SavedChats:
     """Opens the history at the first access, on the thread that needs it."""
 
     def __init__(self, *, private: bool = False) -> None:
-        self.private = private
-        """Whether the user has turned saving off."""
+        self.private = private  # Whether the user has turned saving off.
         self._lock = threading.Lock()
         self._history: ChatHistory | None = None
         self._notices: list[Notice] = []

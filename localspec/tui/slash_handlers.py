@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from localspec.tui.engine_runner import OverflowRequest
     from localspec.tui.screens.chat import ChatScreen
 
-_PATH_COMMANDS = ("clear", "new", "private", "undo", "turns")
-"""Commands that show other turns."""
+_PATH_COMMANDS = ("clear", "new", "private", "undo", "turns")  # Commands that show other turns.
 
 
 async def execute(screen: ChatScreen, call: CommandCall | UnknownCommand) -> None:

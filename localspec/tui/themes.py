@@ -11,8 +11,7 @@ from localspec.lazy_dataclass import dataclass
 class MarkdownStyle:
     accent: str
     muted: str
-    code_theme: str
-    """A Pygments style."""
+    code_theme: str  # A Pygments style.
     ascii_only: bool = False
 
 
@@ -25,8 +24,7 @@ _PALETTES = {
 }
 DEFAULT_THEME = "localspec-dark"
 MONOCHROME = "monochrome"
-ANSI = "ansi"
-"""The terminal's own sixteen colours, on its own background."""
+ANSI = "ansi"  # The terminal's own sixteen colours, on its own background.
 
 
 def _build_theme(name: str, palette: str) -> Theme:

@@ -32,11 +32,9 @@ def set_reliable_timer(
     return asyncio.get_running_loop().call_later(seconds, on_due)
 
 
-FRAME_SECONDS = 0.04
-"""Minimum time between two redraws: at most 25 per second."""
+FRAME_SECONDS = 0.04  # Minimum time between two redraws: at most 25 per second.
 MAX_FRAME_SECONDS = 0.12
-MAX_DRAWING_SHARE = 0.15
-"""Maximum share of a CPU core for drawing while an answer streams."""
+MAX_DRAWING_SHARE = 0.15  # Maximum share of a CPU core for drawing while an answer streams.
 
 
 class FramePacer:

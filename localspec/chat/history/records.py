@@ -23,8 +23,7 @@ _T = TypeVar("_T")
 _MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024
 """Limit for an unpacked checkpoint: a damaged one must not fill the memory."""
 
-SYSTEM_SINCE = "system_since"
-"""A key beside those of the settings."""
+SYSTEM_SINCE = "system_since"  # A key beside those of the settings.
 TURN_COLUMNS = "key, id, parent, question, attached, answer, reason, attempt, inside, model"
 """The columns that `load_turn` expects."""
 LIST_COLUMNS = "id, title, pair, turns, created, updated"
@@ -34,14 +33,10 @@ LIST_COLUMNS = "id, title, pair, turns, created, updated"
 class ChatPair:
     """The pair that answers, by the references that open it again."""
 
-    model: str
-    """A reference or a path."""
-    draft: str = "auto"
-    """A reference, a path, `auto` or `none`."""
-    name: str = ""
-    """The model's display name."""
-    thinking: tuple[str, str] | None = None
-    """The markers before and after thinking."""
+    model: str  # A reference or a path.
+    draft: str = "auto"  # A reference, a path, `auto` or `none`.
+    name: str = ""  # The model's display name.
+    thinking: tuple[str, str] | None = None  # The markers before and after thinking.
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +58,8 @@ class ChatMetadata:
     pair: ChatPair
     head: int | None
     dropped: DroppedTurns
-    turn_count: int
-    """Turns on the path to the head."""
-    system_since: int = 0
-    """As in `Conversation`."""
+    turn_count: int  # Turns on the path to the head.
+    system_since: int = 0  # As in `Conversation`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +70,7 @@ class ChatListEntry:
     title: str
     pair: ChatPair
     turn_count: int
-    created: float
-    """Seconds since 1970. Not used for sorting: the system clock may jump."""
+    created: float  # Seconds since 1970. Not used for sorting: the system clock may jump.
     updated: float
 
 
@@ -97,8 +89,7 @@ class SearchHit:
     list_entry: ChatListEntry
     turn: int | None
     excerpt: str
-    terms: tuple[str, ...] = ()
-    """The words that were searched for, in lower case."""
+    terms: tuple[str, ...] = ()  # The words that were searched for, in lower case.
 
 
 def replace_surrogates(text: str) -> str:

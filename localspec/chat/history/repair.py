@@ -14,16 +14,13 @@ from localspec import data_files
 from localspec.chat.history import file_lock, schema
 from localspec.lazy_dataclass import dataclass
 
-_LOCK_TIMEOUT = 20.0
-"""Seconds to wait for another process that repairs the same file."""
-_MAX_ROWID_GAP = 1_000_000
-"""The most row ids to try one by one across a damaged part."""
+_LOCK_TIMEOUT = 20.0  # Seconds to wait for another process that repairs the same file.
+_MAX_ROWID_GAP = 1_000_000  # The most row ids to try one by one across a damaged part.
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRepair:
-    damaged_copy: Path
-    """The damaged file, unchanged."""
+    damaged_copy: Path  # The damaged file, unchanged.
     recovered_chats: int
 
 

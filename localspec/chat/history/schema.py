@@ -9,8 +9,7 @@ from pathlib import Path
 from localspec.errors import InUseError
 
 SCHEMA_VERSION = 1
-BUSY_TIMEOUT = 2.0
-"""Seconds to wait for another writing process."""
+BUSY_TIMEOUT = 2.0  # Seconds to wait for another writing process.
 
 MAX_CHECKED_BYTES = 32 * 1024 * 1024
 """Files up to this size are checked when opened; that takes tens of milliseconds."""

@@ -26,10 +26,8 @@ from localspec.errors import InUseError, LocalspecError, NotFoundError
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, Notice
 
-_EXCERPT_MARGIN = 60
-"""Characters of an excerpt before the match; twice as many follow it."""
-_MIN_TERM_LENGTH = 3
-"""The index cannot find shorter terms."""
+_EXCERPT_MARGIN = 60  # Characters of an excerpt before the match; twice as many follow it.
+_MIN_TERM_LENGTH = 3  # The index cannot find shorter terms.
 _CHANGED_TURNS = (
     "SELECT key, question, answer, changed FROM turns WHERE changed > ? ORDER BY changed"
 )
@@ -38,8 +36,7 @@ _CHANGED_TURNS = (
 @dataclass(frozen=True, slots=True)
 class RemovalResult:
     chats: int
-    wiped: bool
-    """False if another process prevented overwriting the deleted data."""
+    wiped: bool  # False if another process prevented overwriting the deleted data.
 
 
 class ChatHistory:

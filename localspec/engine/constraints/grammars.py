@@ -50,12 +50,9 @@ _COMBINED_KEYWORDS = frozenset({"$ref", "anyOf", "oneOf"})
 """llguidance merges them with the keywords beside them."""
 _CHECK_SECONDS = 20.0
 """For the check's process, start included; the check itself has a limit on CPU time."""
-_MAX_LAZY = 64
-"""Tokens that are tested one by one, while not all that are allowed are known."""
-_MAX_FORCED_BYTES = 256
-"""More than a draft can hold."""
-_SPECIAL = b"\xff"
-"""llguidance's mark before the name of a token that is no text."""
+_MAX_LAZY = 64  # Tokens that are tested one by one, while not all that are allowed are known.
+_MAX_FORCED_BYTES = 256  # More than a draft can hold.
+_SPECIAL = b"\xff"  # llguidance's mark before the name of a token that is no text.
 
 
 class Grammars:

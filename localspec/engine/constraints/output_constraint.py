@@ -28,10 +28,8 @@ class OutputConstraint:
     ) -> None:
         self._start = start
         self._marker, self._piece = marker, piece
-        self._n_committed = n_prompt
-        """Length of the text that the first state belongs to."""
-        self._tokens: list[int] = []
-        """The tokens after it; `_states` has one element more."""
+        self._n_committed = n_prompt  # Length of the text that the first state belongs to.
+        self._tokens: list[int] = []  # The tokens after it; `_states` has one element more.
         self._states: list[GrammarState | _ThinkingTail] = [_ThinkingTail(b"") if marker else start]
 
     def state_after(self, text: Sequence[int], drafted: Sequence[int] = ()) -> GrammarState | None:

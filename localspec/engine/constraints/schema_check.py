@@ -14,8 +14,7 @@ from pathlib import Path
 from localspec import child_process
 from localspec.engine.constraints import grammars
 
-_MAX_MEMORY = 256 * 1024 * 1024
-"""Bytes of address space beyond what the libraries take."""
+_MAX_MEMORY = 256 * 1024 * 1024  # Bytes of address space beyond what the libraries take.
 _MAX_CPU_SECONDS = 1
 
 

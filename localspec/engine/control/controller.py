@@ -26,22 +26,16 @@ _MAX_CATCH_UP = 8
 _MAX_CHARGE = 4.0
 """A pass that takes more than this many times its usual time is charged only this: the machine
 slept, or another program ran."""
-_MIN_SPEEDUP_CHANGE = 0.1
-"""Minimum change of the speed-up for an event."""
-_MIN_LOOKUP_GAIN = 0.1
-"""Prompt lookup counts as on from this many accepted tokens per round."""
-_MIN_MATCH_RATE = 0.3
-"""From this share of rounds on the text counts as repeating."""
+_MIN_SPEEDUP_CHANGE = 0.1  # Minimum change of the speed-up for an event.
+_MIN_LOOKUP_GAIN = 0.1  # Prompt lookup counts as on from this many accepted tokens per round.
+_MIN_MATCH_RATE = 0.3  # From this share of rounds on the text counts as repeating.
 _CLEAR_SPEEDUP = 2.0
 """From this speed-up on no plain pass is timed: an error is unlikely, and the pass costs most."""
-_USUAL_DRAFT = 3
-"""Draft tokens of a usual round, to explain a pause."""
+_USUAL_DRAFT = 3  # Draft tokens of a usual round, to explain a pause.
 _WORTHWHILE_SPEEDUP = 1.5
 """If a usual draft gains less when all of it is accepted, the passes are the reason for a pause."""
-_RESERVE = 1.5
-"""A draft of several tokens must be affordable if it costs this many times as much."""
-_MIN_READING_ROUNDS = 32
-"""Rounds over which a draft's reading of the text is spread."""
+_RESERVE = 1.5  # A draft of several tokens must be affordable if it costs this many times as much.
+_MIN_READING_ROUNDS = 32  # Rounds over which a draft's reading of the text is spread.
 _ROUNDS_BETWEEN_PLANS = 16
 """Minimum rounds between events that only update the reason or the speed-up."""
 
@@ -65,10 +59,8 @@ class SpeculationController:
         pair_stats.start_answer(costs.plain_ms if costs.is_measured else 0.0)
         self._regret = RegretBudget(pair_stats.won)
         self._lookup_draft = Draft()
-        self._stop_policy: GainStopPolicy | None = None
-        """Of this round, if the model drafted."""
-        self._buckets: list[int] = []
-        """Confidence bucket of each of its draft tokens."""
+        self._stop_policy: GainStopPolicy | None = None  # Of this round, if the model drafted.
+        self._buckets: list[int] = []  # Confidence bucket of each of its draft tokens.
         self._is_probing = self._model_pays = False
         self._draft_read_to = n_draft_read
         self._n_to_catch_up = 0
@@ -76,12 +68,10 @@ class SpeculationController:
         """The most tokens that the draft reads of a text: a head may read the end only."""
         self._is_reading_free = self._is_reading_too_dear = False
         """Whether the draft model may read a long text without charge, or not at all."""
-        self.max_tokens_left = sys.maxsize
-        """Upper bound of what the answer still has."""
+        self.max_tokens_left = sys.maxsize  # Upper bound of what the answer still has.
         self._n_rounds = self._last_plan_round = 0
         self._last_plan: SpeculationPlan | None = None
-        self._lookup_gain = 0.0
-        """Recent accepted tokens per round from prompt lookup."""
+        self._lookup_gain = 0.0  # Recent accepted tokens per round from prompt lookup.
         self._match_rate = 0.0
         """Recent share of rounds in which prompt lookup found the last tokens in earlier text."""
 

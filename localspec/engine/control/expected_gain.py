@@ -11,8 +11,7 @@ from localspec.engine.control.pair_stats import PairStats, confidence_bucket, ma
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.protocols import Draft
 
-_MIN_PROBABILITY = 1e-3
-"""A draft is not planned beyond this acceptance probability."""
+_MIN_PROBABILITY = 1e-3  # A draft is not planned beyond this acceptance probability.
 
 
 class ExpectedGain:
@@ -67,10 +66,8 @@ class GainStopPolicy:
 
     def __init__(self, gain: ExpectedGain, limit: int, *, is_probe: bool) -> None:
         self._gain, self._limit, self._is_probe = gain, limit, is_probe
-        self._probability = 1.0
-        """That all draft tokens so far are accepted."""
-        self.expected_accepted = 0.0
-        """Estimated number of draft tokens that are accepted."""
+        self._probability = 1.0  # That all draft tokens so far are accepted.
+        self.expected_accepted = 0.0  # Estimated number of draft tokens that are accepted.
         self.confidence_buckets: list[int] = []
         self.n_passes = 0
 

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 IsStopped = Callable[[], bool]
 
-_N_RANKS = 4
-"""Of a place, this many tokens are outcomes that can be drafted for."""
+_N_RANKS = 4  # Of a place, this many tokens are outcomes that can be drafted for.
 _RANK_PROBABILITIES = (
     (0.4, (0.37, 0.19, 0.12, 0.03)),
     (0.6, (0.64, 0.18, 0.08, 0.02)),
@@ -51,12 +50,9 @@ _RANK_PROBABILITIES = (
 )
 """That the target's token is the draft's first, second, … choice, by upper bound of the draft's
 confidence: of a 700 M target and its 30 M draft at temperature 0.8."""
-_UNKNOWN_CONFIDENCE = 0.7
-"""Of a place that the draft model did not draft, or not yet."""
-_MIN_GAIN = 0.03
-"""Share of a round's time that overlap must be worth."""
-_TRIAL_ROUNDS = 16
-"""Rounds with and without overlap in turn, to compare their times."""
+_UNKNOWN_CONFIDENCE = 0.7  # Of a place that the draft model did not draft, or not yet.
+_MIN_GAIN = 0.03  # Share of a round's time that overlap must be worth.
+_TRIAL_ROUNDS = 16  # Rounds with and without overlap in turn, to compare their times.
 _CHECK_INTERVAL = 32
 """While overlap is on, every so many rounds run without it, for the same reason."""
 _FIRST_PAUSE, _MAX_PAUSE = 128, 4096
@@ -105,8 +101,7 @@ class OverlapPolicy:
         self.is_forced = False
         self._times: dict[bool, list[float]] = {False: [0, 0.0], True: [0, 0.0]}
         """With and without overlap: number of rounds, and their mean relative time."""
-        self._draft_share = 0.0
-        """The draft's part of the last round without overlap."""
+        self._draft_share = 0.0  # The draft's part of the last round without overlap.
         self._is_on = False
         self._usual_ms = self._spent_ms = 0.0
         """Of the last target pass, with the wait for the draft after it."""
@@ -160,10 +155,8 @@ class OverlappedDrafter:
         self._drafter, self._cache, self._inputs = drafter, cache, inputs
         self._policy, self._worker = policy, worker
         self._sampler = DraftSampler(inputs, "model", cache.model)
-        self._n_text = 0
-        """Length of the text for which the last draft was made."""
-        self._was_overlapped = False
-        """Whether the last target pass was overlapped."""
+        self._n_text = 0  # Length of the text for which the last draft was made.
+        self._was_overlapped = False  # Whether the last target pass was overlapped.
 
     def join_job(self, job: GenerationJob) -> GenerationJob:
         """The job, with its passes overlapped and its rounds recorded."""

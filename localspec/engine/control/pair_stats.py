@@ -10,16 +10,12 @@ from typing import Any
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import DEFAULT_DRAFT_LENGTH, SamplingParams, VerifyMode
 
-_WINDOW = 96.0
-"""Draft tokens that a rate remembers, roughly: older ones decay."""
-_PRIOR_WEIGHT = 6.0
-"""Weight of a prior, in draft tokens."""
-_MODEL_PRIOR = 0.6
-"""Acceptance rate of a draft model before any measurement."""
+_WINDOW = 96.0  # Draft tokens that a rate remembers, roughly: older ones decay.
+_PRIOR_WEIGHT = 6.0  # Weight of a prior, in draft tokens.
+_MODEL_PRIOR = 0.6  # Acceptance rate of a draft model before any measurement.
 _POSITION_DECAY = 0.998
 
-_POSITION_GROUPS = (0, 1, 2, 3, 3, 4, 4, 4, 4) + (5,) * 16
-"""Group by position in the draft."""
+_POSITION_GROUPS = (0, 1, 2, 3, 3, 4, 4, 4, 4) + (5,) * 16  # Group by position in the draft.
 _CONFIDENCE_PRIORS = [0.1 + 0.08 * i for i in range(11)]
 _MATCH_PRIORS = [0.25, 0.4, 0.5, 0.6, 0.7, 0.8]
 _MATCH_GROUPS = (0, 0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4) + (5,) * 5
@@ -116,19 +112,15 @@ def match_bucket(match_length: int) -> int:
 
 # --- Throughput
 
-_RATE_DECAY = 0.97
-"""Decay of the throughput per round."""
-_INITIAL_ROUNDS = 4.0
-"""An answer's throughput starts with this many rounds of plain decoding."""
-_MIN_DRAFT_ROUNDS = 6
-"""Rounds with the draft model before it is judged."""
+_RATE_DECAY = 0.97  # Decay of the throughput per round.
+_INITIAL_ROUNDS = 4.0  # An answer's throughput starts with this many rounds of plain decoding.
+_MIN_DRAFT_ROUNDS = 6  # Rounds with the draft model before it is judged.
 _GAIN_WEIGHT = 0.025
 _PLAN_WEIGHT, _MAX_GAIN_ROUNDS = 25, 40
 """Weight of the planned gain in rounds, and of the measured gain at most."""
 _BENEFIT_OF_DOUBT = 0.05
 """A pause needs a loss of more than so many tokens a round, because it measures nothing."""
-_PROBE_TIME_SHARE = 0.01
-"""Maximum share of time for probes while paused."""
+_PROBE_TIME_SHARE = 0.01  # Maximum share of time for probes while paused.
 _LONG_READING = 32
 """A measured reading of this many tokens counts as much as what was known before."""
 _MIN_PROBE_INTERVAL, _MAX_PROBE_INTERVAL = 4, 128
@@ -139,14 +131,11 @@ class PairStats:
     """Statistics of a pair under one verification method and temperature class."""
 
     acceptance: AcceptanceStats = field(default_factory=AcceptanceStats)
-    gain: float = 0.0
-    """Tokens gained per round with the draft model, minus the cost of its time."""
+    gain: float = 0.0  # Tokens gained per round with the draft model, minus the cost of its time.
     draft_rounds: int = 0
     probe_interval: int = _MIN_PROBE_INTERVAL
-    rounds_since_draft: int = 0
-    """Rounds since the draft model was last used."""
-    won: float = 0.0
-    """What drafting has won for the next answer (see `RegretBudget.carry_over`)."""
+    rounds_since_draft: int = 0  # Rounds since the draft model was last used.
+    won: float = 0.0  # What drafting has won for the next answer (see `RegretBudget.carry_over`).
     reading: float | None = None
     """Cost of a token of text that the draft model reads, in draft passes; None if not measured."""
     _tokens: float = 0.0

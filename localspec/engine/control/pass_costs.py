@@ -8,19 +8,15 @@ from itertools import pairwise
 from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
 MAX_WIDTH = DRAFT_MAX + 1
-_NEW_TIME_WEIGHT = 0.2
-"""Weight of a new time for its own width (also in launch/start.py)."""
+_NEW_TIME_WEIGHT = 0.2  # Weight of a new time for its own width (also in launch/start.py).
 _OTHER_WIDTHS_WEIGHT = 0.1
 """Weight of a new time for the other widths: all costs grow with the context."""
-_MEAN_WEIGHT = 0.02
-"""Weight of a new time in the slow mean of plain passes."""
+_MEAN_WEIGHT = 0.02  # Weight of a new time in the slow mean of plain passes.
 _NEW_PLAIN_WEIGHT = 0.5
 """Weight of a plain pass that is the first for a while, of the first time of a width beyond those
 measured, and of the first price of a change."""
-_MAX_CHANGE = 2.0
-"""Larger changes are clipped: another program was probably running."""
-_MAX_PLAIN_RATIO = 1.1
-"""Upper bound of a plain pass, relative to the newest wider pass."""
+_MAX_CHANGE = 2.0  # Larger changes are clipped: another program was probably running.
+_MAX_PLAIN_RATIO = 1.1  # Upper bound of a plain pass, relative to the newest wider pass.
 _MIN_PLAIN_INTERVAL, _MAX_PLAIN_INTERVAL = 8, 128
 """Rounds without a plain pass after which one is due; doubled after each."""
 _DEFAULT_SLOPE = 0.35
@@ -30,10 +26,8 @@ _CATCH_UP_SHARE, _GPU_CATCH_UP_SHARE = 0.1, 0.03
 0.1 the regret budget never covers a first draft of a model whose pass costs 0.26 target passes."""
 _CLIFF_WIDTH = 3
 """Up to this width the curve may be steeper than beyond: some kernels begin at two rows."""
-_HELD_ADVANTAGE = 1.03
-"""Another width than the held one has to be better by this factor."""
-_DEFAULT_C = 0.1
-"""Cost of a draft pass until one is timed, in one-token target passes."""
+_HELD_ADVANTAGE = 1.03  # Another width than the held one has to be better by this factor.
+_DEFAULT_C = 0.1  # Cost of a draft pass until one is timed, in one-token target passes.
 
 
 class PassCosts:
@@ -70,10 +64,8 @@ class PassCosts:
         self._prices_changes, self._last_width = prices_changes, 0
         self.change_ms = 0.0
         """Extra time of a pass whose width differs from that of the pass before."""
-        self.last_change_ms = 0.0
-        """Of the last pass."""
-        self.held_width = 1
-        """The width that is best for most rounds."""
+        self.last_change_ms = 0.0  # Of the last pass.
+        self.held_width = 1  # The width that is best for most rounds.
         self._interpolate()
         self._mean_plain_ms = self.plain_ms
 

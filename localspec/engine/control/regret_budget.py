@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-_SHARE = 0.03
-"""Share of the answer so far that drafting may lose."""
-_CAUTION = 1.15
-"""A draft must be affordable if it costs this many times its estimate."""
+_SHARE = 0.03  # Share of the answer so far that drafting may lose.
+_CAUTION = 1.15  # A draft must be affordable if it costs this many times its estimate.
 _MAX_WON = 32.0
 """Upper bound of what drafting has won: it also bounds what a draft that turns bad can lose."""
-_MAX_CARRIED = 8.0
-"""Upper bound of what an answer takes over from the answers before."""
+_MAX_CARRIED = 8.0  # Upper bound of what an answer takes over from the answers before.
 _MAX_ADVANCE = 2.5
 """Upper bound of what an answer may lose on the strength of earlier ones, before it has earned it:
 3 % of 84 tokens."""
-_CARRIED_SHARE = 0.9
-"""Share that the next answer begins with."""
+_CARRIED_SHARE = 0.9  # Share that the next answer begins with.
 
 
 class RegretBudget:

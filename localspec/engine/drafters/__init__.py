@@ -30,26 +30,19 @@ _MODULES = {
 class DrafterInputs:
     """Inputs of a drafter for one answer; each factory uses what it needs."""
 
-    draft_cache: PrefixCache | None
-    """The draft model, if loaded."""
+    draft_cache: PrefixCache | None  # The draft model, if loaded.
     verifier: Verifier
     sampling: SamplingParams
-    prompt_length: int
-    """Length of the prompt: position 0 of the answer."""
-    n_vocab: int
-    """The target's vocabulary size; larger ids are never drafted."""
+    prompt_length: int  # Length of the prompt: position 0 of the answer.
+    n_vocab: int  # The target's vocabulary size; larger ids are never drafted.
     is_eog: Callable[[int], bool]
     cancelled: Callable[[], bool] = lambda: False
-    head_runner: HiddenStateListener | None = None
-    """The head's runner, if a head is loaded."""
+    head_runner: HiddenStateListener | None = None  # The head's runner, if a head is loaded.
     constraint: OutputConstraint | None = None
     """The grammar of the answer: a draft that ignores it is cut."""
-    prediction: tuple[int, ...] = ()
-    """Tokens that the answer probably repeats, for prompt lookup."""
-    keep_logits: bool = False
-    """Whether drafts include the draft model's logits."""
-    vocabularies: VocabularyMap | None = None
-    """If the draft model has another vocabulary."""
+    prediction: tuple[int, ...] = ()  # Tokens that the answer probably repeats, for prompt lookup.
+    keep_logits: bool = False  # Whether drafts include the draft model's logits.
+    vocabularies: VocabularyMap | None = None  # If the draft model has another vocabulary.
     draft_prompt: Sequence[int] | None = None
     """The prompt of a chat in such a draft model's own template; None: it reads the target's."""
 

@@ -141,10 +141,8 @@ class PendingStates:
         self._states[0] = 0.0
         self._before_first = self._first_state = self._first_position - 1
         """Position of the first stored state; at most `last_row` and the end of the text."""
-        self.last_row = self._before_first
-        """Position of the head's last row."""
-        self._last_row_token = -1
-        """The token of that row, if the target does not hold it."""
+        self.last_row = self._before_first  # Position of the head's last row.
+        self._last_row_token = -1  # The token of that row, if the target does not hold it.
 
     @property
     def n_rows(self) -> int:

@@ -22,8 +22,7 @@ class BlockHeadRunner:
         self.head, self.kind = head, kind
         self._pending_states = np.zeros((batch, head.target_width), np.float32)
         self._n_pending = 0
-        self._n_injected = 0
-        """Number of states in the head's memory."""
+        self._n_injected = 0  # Number of states in the head's memory.
 
     def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
         n = len(tokens)

@@ -32,8 +32,7 @@ from localspec.engine.verifiers import BlockVerifier, RejectionVerifier
 from localspec.engine.vocabulary_map import VocabularyMap
 
 _SOURCE = "crossvocab"
-_MAX_RESPELLED = 64
-"""Draft tokens at the end of the text that may be spelled again when it grows."""
+_MAX_RESPELLED = 64  # Draft tokens at the end of the text that may be spelled again when it grows.
 
 
 class DraftText:
@@ -50,8 +49,7 @@ class DraftText:
         self._target, self._draft = vocabularies.target, vocabularies.draft
         self.tokens = list(self._draft.bos if prompt is None else prompt)
         """The same list throughout."""
-        self.n_unchanged = 0
-        """Tokens that no update has changed since this was last set."""
+        self.n_unchanged = 0  # Tokens that no update has changed since this was last set.
         self._n_fixed = len(self.tokens)
         self._n_read = 0 if prompt is None else prompt_length
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -153,8 +151,7 @@ class _TextDraft:
         unbiased = replace(inputs.sampling, logit_bias=())  # of the target's tokens
         self._sampling = bind_vocabulary(unbiased, pieces.__getitem__)
         self._drafted = b""
-        self._overlap = 0
-        """Bytes of the draft that the text has already."""
+        self._overlap = 0  # Bytes of the draft that the text has already.
         self._recent: list[int] = []
         self._n_target = 0
         """Target tokens drafted so far, roughly: each draft token's bytes are counted alone."""

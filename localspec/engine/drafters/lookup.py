@@ -19,14 +19,11 @@ class SuffixAutomaton:
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
-        self._last_positions = [-1]
-        """By state: end position of an earlier occurrence."""
+        self._last_positions = [-1]  # By state: end position of an earlier occurrence.
         self._last = 0
         self.size = 0
-        self.match_length = 0
-        """Length of the longest suffix that occurred before."""
-        self.match_end = -1
-        """Position of that occurrence's last token."""
+        self.match_length = 0  # Length of the longest suffix that occurred before.
+        self.match_end = -1  # Position of that occurrence's last token.
 
     def extend(self, token: int) -> None:
         new = self._add_state(self._length[self._last] + 1, self.size)
@@ -63,8 +60,7 @@ class SuffixAutomaton:
         return clone
 
 
-_BREAK = -1
-"""Ends a prediction; no text contains it."""
+_BREAK = -1  # Ends a prediction; no text contains it.
 
 
 class LookupDrafter:
@@ -75,11 +71,9 @@ class LookupDrafter:
 
     def __init__(self, min_match: int = 2) -> None:
         self._min_match = min_match
-        self._prediction: list[int] = []
-        """Indexed before the text, with `_BREAK` at its end."""
+        self._prediction: list[int] = []  # Indexed before the text, with `_BREAK` at its end.
         self._automaton = SuffixAutomaton()
-        self._indexed_tokens: list[int] = []
-        """Of the text."""
+        self._indexed_tokens: list[int] = []  # Of the text.
         self._last_text: Sequence[int] = ()
 
     def set_prediction(self, tokens: Sequence[int]) -> None:

@@ -10,18 +10,15 @@ from localspec.engine.protocols import HiddenStates
 from localspec.lazy_dataclass import dataclass
 
 _MAX_CHECKPOINTS = 32
-_MAX_CHECKPOINT_BYTES = 256 * 2**20
-"""Of all checkpoints, in RAM."""
+_MAX_CHECKPOINT_BYTES = 256 * 2**20  # Of all checkpoints, in RAM.
 _PARTIAL_STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
 @dataclass(frozen=True, slots=True)
 class ContextCheckpoint:
     n_past: int
-    data: Any
-    """The state as llama.cpp serialised it."""
-    head_state: HiddenStates | None
-    """The head's hidden state at this point."""
+    data: Any  # The state as llama.cpp serialised it.
+    head_state: HiddenStates | None  # The head's hidden state at this point.
 
 
 class ContextCheckpoints:

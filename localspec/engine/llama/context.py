@@ -29,25 +29,20 @@ from localspec.machine.memory_by_device import HOST
 from localspec.protocol.wire import ContextSettings
 from localspec.units import gib
 
-_SHORT_DECODE = 32
-"""Up to this many tokens a decode is short, and needs no abort callback."""
-_ABORTED = 2
-"""llama_decode's return code after the abort callback returned True."""
+_SHORT_DECODE = 32  # Up to this many tokens a decode is short, and needs no abort callback.
+_ABORTED = 2  # llama_decode's return code after the abort callback returned True.
 
 
 class OpenContext:
     """A llama_context with the tokens in its memory, and the time of its passes."""
 
-    handle: Any = None
-    """The llama_context; None before it is opened, and after it is closed."""
+    handle: Any = None  # The llama_context; None before it is opened, and after it is closed.
     model: LlamaModel
 
     def _open_context(self, params: Any) -> None:
         """Raises OutOfMemoryError, UsageError."""
-        self.n_threads: int = params.n_threads
-        """For passes of one token."""
-        self.n_threads_batch: int = params.n_threads_batch
-        """For wider passes."""
+        self.n_threads: int = params.n_threads  # For passes of one token.
+        self.n_threads_batch: int = params.n_threads_batch  # For wider passes.
         LOG.clear()
         self.handle = C.llama_init_from_model(self.model.handle, params)
         if not self.handle:
@@ -337,10 +332,8 @@ class LlamaContext(OpenContext):
         return used
 
 
-_SHORT_BATCH = 32
-"""Up to this many tokens are written one by one."""
-_TEXT_AXES = 3
-"""For text the first three axes of an M-RoPE position are equal; the fourth is 0."""
+_SHORT_BATCH = 32  # Up to this many tokens are written one by one.
+_TEXT_AXES = 3  # For text the first three axes of an M-RoPE position are equal; the fourth is 0.
 
 
 class LlamaBatch:

@@ -24,8 +24,7 @@ from localspec.machine.memory_by_device import HOST
 from localspec.models.draft_heads import BlockFormat
 from localspec.protocol.wire import ContextSettings
 
-MAX_ROWS = llama_params.HEAD_BATCH
-"""Maximum rows per pass."""
+MAX_ROWS = llama_params.HEAD_BATCH  # Maximum rows per pass.
 
 
 class HeadContext(OpenContext):

@@ -132,8 +132,7 @@ _OUT_OF_MEMORY_PHRASES = (
 )
 _DECODE_OUT_OF_MEMORY = -2
 """llama_decode's return code if the compute graph could not be allocated."""
-_LAST_ERRORS = 4
-"""Lines of the log that may belong to a decode that failed."""
+_LAST_ERRORS = 4  # Lines of the log that may belong to a decode that failed.
 
 
 def load_error(path: Path) -> LocalspecError:

@@ -13,16 +13,13 @@ from localspec.errors import EngineError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.ggml import GgmlLibrary
 
-_registered: dict[str, list[int]] = {}
-"""Devices by endpoint, in the order of registration."""
+_registered: dict[str, list[int]] = {}  # Devices by endpoint, in the order of registration.
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    array: Any
-    """llama_model_params.devices: the workers', then this computer's GPUs, then NULL."""
-    is_last_remote: bool
-    """The last device gets the output layer."""
+    array: Any  # llama_model_params.devices: the workers', then this computer's GPUs, then NULL.
+    is_last_remote: bool  # The last device gets the output layer.
 
 
 def choose_devices(library: Any, workers: tuple[str, ...]) -> DeviceChoice | None:

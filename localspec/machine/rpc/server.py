@@ -38,17 +38,14 @@ from localspec.machine.rpc.wire import (
 )
 from localspec.sanitize import sanitize
 
-_START_SECONDS = 60.0
-"""For a child to start: a driver may have to wake a GPU."""
-_GREETING_SECONDS = 5.0
-"""For a connection to say what it is."""
+_START_SECONDS = 60.0  # For a child to start: a driver may have to wake a GPU.
+_GREETING_SECONDS = 5.0  # For a connection to say what it is.
 _STATUS_SECONDS = 30.0
 _LEAVING_SECONDS, _REPLACING_SECONDS = 0.5, 4.0
 """A worker that is asked waits so long for its client to leave, and for a new child."""
 _HANDOVER_SECONDS = 10.0
 """llama.cpp's client connects once to count the devices, and again to load a model."""
-_LOOK_BYTES = 4096
-"""A client that sent less has allocated nothing: its child serves the next one."""
+_LOOK_BYTES = 4096  # A client that sent less has allocated nothing: its child serves the next one.
 _MAX_CONNECTIONS = 32
 _CHUNK = 1 << 18
 
@@ -56,12 +53,9 @@ _CHUNK = 1 << 18
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     host: str = "127.0.0.1"
-    port: int = 0
-    """0: any that is free."""
-    devices: tuple[str, ...] = ()
-    """Names in ggml; empty: all GPUs, or the CPU without one."""
-    memory: float | None = None
-    """GiB that clients may use; None: what is free."""
+    port: int = 0  # 0: any that is free.
+    devices: tuple[str, ...] = ()  # Names in ggml; empty: all GPUs, or the CPU without one.
+    memory: float | None = None  # GiB that clients may use; None: what is free.
     threads: int | None = None
 
     @property
@@ -74,15 +68,12 @@ class WorkerSettings:
 class WorkerActivity:
     """What a worker did since it started."""
 
-    client: str = ""
-    """Address of the connected computer; empty if there is none."""
+    client: str = ""  # Address of the connected computer; empty if there is none.
     received: int = 0
     sent: int = 0
-    n_round_trips: int = 0
-    """Requests that were answered."""
+    n_round_trips: int = 0  # Requests that were answered.
     n_passes: int = 0
-    n_layers: int = 0
-    """Layers whose weights the connected client has sent."""
+    n_layers: int = 0  # Layers whose weights the connected client has sent.
 
 
 class WorkerServer:

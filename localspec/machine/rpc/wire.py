@@ -14,8 +14,7 @@ GREETING = b"LOCALSPEC WORKER 1\n"
 """Asks for a `WorkerStatus`, as one JSON line.  Then `PING` and `DATA` measure the line."""
 PING, PONG = b"PING\n", b"PONG\n"
 DATA_BYTES = 1 << 20
-DATA = b"DATA\n"
-"""Followed by DATA_BYTES bytes; the answer is PONG."""
+DATA = b"DATA\n"  # Followed by DATA_BYTES bytes; the answer is PONG.
 HELLO = bytes([14]) + (24).to_bytes(8, "little")
 """How each connection of llama.cpp's RPC client begins: command, size of the request."""
 HELLO_SIZE = len(HELLO) + 24
@@ -36,19 +35,15 @@ class WorkerDevice:
 class WorkerStatus:
     """A worker's answer to GREETING."""
 
-    llama_cpp: str
-    """Version of llama-cpp-python."""
+    llama_cpp: str  # Version of llama-cpp-python.
     is_busy: bool
     devices: tuple[WorkerDevice, ...]
-    memory_limit: int | None = None
-    """Bytes that clients may use; None: all that is free."""
+    memory_limit: int | None = None  # Bytes that clients may use; None: all that is free.
 
 
-_REQUEST_HEADER = 9
-"""Of llama.cpp's requests: command, and size of the body (8 bytes)."""
+_REQUEST_HEADER = 9  # Of llama.cpp's requests: command, and size of the body (8 bytes).
 _SET_TENSOR, _GRAPH_COMPUTE, _GRAPH_RECOMPUTE = 6, 10, 16
-_TENSOR_BYTES = 320
-"""A tensor's description, which has its name, is at most so long."""
+_TENSOR_BYTES = 320  # A tensor's description, which has its name, is at most so long.
 _LAYER = re.compile(rb"blk\.(\d+)\.")
 
 
@@ -59,8 +54,7 @@ class RequestMeter:
         self.n_passes = 0
         self.layers: set[int] = set()
         self._head = bytearray()
-        self._n_rest = 0
-        """Bytes of the current request that are still to come, and do not matter."""
+        self._n_rest = 0  # Bytes of the current request that are still to come, and do not matter.
 
     def feed(self, data: memoryview) -> None:
         while data:

@@ -28,13 +28,11 @@ from localspec.protocol.events import Notice
 from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
 from localspec.sanitize import sanitize
 
-MAX_SOURCE_CHARS = 1024 * 1024
-"""The largest known template has 17,000."""
+MAX_SOURCE_CHARS = 1024 * 1024  # The largest known template has 17,000.
 MAX_PROMPT_CHARS = 16 * 1024 * 1024
 MAX_STEPS = 10_000_000
 """Passes of loops: 3 s of them. A long chat of 1,000 messages takes some 100,000."""
-_STEPS_OF_CALL = 10
-"""A call takes as long as ten passes."""
+_STEPS_OF_CALL = 10  # A call takes as long as ten passes.
 _MAX_POWER = 1000
 
 _THINKING_VARIABLES = ("enable_thinking", "thinking", "reasoning")

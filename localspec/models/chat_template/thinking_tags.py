@@ -107,8 +107,7 @@ class ThinkingParser:
     def __init__(self, tags: tuple[str, str] | None, starts_in_thinking: bool = False) -> None:
         self._open, self._close = tags or ("", "")
         self.in_thinking = starts_in_thinking and bool(self._close)
-        self._buffer = ""
-        """Text that may be the beginning of a tag."""
+        self._buffer = ""  # Text that may be the beginning of a tag.
 
     @property
     def may_think(self) -> bool:

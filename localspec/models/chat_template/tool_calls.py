@@ -95,8 +95,7 @@ def force_call(form: ToolFormat, tools: Mapping[str, Any]) -> ForcedCall:
     return ForcedCall(prefix, json.dumps(schema))
 
 
-ToolDelta = str | ToolCallDelta
-"""Text of the answer, or a part of a call."""
+ToolDelta = str | ToolCallDelta  # Text of the answer, or a part of a call.
 
 
 class ToolCallParser:
@@ -110,8 +109,7 @@ class ToolCallParser:
         self._format, self._parameters = form, parameters or {}
         self._marker = _MARKERS[form]
         self._buffer = ""
-        self._raw = ""
-        """The text of a call that may still turn out to be none."""
+        self._raw = ""  # The text of a call that may still turn out to be none.
         self._read = self._read_start
         self._object: _ObjectScanner | None = None
         self.n_calls = 0
@@ -331,17 +329,14 @@ class _ObjectScanner:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self.text = ""
-        """All of the object so far."""
+        self.text = ""  # All of the object so far.
         self.is_complete = False
         self._depth = 0
         self._in_string = self._is_escaped = False
         self._n_scanned = 0
-        self._depth_around = 0 if name else 1
-        """Depth of what the arguments are part of."""
+        self._depth_around = 0 if name else 1  # Depth of what the arguments are part of.
         self._begin: int | None = 0 if name else None
-        self._end: int | None = None
-        """Where the arguments begin and end."""
+        self._end: int | None = None  # Where the arguments begin and end.
         self._n_sent = 0
 
     def scan(self, text: str) -> tuple[str, str]:

@@ -23,8 +23,7 @@ ROLLBACK = name_set(
     "lfm2moe bailingmoe3"
 )
 """Hybrid ones with checkpoints of the recurrent state for rollback."""
-DIFFUSION = name_set("dream llada llada-moe rnd1")
-"""Not autoregressive."""
+DIFFUSION = name_set("dream llada llada-moe rnd1")  # Not autoregressive.
 ENCODERS = name_set(
     "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert "
     "t5encoder gemma-embedding llama-embed"
@@ -50,8 +49,7 @@ SUPPORTING_MTP = name_set(
 """Architectures whose MTP layer llama.cpp can run."""
 OTHER_NON_TEXT = name_set("clip wavtokenizer-dec qwen3tts pockettts t5")
 """Known to llama.cpp, but not decoder-only text models."""
-SPEECH = name_set("whisper wavtokenizer-dec qwen3tts pockettts")
-"""Some are unknown to llama.cpp."""
+SPEECH = name_set("whisper wavtokenizer-dec qwen3tts pockettts")  # Some are unknown to llama.cpp.
 IMAGE_GENERATORS = name_set(
     "flux sd1 sdxl sd3 aura hidream cosmos ltxv hyvid wan lumina2 qwen_image"
 )

@@ -17,11 +17,9 @@ from localspec.sanitize import sanitize
 class SplitInfo:
     """Which split of a model a file is."""
 
-    number: int
-    """Counted from 0."""
+    number: int  # Counted from 0.
     count: int
-    n_tensors: int
-    """In all splits together."""
+    n_tensors: int  # In all splits together.
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +29,8 @@ class Header:
     version: int
     architecture: str
     name: str
-    size: int
-    """The whole file, in bytes."""
-    keys: Mapping[str, Value]
-    """Scalars and short arrays."""
+    size: int  # The whole file, in bytes.
+    keys: Mapping[str, Value]  # Scalars and short arrays.
     tensors: tuple[TensorInfo, ...]
     tokenizer: TokenizerMetadata
     chat_template: str

@@ -13,23 +13,18 @@ from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 
 VERSIONS = (2, 3)
-MAX_HEADER_BYTES = 64 * 1024**2
-"""The largest known header has 16 MB."""
-MAX_ENTRIES = 100_000
-"""Tensors or keys; real models have less than a tenth."""
+MAX_HEADER_BYTES = 64 * 1024**2  # The largest known header has 16 MB.
+MAX_ENTRIES = 100_000  # Tensors or keys; real models have less than a tenth.
 MAX_KEY_BYTES = 65_535
 MAX_ARRAY_LENGTH = 10_000_000
-MAX_TOKENS = 1_000_000
-"""Their texts are kept in memory; the largest known vocabulary has 262,144."""
+MAX_TOKENS = 1_000_000  # Their texts are kept in memory; the largest known vocabulary has 262,144.
 MAX_ALIGNMENT = 65_536
 MAX_TENSOR_NAME_BYTES = 63
 MAX_DIMENSIONS = 4
-_SHORT_ARRAY = 1024
-"""Arrays of up to this many elements become values."""
+_SHORT_ARRAY = 1024  # Arrays of up to this many elements become values.
 _READ_STEP = 1024**2
 _TOKENS_KEY = "tokenizer.ggml.tokens"
-_KEPT_ARRAYS = ("tokenizer.ggml.token_type",)
-"""Long arrays of numbers whose bytes are kept."""
+_KEPT_ARRAYS = ("tokenizer.ggml.token_type",)  # Long arrays of numbers whose bytes are kept.
 
 UINT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
 _SCALAR_STRUCTS = {
@@ -73,8 +68,7 @@ class GgufContents:
     """The contents of a file before the tensors' data."""
 
     version: int = 0
-    keys: dict[str, Value] = field(default_factory=dict)
-    """Scalars and short arrays."""
+    keys: dict[str, Value] = field(default_factory=dict)  # Scalars and short arrays.
     key_types: dict[str, int] = field(default_factory=dict)
     key_spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Start and end of each key with its value, as offsets in the file."""

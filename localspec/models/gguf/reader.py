@@ -29,8 +29,7 @@ _FIRST_READ_BYTES = 256 * 1024
 """The first read; covers the header of a model with a small vocabulary."""
 _CACHE_FOLDER = "headers"
 _MAX_CACHE_FILES = 100
-_CACHE_FORMAT = 2
-"""Increase it when headers are validated differently."""
+_CACHE_FORMAT = 2  # Increase it when headers are validated differently.
 _SPLIT_ENDING = "-{:05d}-of-{:05d}.gguf"
 _DOWNLOAD_HINT = "Download it again."
 _OTHER_FILE_HINT = (

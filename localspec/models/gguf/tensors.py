@@ -35,11 +35,9 @@ FILE_TYPES: dict[int, str] = {
 
 class TensorInfo(NamedTuple):
     name: str
-    shape: tuple[int, ...]
-    """Row length first."""
+    shape: tuple[int, ...]  # Row length first.
     type: int
-    offset: int
-    """Relative to the start of the tensors' data."""
+    offset: int  # Relative to the start of the tensors' data.
     n_bytes: int
 
     @property

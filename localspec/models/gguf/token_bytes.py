@@ -8,10 +8,8 @@ from functools import lru_cache
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.tokenizer import BPE, SPM, TokenizerMetadata
 
-SUPPORTED_KINDS = (SPM, BPE)
-"""Vocabularies whose tokens stand for bytes in every context."""
-_UNKNOWN, _CONTROL, _UNUSED, _BYTE = 2, 3, 5, 6
-"""Values of tokenizer.ggml.token_type."""
+SUPPORTED_KINDS = (SPM, BPE)  # Vocabularies whose tokens stand for bytes in every context.
+_UNKNOWN, _CONTROL, _UNUSED, _BYTE = 2, 3, 5, 6  # Values of tokenizer.ggml.token_type.
 _BYTE_TEXTS = frozenset(b"<0x%02X>" % byte for byte in range(256))
 _SPACE = "▁".encode()
 _UNPRINTABLE = (*range(33), *range(127, 161), 173)
@@ -56,8 +54,7 @@ class TokenBytes:
     """What each token stands for; nothing for control, unknown and unused tokens."""
 
     pieces: Sequence[bytes]
-    ids: Mapping[bytes, int]
-    """The token of each piece. Where a byte token has a twin, the twin."""
+    ids: Mapping[bytes, int]  # The token of each piece. Where a byte token has a twin, the twin.
     can_spell_any_text: bool = True
     """False if llama.cpp's tokenizer aborts on a text that needs a missing byte token."""
 
@@ -73,8 +70,7 @@ class TokenBytes:
             at = end or at + 1
 
 
-_read_before: dict[tuple[object, ...], TokenBytes] = {}
-"""The last few, by what they depend on."""
+_read_before: dict[tuple[object, ...], TokenBytes] = {}  # The last few, by what they depend on.
 
 
 def read_token_bytes(tokenizer: TokenizerMetadata) -> TokenBytes:

@@ -18,10 +18,8 @@ from localspec.models.gguf.parser import GgufContents, InvalidGgufError
 from localspec.sanitize import sanitize
 
 NONE, SPM, BPE, WPM, UGM, RWKV, PLAMO2, TEST = range(8)
-UNKNOWN = -1
-"""A tokenizer.ggml.model that llama.cpp rejects."""
-NULL_TOKEN = -1
-"""LLAMA_TOKEN_NULL."""
+UNKNOWN = -1  # A tokenizer.ggml.model that llama.cpp rejects.
+NULL_TOKEN = -1  # LLAMA_TOKEN_NULL.
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +105,7 @@ _DNA_MARKER = b"\xee\x80\x80"
 @dataclass(frozen=True, slots=True)
 class TokenTexts:
     texts: Sequence[bytes]
-    types: Sequence[int] = ()
-    """llama.cpp's type of each token; empty if the file does not say."""
+    types: Sequence[int] = ()  # llama.cpp's type of each token; empty if the file does not say.
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +120,7 @@ class TokenizerMetadata:
     add_eos: bool = False
     special_ids: Mapping[str, int] = field(default_factory=dict)
     """By name: bos, eos, eot, eom, fim_pad, fim_rep, fim_sep; NULL_TOKEN if there is none."""
-    eog_ids: frozenset[int] = frozenset()
-    """End-of-generation tokens."""
+    eog_ids: frozenset[int] = frozenset()  # End-of-generation tokens.
     fingerprint: str = ""
     """SHA-256 of all texts and types: vocabularies with equal fingerprints are equal."""
     read_texts: Callable[[], TokenTexts] = field(

@@ -17,8 +17,7 @@ from localspec.models.gguf.parser import UINT16, GgufContents, InvalidGgufError,
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
 MAX_SPLITS = 1000
-MAX_TRAILING_BYTES = 65_536
-"""Padding after the last tensor."""
+MAX_TRAILING_BYTES = 65_536  # Padding after the last tensor.
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _DOWNLOAD_HINT = "Download it again."
 _OTHER_MAGICS = (

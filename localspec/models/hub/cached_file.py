@@ -16,8 +16,7 @@ from localspec.models.hub.cancellation import POLL_INTERVAL, CancelToken
 from localspec.models.local_files import checksum_cache, hub_cache
 from localspec.models.reference import RepoFile
 
-_MAX_FAT32_BYTES = (1 << 32) - 1
-"""Maximum file size on FAT32."""
+_MAX_FAT32_BYTES = (1 << 32) - 1  # Maximum file size on FAT32.
 _CACHEDIR_TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache; see bford.info/cachedir.\n"
 )
@@ -30,8 +29,7 @@ class DownloadJob:
     repo: str
     commit: str
     file: RepoFile
-    ref: str | None = None
-    """The branch or tag that was resolved to the commit."""
+    ref: str | None = None  # The branch or tag that was resolved to the commit.
 
 
 @dataclass(frozen=True, slots=True)

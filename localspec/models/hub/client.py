@@ -34,8 +34,7 @@ _T = TypeVar("_T")
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
-_HEADER_REQUEST_BYTES = 20_000_000
-"""Bytes per request: the largest vocabularies take 16 MB."""
+_HEADER_REQUEST_BYTES = 20_000_000  # Bytes per request: the largest vocabularies take 16 MB.
 _MAX_TEXT_LENGTH = 100
 _MAX_SEARCH_RESULTS = 100
 
@@ -45,8 +44,7 @@ class RepoInfo:
     """A repository at one commit.  Files with unsafe names are left out."""
 
     repo: str
-    revision: str
-    """The commit."""
+    revision: str  # The commit.
     files: tuple[RepoFile, ...]
     licence: str | None = None
     gated: bool = False

@@ -28,10 +28,8 @@ from localspec.models.hub.client import HubClient
 from localspec.models.hub.hub_errors import LOGIN_HINT
 from localspec.models.local_files import checksum_cache, hub_cache
 
-_RATE_WINDOW_SECONDS = 5.0
-"""Window of the transfer rate."""
-_MIN_REPORT_INTERVAL = 0.1
-"""Seconds between two reports of the same phase."""
+_RATE_WINDOW_SECONDS = 5.0  # Window of the transfer rate.
+_MIN_REPORT_INTERVAL = 0.1  # Seconds between two reports of the same phase.
 _BLOCK_BYTES = 1 << 20
 
 
@@ -51,13 +49,10 @@ class DownloadState:
     job: DownloadJob
     phase: DownloadPhase = DownloadPhase.WAITING
     done_bytes: int = 0
-    rate: float | None = None
-    """Bytes per second."""
-    eta: float | None = None
-    """Seconds."""
+    rate: float | None = None  # Bytes per second.
+    eta: float | None = None  # Seconds.
     error: LocalspecError | None = None
-    path: Path | None = None
-    """The file, once it is done."""
+    path: Path | None = None  # The file, once it is done.
 
 
 def download_file(

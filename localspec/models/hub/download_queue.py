@@ -30,10 +30,8 @@ _FINAL_PHASES = {
 @dataclass(slots=True)
 class _QueuedDownload:
     state: DownloadState
-    cancel: CancelToken
-    """Of the current run; reports of earlier, cancelled runs are ignored."""
-    started_cancel: CancelToken | None = None
-    """Of the run that a worker thread has started."""
+    cancel: CancelToken  # Of the current run; reports of earlier, cancelled runs are ignored.
+    started_cancel: CancelToken | None = None  # Of the run that a worker thread has started.
 
 
 class DownloadQueue:

@@ -19,8 +19,7 @@ from localspec.models.hub.cancellation import (
     RetryPolicy,
 )
 
-_MAX_QUEUED_CHUNKS = 64
-"""Chunks of at most 64 KiB."""
+_MAX_QUEUED_CHUNKS = 64  # Chunks of at most 64 KiB.
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
@@ -34,10 +33,8 @@ class StreamAddress(NamedTuple):
 class ResponseStream:
     """Iterates over received chunks."""
 
-    start = 0
-    """Offset of the first chunk in the file; 0 if the server ignores Range."""
-    file_size: int | None = None
-    """According to the response."""
+    start = 0  # Offset of the first chunk in the file; 0 if the server ignores Range.
+    file_size: int | None = None  # According to the response.
 
     def __init__(
         self,

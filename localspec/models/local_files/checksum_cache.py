@@ -15,8 +15,7 @@ from localspec.models.local_files.local_model import GgufFileStat, stat_gguf
 _FILE = "verified.json"
 _CHUNK_BYTES = 1 << 20
 
-ChecksumRecord = dict[str, tuple[int, int, str]]
-"""Size, mtime in ns and sha256 by real path."""
+ChecksumRecord = dict[str, tuple[int, int, str]]  # Size, mtime in ns and sha256 by real path.
 
 
 def load() -> ChecksumRecord:

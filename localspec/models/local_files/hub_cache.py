@@ -47,8 +47,7 @@ class LeftoverFile:
 
     path: Path
     size: int
-    resumable: bool
-    """Whether the next pull resumes from it."""
+    resumable: bool  # Whether the next pull resumes from it.
 
 
 def cache_root() -> Path:

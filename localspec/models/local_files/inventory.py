@@ -28,8 +28,7 @@ from localspec.sanitize import sanitize
 _RECENT_FILE = "recent.json"
 _MAX_PAIRS = 50
 
-OpenedPair = tuple[Path, Path | None]
-"""A target and its draft."""
+OpenedPair = tuple[Path, Path | None]  # A target and its draft.
 
 
 def models_folder() -> Path | None:

@@ -21,8 +21,7 @@ ORIGIN_TITLES = {
     "llama.cpp": "llama.cpp",
     "opened": "opened by path",
 }
-_MAX_ENTRIES = 20_000
-"""Directory entries scanned below one folder."""
+_MAX_ENTRIES = 20_000  # Directory entries scanned below one folder.
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +31,10 @@ class LocalModel:
     path: Path
     size: int
     repo: str | None
-    file: str
-    """The name in its repository, else in the application that it belongs to."""
+    file: str  # The name in its repository, else in the application that it belongs to.
     revision: str | None
-    sha256: str | None
-    """The expected checksum."""
-    verified: bool
-    """Whether the contents were hashed and match `sha256`."""
+    sha256: str | None  # The expected checksum.
+    verified: bool  # Whether the contents were hashed and match `sha256`.
     origin: ModelOrigin
     removable: bool
     parts: tuple[Path, ...] = ()

@@ -24,8 +24,7 @@ from localspec.sanitize import sanitize
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _OLLAMA_MODEL_TYPE = "application/vnd.ollama.image.model"
-_MAX_JSON_BYTES = 1_000_000
-"""Of an Ollama manifest; real ones have about 1,000."""
+_MAX_JSON_BYTES = 1_000_000  # Of an Ollama manifest; real ones have about 1,000.
 _HUGGING_FACE_HOSTS = ("hf.co", "huggingface.co")
 
 

@@ -62,8 +62,7 @@ class PickerScreen(ModalScreen[str | None]):
         super().__init__()
         self._choices, self._current, self._initial = choices, current, initial
         self._rows: Sequence[tuple[str, str]] = ()
-        self._names: list[str] = []
-        """Those listed now."""
+        self._names: list[str] = []  # Those listed now.
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):

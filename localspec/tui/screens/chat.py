@@ -64,8 +64,7 @@ class ChatScreen(Screen[None]):
         super().__init__()
         self._found = found
         self.session, self.runner, self.options = session, runner, options
-        self.phase = "loading"
-        """`loading`, `ready`, `answering`, `inspecting` or `failed`."""
+        self.phase = "loading"  # `loading`, `ready`, `answering`, `inspecting` or `failed`.
         self._pacer = FramePacer()
         self._drawn_title = ""
         self.is_on_for_show = False
@@ -73,12 +72,10 @@ class ChatScreen(Screen[None]):
         self._logprobs_requested = False
         self._stop_time: float | None = None
         self._end_time = float("-inf")
-        self._queued_text: str | None = None
-        """Typed before the model was loaded."""
+        self._queued_text: str | None = None  # Typed before the model was loaded.
         self._regenerate_after_load = False
         """To finish the answer that a crash interrupted, or for another model's answer."""
-        self._load_key: object = None
-        """The `ChatSession.load_key` of the last load."""
+        self._load_key: object = None  # The `ChatSession.load_key` of the last load.
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):

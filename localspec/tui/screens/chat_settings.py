@@ -35,8 +35,7 @@ class ChatSettingsScreen(ModalScreen[None]):
         super().__init__()
         self._first_field = first_field
         self._session = session
-        self._error = ""
-        """Why the value that was typed last is invalid."""
+        self._error = ""  # Why the value that was typed last is invalid.
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="sheet", can_focus=False):

@@ -55,14 +55,11 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         self._list = PointerList[Finding](
             "findings", lambda each: f"{each.id} {each.what}", self._draw_finding
         )
-        self._run_number = 0
-        """Findings of an earlier run are ignored."""
+        self._run_number = 0  # Findings of an earlier run are ignored.
         self._findings: tuple[Finding, ...] = ()
         self._next_area = ""
-        self._repair_runner: RepairRunner | None = None
-        """Of the commands whose output is shown."""
-        self._result = ""
-        """Of these commands; empty while they run."""
+        self._repair_runner: RepairRunner | None = None  # Of the commands whose output is shown.
+        self._result = ""  # Of these commands; empty while they run.
 
     def compose(self) -> ComposeResult:
         yield TitleLine("Diagnostics")

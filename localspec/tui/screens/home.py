@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from localspec.chat.history import SearchHit
     from localspec.models.hub.cached_file import DownloadJob
 
-_DOWNLOAD_POLL_SECONDS = 0.25
-"""Seconds between two updates of the download rows."""
+_DOWNLOAD_POLL_SECONDS = 0.25  # Seconds between two updates of the download rows.
 _GETTING_STARTED = (
     "Your models will be listed here. w finds a pair for this computer and downloads it. "
     "o opens a target and a draft model by path: any two GGUF files with the same vocabulary. "
@@ -84,8 +83,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self._survey_models, self._survey_devices = survey, survey_devices
         self._survey = home_rows.initial_survey()
         self._downloads = downloads or DownloadManager(limit=options.download_limit)
-        self._n_finished_downloads = 0
-        """At the last update."""
+        self._n_finished_downloads = 0  # At the last update.
         self._pending_opens: dict[str, WhatIf] = {}
         """Pairs to open once downloaded, with the wizard's settings for each."""
         self.sessions = ChatSessions(options)
@@ -93,8 +91,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self._search = SearchField(lambda: self.sessions.history, lambda: self._downloads.hub)
         self._marked_hub_search = ""
         """The words of the row that searches the hub, while it is marked."""
-        self._catalog_error = ""
-        """The error of the user's own catalogue that was last shown."""
+        self._catalog_error = ""  # The error of the user's own catalogue that was last shown.
 
     def compose(self) -> ComposeResult:
         yield TitleLine("localspec")

@@ -19,8 +19,7 @@ from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.widgets.log_view import LogView
 from localspec.tui.widgets.screen_frame import KeyLine
 
-_TAIL_BYTES = 512 * 1024
-"""Shown at the end of a file: some thousand lines."""
+_TAIL_BYTES = 512 * 1024  # Shown at the end of a file: some thousand lines.
 _POLL_SECONDS = 0.5
 LOGS = ("engine.log", "engine.log.1", "crash.log")
 _EMPTY_TEXTS = {

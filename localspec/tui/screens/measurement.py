@@ -35,8 +35,7 @@ from localspec.tui.problem_text import problem_text, show_notice
 from localspec.tui.timer import FramePacer
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
-_FRAME_SECONDS = 0.25
-"""Minimum time between two redraws: drawing takes time from the engine."""
+_FRAME_SECONDS = 0.25  # Minimum time between two redraws: drawing takes time from the engine.
 _INTROS = {
     "Benchmark": "Several kinds of text are completed plain and with speculation, in turns and "
     "with the same seed, at temperature 0 and 0.8. The output is the same; the speed is measured.",
@@ -44,8 +43,7 @@ _INTROS = {
     "compared with plain ones, at temperature 0 and with the same seed, and sampled tokens with "
     "the model's own probabilities.",
 }
-_TOKENS = 64
-"""Tokens of one answer; the same as in `localspec bench`."""
+_TOKENS = 64  # Tokens of one answer; the same as in `localspec bench`.
 
 MeasurementPhase = Literal["loading", "ready", "running", "stopping", "done", "failed"]
 

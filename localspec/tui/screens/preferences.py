@@ -160,8 +160,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         self._options = options
         self._apply_config = apply_config
         self._view = read_config(options)
-        self._value_errors: dict[str, str] = {}
-        """By key: why the value in its field is invalid."""
+        self._value_errors: dict[str, str] = {}  # By key: why the value in its field is invalid.
 
     def compose(self) -> ComposeResult:
         yield TitleLine("Preferences")

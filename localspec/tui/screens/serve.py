@@ -21,8 +21,7 @@ from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
 from localspec.units import duration, gib, percent, short_count, token_rate
 
 _DRAW_SECONDS = 0.25
-_MIN_DRAFTED = 10
-"""Below that many draft tokens no rate is shown."""
+_MIN_DRAFTED = 10  # Below that many draft tokens no rate is shown.
 _COLUMNS = (5, 6, 10, 14, 7, 12, 13, 7)
 _HEADINGS = ("#", "route", "state", "prompt", "tokens", "speed", "accepted", "time")
 
@@ -32,8 +31,7 @@ class BoardServer(Protocol):
 
     url: str
     activity: ServerActivity
-    ready: EngineReady | None
-    """None while the pair is loading."""
+    ready: EngineReady | None  # None while the pair is loading.
 
     @property
     def is_running(self) -> bool: ...

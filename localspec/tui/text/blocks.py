@@ -114,8 +114,7 @@ class BlockStack:
         return self._tops[self.blocks.index(block)]
 
 
-PREFIX_OWNER = -1
-"""`TextRun.owner` of the prefix, which is no token."""
+PREFIX_OWNER = -1  # `TextRun.owner` of the prefix, which is no token.
 
 TOKEN_CLASS_STYLES: dict[TokenClass, Style] = {
     "accepted": Style(underline=True),
@@ -136,8 +135,7 @@ class TokenText:
         self._glyphs = glyphs
         self.tokens: list[Token] = []
         self.show_classes = False
-        self.show_marks = False
-        """Adds glyphs if `show_classes` is set."""
+        self.show_marks = False  # Adds glyphs if `show_classes` is set.
         self.cursor: int | None = None
         self._tail = ""
         self._wrapped: WrappedText | None = None

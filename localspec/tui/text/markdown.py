@@ -137,14 +137,10 @@ class MarkdownText:
     def __init__(self, style: MarkdownStyle, turn_id: int = 0) -> None:
         self._style, self._turn_id = style, turn_id
         self._finished_blocks: list[str] = []
-        self._tail = ""
-        """The last block, which may still change."""
-        self._lines: list[SegmentLine] = []
-        """The finished blocks at `_width`."""
-        self._n_rendered = 0
-        """Number of finished blocks in `_lines`."""
-        self._n_code_blocks = 0
-        """In `_lines`."""
+        self._tail = ""  # The last block, which may still change.
+        self._lines: list[SegmentLine] = []  # The finished blocks at `_width`.
+        self._n_rendered = 0  # Number of finished blocks in `_lines`.
+        self._n_code_blocks = 0  # In `_lines`.
         self._open_lines: list[SegmentLine] | None = None
         self._width = 0
 

@@ -42,8 +42,7 @@ class Speaker:
     """The model that answers, and how to show its answers."""
 
     name: str
-    raw: bool
-    """A completion model: the text continues the question and is not Markdown."""
+    raw: bool  # A completion model: the text continues the question and is not Markdown.
 
 
 def format_attachment(file: Attachment) -> str:

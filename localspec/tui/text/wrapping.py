@@ -44,11 +44,9 @@ class WrappedText:
     def __init__(self, width: int) -> None:
         self.width = max(1, width)
         self.lines: list[list[TextRun]] = [[]]
-        self.start_lines: dict[int, int] = {}
-        """The line where each owner's text begins."""
+        self.start_lines: dict[int, int] = {}  # The line where each owner's text begins.
         self._line_width = 0
-        self._word_start = 0
-        """Index of the current word's first run in the last line."""
+        self._word_start = 0  # Index of the current word's first run in the last line.
         self._word_width = 0
 
     def append(self, text: str, owner: int) -> None:

@@ -26,8 +26,7 @@ from localspec.tui.text.turn_text import format_attachment
 from localspec.units import short_count
 
 _MAX_LISTED = 200
-_MAX_WRAPPED_CHARACTERS = 50_000
-"""Longer text is not wrapped: wrapping a megabyte takes seconds."""
+_MAX_WRAPPED_CHARACTERS = 50_000  # Longer text is not wrapped: wrapping a megabyte takes seconds.
 
 
 class CompletionList(OptionList, can_focus=False):
@@ -40,8 +39,7 @@ class CompletionList(OptionList, can_focus=False):
         self._take_line = take
         self._choices: list[str] = []
         self._completed_text = ""
-        self._is_chosen = False
-        """Whether the user has moved the highlight."""
+        self._is_chosen = False  # Whether the user has moved the highlight.
 
     def show_for(self, typed: str) -> None:
         """Lists what the typed text can become."""
@@ -109,12 +107,10 @@ class MessageComposer(TextArea):
         self.cursor_blink = False
         self.completions = CompletionList(self.replace_text)
         """Belongs above this field; the screen places it."""
-        self._typed_texts = session.typed_texts
-        """To recall, the latest last."""
+        self._typed_texts = session.typed_texts  # To recall, the latest last.
         self._recall_index = len(session.typed_texts)
         """Position in `_typed_texts`; its length: the message being written."""
-        self._loaded_text = ""
-        """An earlier question, put into the field to be edited."""
+        self._loaded_text = ""  # An earlier question, put into the field to be edited.
 
     async def _on_key(self, event: events.Key) -> None:
         """Not bindings, because those would run before letters that were typed earlier."""

@@ -13,8 +13,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-_MAX_LINES = 20_000
-"""Older lines are dropped."""
+_MAX_LINES = 20_000  # Older lines are dropped.
 
 
 class LogView(ScrollView, can_focus=True):
@@ -25,16 +24,13 @@ class LogView(ScrollView, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
-        self.following = True
-        """Whether the view stays at the end when lines are added."""
+        self.following = True  # Whether the view stays at the end when lines are added.
         self._wrapped_rows: list[tuple[int, int, int]] = []
         """For each row on the screen: index of the line, start and end within it."""
         self._width = 0
         self._search_text = ""
-        self.matches: list[int] = []
-        """Indices of the lines that contain the search text."""
-        self._match_index = -1
-        """Index into `matches` of the current match; -1: none."""
+        self.matches: list[int] = []  # Indices of the lines that contain the search text.
+        self._match_index = -1  # Index into `matches` of the current match; -1: none.
 
     # --- lines ----------------------------------------------------------------------------
 

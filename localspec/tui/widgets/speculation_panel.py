@@ -22,10 +22,8 @@ from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.timer import set_reliable_timer
 from localspec.units import count, percent, token_rate
 
-PANEL_WIDTH = RECENT_ROUNDS
-"""Cells of text."""
-REFRESH_SECONDS = 0.2
-"""Minimum time between two updates while an answer streams."""
+PANEL_WIDTH = RECENT_ROUNDS  # Cells of text.
+REFRESH_SECONDS = 0.2  # Minimum time between two updates while an answer streams.
 
 _PHASE_LABELS = {"loading": "LOADING", "failed": "NOT LOADED"}
 _STATE_LABELS = {"probing": "MEASURING"}
@@ -35,8 +33,7 @@ _SOURCE_NAMES = {
     "lookup": "lookup",
     "crossvocab": "draft (text)",
 } | draft_heads.KIND_TITLES
-_NO_GAIN = 1.02
-"""A range that reaches below this shows no clear gain."""
+_NO_GAIN = 1.02  # A range that reaches below this shows no clear gain.
 _STRIP_SCALES = (4, 8, 16)
 """Accepted tokens of the strip's highest bar: few values, so that bars seldom change."""
 

@@ -12,8 +12,7 @@ from localspec.tui.key_bindings import fit_footer, format_footer, format_key
 from localspec.tui.widgets.transcript import Transcript
 from localspec.units import milliseconds
 
-_NARROW_WIDTH = 80
-"""The app's breakpoint for narrow terminals."""
+_NARROW_WIDTH = 80  # The app's breakpoint for narrow terminals.
 
 
 class StatusBar(Static):

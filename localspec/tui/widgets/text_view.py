@@ -18,11 +18,9 @@ from textual.strip import Strip
 from localspec.tui.text.blocks import TOKEN_CLASS_STYLES, BlockStack, TextBlock
 from localspec.tui.timer import set_reliable_timer
 
-MAX_TEXT_WIDTH = 100
-"""Longer lines are hard to read."""
+MAX_TEXT_WIDTH = 100  # Longer lines are hard to read.
 
-_RESIZE_DELAY = 0.08
-"""Seconds from a resize to wrapping again, which takes a while for long text."""
+_RESIZE_DELAY = 0.08  # Seconds from a resize to wrapping again, which takes a while for long text.
 
 _STYLE_NAMES = (
     "text",
@@ -39,8 +37,7 @@ _STYLE_NAMES = (
 class TextView(ScrollView, can_focus=False):
     """Follows the end until the user scrolls away from it."""
 
-    _MIN_MARGIN = 2
-    """Cells at the left and right; aligns the text with the title."""
+    _MIN_MARGIN = 2  # Cells at the left and right; aligns the text with the title.
     COMPONENT_CLASSES = {f"text-view--{name}" for name in _STYLE_NAMES}  # noqa: RUF012
 
     class FollowingChanged(Message):
@@ -51,8 +48,7 @@ class TextView(ScrollView, can_focus=False):
     def __init__(self, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._blocks = BlockStack()
-        self._width = 0
-        """The width the text is wrapped to; 0: not yet."""
+        self._width = 0  # The width the text is wrapped to; 0: not yet.
         self._base_style = Style.null()
         self._text_styles: dict[str, Style] = {}
         self.following = True

@@ -29,8 +29,7 @@ from localspec.tui.themes import MarkdownStyle
 from localspec.tui.widgets.text_view import TextView
 
 _URL = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]}]")
-_MIN_URL_PART = 6
-"""Characters of an address on one line: fewer may be an ordinary word."""
+_MIN_URL_PART = 6  # Characters of an address on one line: fewer may be an ordinary word.
 
 
 def find_url(text: str, part: str) -> str:
@@ -64,12 +63,10 @@ class Transcript(TextView, can_focus=False):
         self._glyphs = glyphs
         self.turns: list[TurnText] = []
         self._error_blocks: list[TextBlock] = []
-        self.show_marks = show_marks
-        """Glyphs in addition to the colours of token classes."""
+        self.show_marks = show_marks  # Glyphs in addition to the colours of token classes.
         self.token_view = False
         self.thinking_unfolded = False
-        self._cursor_turn: int | None = None
-        """The turn that has the cursor."""
+        self._cursor_turn: int | None = None  # The turn that has the cursor.
 
     def on_mount(self) -> None:
         self.app.theme_changed_signal.subscribe(self, self._restyle)

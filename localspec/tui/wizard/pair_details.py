@@ -39,12 +39,9 @@ class DetailsPage:
     candidate: Candidate
     use_case: str
     checks: tuple[PreDownloadCheck, ...]
-    is_downloaded: bool = False
-    """Whether both files are installed."""
-    free_disk: int | None = None
-    """Free bytes on the download disk."""
-    fit_basis: str = ""
-    """Where the memory numbers come from."""
+    is_downloaded: bool = False  # Whether both files are installed.
+    free_disk: int | None = None  # Free bytes on the download disk.
+    fit_basis: str = ""  # Where the memory numbers come from.
     comparable_drafts: tuple[str, ...] = ()
     """Installed drafts for an installed target, by catalogue id."""
 
@@ -367,8 +364,7 @@ class PairDetails:
     def __init__(self, services: WizardServices, estimates: EstimateCache) -> None:
         self._services, self._estimates = services, estimates
         self.candidate: Candidate | None = None
-        self.free_disk: int | None = None
-        """Free bytes on the download disk."""
+        self.free_disk: int | None = None  # Free bytes on the download disk.
         self._comparisons: dict[str, HeaderComparison | None] = {}
         self._confirmation_tried = set[tuple[str, str, WhatIf]]()
 

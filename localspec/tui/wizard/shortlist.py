@@ -40,15 +40,12 @@ class Candidate:
     """A pair with its estimate, and the reasons for its place in the list."""
 
     pair: CatalogPair
-    total_bytes: int
-    """Of both files."""
-    fit: FitReport | None = None
-    """None if not estimated yet, or if the model shape is unknown."""
+    total_bytes: int  # Of both files.
+    fit: FitReport | None = None  # None if not estimated yet, or if the model shape is unknown.
     reasons: tuple[str, ...] = ()
     draft_reason: str = ""
     no_fit_reason: str = ""
-    size_verdict: str = ""
-    """By file sizes only: fits, tight or no."""
+    size_verdict: str = ""  # By file sizes only: fits, tight or no.
 
 
 def suggest_candidates(

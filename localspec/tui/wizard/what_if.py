@@ -34,8 +34,7 @@ _ChoiceT = TypeVar("_ChoiceT")
 class WhatIf:
     """None stands for this computer, or for automatic."""
 
-    gpu: GpuSpec | None = None
-    """With exactly one memory size."""
+    gpu: GpuSpec | None = None  # With exactly one memory size.
     ctx: int | None = None
     kv: KvType | None = None
 
