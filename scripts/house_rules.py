@@ -12,7 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
-MAX_FILES = 345
+MAX_FILES = 308
+MAX_PACKAGE_LINES = 53_200
+"""Both only ever go down: 280 files and 48,000 lines are the goal."""
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 40
 MAX_TEST_LINES = 60
@@ -51,6 +53,8 @@ def find_problems(root: Path) -> list[str]:
     others = read_sources(root, "scripts") | read_sources(root, "tests")
     if len(package) > MAX_FILES:
         problems.add("localspec", f"{len(package)} files; at most {MAX_FILES}")
+    if (lines := sum(map(line_count, package.values()))) > MAX_PACKAGE_LINES:
+        problems.add("localspec", f"{lines} lines; at most {MAX_PACKAGE_LINES}")
     check_class_names(package, problems)
     for name in CONTRACTS:
         check_docstrings(f"localspec/{name}", package[f"localspec/{name}"], problems)

@@ -58,6 +58,13 @@ def test_too_many_files_and_long_pages(tree: Path) -> None:
     assert len(house_rules.find_problems(tree)) == 2
 
 
+def test_a_package_that_grows_too_long(tree: Path) -> None:
+    for number in range(house_rules.MAX_PACKAGE_LINES // 500 + 1):
+        (tree / "localspec" / f"file_{number}.py").write_text('"""A."""\n' + "\n" * 499)
+    (found,) = house_rules.find_problems(tree)
+    assert f"at most {house_rules.MAX_PACKAGE_LINES}" in found
+
+
 def test_messages_of_widgets_keep_textuals_names(tree: Path) -> None:
     (tree / "localspec" / "one.py").write_text('"""A."""\nclass Submitted(Message): ...\n')
     assert house_rules.find_problems(tree) == []
