@@ -250,18 +250,31 @@ async def test_a_failed_installer_says_so() -> None:
 @pytest.mark.asyncio
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 async def test_an_installer_is_stopped_and_may_put_things_back() -> None:
-    slow = (
+    patient = Patient(
         "import time\nprint('begun', flush=True)\n"
         "try: time.sleep(600)\nexcept KeyboardInterrupt: print('put back')"
     )
-    async with examined(Patient(slow)) as pilot:
+    async with examined(patient) as pilot:
         await pilot.press("down", "enter", "y")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, DoctorScreen))
         await wait_until(pilot, lambda: "begun" in pilot.app.screen.query_one(LogView).lines)
-        screen = pilot.app.screen
+        screen, looks = pilot.app.screen, patient.looks
+        await pilot.press("r")
+        assert patient.looks == looks and painted(screen).endswith("esc stop")
         await pilot.press("escape")
         await wait_until(pilot, lambda: "Stopped." in painted(screen))
-        assert "put back" in painted(screen)
+        assert "put back" in painted(screen) and painted(screen).endswith("esc back")
+
+
+@pytest.mark.asyncio
+async def test_the_way_back_from_an_installer_is_the_user_s_key() -> None:
+    patient, engines = Patient(), EngineRunner()
+    wanted = AppOptions(keymap={"doctor.back": "f4"})
+    shown = LocalspecApp(wanted, engines, lambda: DoctorScreen(engines, wanted, patient.look))
+    async with shown.run_test(size=(100, 34)) as pilot:
+        await wait_until(pilot, lambda: "cu125" in painted(shown.screen))
+        await pilot.press("down", "enter", "y")
+        await wait_until(pilot, lambda: painted(shown.screen).endswith("f4 back"))
 
 
 @pytest.mark.asyncio

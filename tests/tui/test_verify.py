@@ -177,10 +177,14 @@ async def test_an_engine_that_dies_leaves_what_was_found() -> None:
 
 
 async def test_a_pair_that_cannot_be_loaded() -> None:
-    app = laboratory.verify(OutOfMemoryError("It does not fit.", "Take less."), Checkable())
-    async with app.run_test(size=SIZE) as pilot:
+    message, hint = "The model does not fit into the memory.", "Take a smaller context, or less."
+    app = laboratory.verify(OutOfMemoryError(message, hint), Checkable())
+    async with app.run_test(size=(36, 20)) as pilot:
         await until(pilot, "failed")
-        assert "It does not fit." in shown(pilot)
+        lines = [strip.text.strip() for strip in app.screen._compositor.render_strips()]
+        start = lines.index("▌ The model does not fit into the")
+        wrapped = ["▌ memory.", "▌ Take a smaller context, or", "▌ less."]
+        assert lines[start + 1 : start + 4] == wrapped
         await pilot.press("enter")
         await until(pilot, "done")
         assert "No differences" in shown(pilot)

@@ -19,7 +19,7 @@ from localspec.tui import clipboard
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ConfirmScreen
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.key_bindings import bindings_for, format_footer
+from localspec.tui.key_bindings import bindings_for, format_footer, format_key, keys_for
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.log_view import LogView
 from localspec.tui.widgets.pointer_list import PointerList
@@ -88,6 +88,8 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         return self._list.highlighted_row
 
     def action_again(self) -> None:
+        if self._repair_runner is not None:  # it changes what is checked
+            return
         self._run_number += 1
         number, areas = self._run_number, tuple(checks.AREAS)
         self._areas_examined(number, (), areas[0])
@@ -154,7 +156,8 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         keys = format_footer(self._options.keymap, "doctor", label_overrides=labels)
         if self._repair_runner is not None:
             status = self._result or "Running …"
-            keys = "esc back" if self._result else "esc stop"
+            back = format_key(keys_for("doctor.back", self._options.keymap)[0])
+            keys = f"{back} {'back' if self._result else 'stop'}"
         self.query_one(TitleLine).show_status(status)
         self.query_one(KeyLine).show_keys(keys)
 

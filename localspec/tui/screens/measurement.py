@@ -31,7 +31,8 @@ from localspec.tui.engine_runner import (
 )
 from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
 from localspec.tui.navigation import MeasurementView
-from localspec.tui.problem_text import problem_text, show_notice
+from localspec.tui.problem_text import screen_hint, show_notice
+from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.timer import FramePacer
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
@@ -92,6 +93,9 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
 
     def on_mount(self) -> None:
         self._load()
+
+    def on_resize(self) -> None:
+        self.draw()
 
     # --- loading --------------------------------------------------------------------------
 
@@ -168,8 +172,14 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         lines: list[Content] = []
         if self.error is not None:
             bar = self._options.glyphs.error_bar
-            text = problem_text(self.error)
-            lines += [Content.assemble((bar, "$error"), (text, "bold $error")), Content("")]
+            width = min(self.size.width, 120) - len(bar) - 3  # padding and scrollbar
+            parts = (self.error.message, "bold $error"), (screen_hint(self.error.hint), "")
+            lines += [
+                Content.assemble((bar, "$error"), (line, style))
+                for text, style in parts
+                for line in (wrap_words(text, width) if text else ())
+            ]
+            lines.append(Content(""))
         if self.measurement.has_begun:
             first, *rest = self.measurement.format_report()
             lines += [Content.styled(first, "bold"), *map(Content, rest)]

@@ -106,6 +106,8 @@ class LogView(ScrollView, can_focus=True):
         return len(self.matches)
 
     def _update_matches(self) -> None:
+        if not self._search_text and not self.matches:
+            return  # a streamed log must not be searched at each line
         current = self._current_match_line()
         lower = self._search_text.lower()
         self.matches = [n for n, line in enumerate(self.lines) if lower and lower in line.lower()]
