@@ -75,9 +75,9 @@ class Found:
         cells = (
             f"{self.draft} ({self.kind})",
             f"{temperature:g}",
-            f"{judged.acceptance_rate or 0:.3f}",
+            f"{judged.totals.acceptance_rate or 0:.3f}",
             f"{run.accepted / max(1, run.drafted):.3f}",
-            f"{judged.tokens_per_round:.2f}",
+            f"{judged.totals.mean_accepted_length or 0:.2f}",
             f"{1 + run.accepted / max(1, run.rounds):.2f}",
             f"{judged.tokens_per_second:.1f}",
             f"{run.tokens / run.seconds:.1f} ({run.tokens / run.seconds / plain:.2f} ×)",

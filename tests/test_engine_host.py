@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from localspec.errors import UsageError
+from localspec.errors import EngineError, UsageError
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import Engine
+from localspec.launch import Engine, engine_host
 from localspec.launch.engine_host import EngineHost, EngineJob
 from localspec.protocol.events import Event
 from localspec.protocol.wire import LoadCommand
@@ -37,6 +38,7 @@ class Starter:
 
     def __init__(self) -> None:
         self.engines: list[CountedEngine] = []
+        self.kind = CountedEngine
 
     def __call__(
         self,
@@ -46,7 +48,7 @@ class Starter:
         notify: Callable[[Event], None],
         on_worker: Callable[[Engine], None] = lambda _: None,
     ) -> Engine:
-        self.engines.append(CountedEngine())
+        self.engines.append(self.kind())
         return self.engines[-1]
 
 
@@ -179,3 +181,79 @@ def test_a_pair_is_loaded_when_the_one_before_is_gone() -> None:
         first.let_go.set()
         job.result()
         after.close()
+
+
+def test_a_load_without_an_engine_process_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither who closes it, nor the next pair; the process that it creates later is closed."""
+    monkeypatch.setattr(engine_host, "_STOP_TIMEOUT", None)
+    monkeypatch.setattr(engine_host, "_JOIN_TIMEOUT", None)
+    checking, let_go = threading.Event(), threading.Event()
+    late = CountedEngine()
+
+    def check_slowly(
+        *_: Any, on_worker: Callable[[Engine], None] = lambda _: None, **__: Any
+    ) -> Engine:
+        checking.set()
+        assert let_go.wait(LIMIT)
+        on_worker(late)
+        raise EngineError("The engine was closed.", "")
+
+    before = EngineHost(REQUEST, probe=False, start=check_slowly)
+    before.submit(loading := EngineJob(lambda engine: engine))
+    assert checking.wait(LIMIT)
+    before.end()
+    closing = threading.Thread(target=before.close, daemon=True)
+    closing.start()
+    after = EngineHost(REQUEST, probe=False, start=Starter(), after=before)
+    loaded, job = threading.Event(), EngineJob(lambda engine: engine)
+    job.on_update = loaded.set
+    after.submit(job)
+    assert loaded.wait(LIMIT), "the next pair waits for a check of the closed one"
+    closing.join(LIMIT)
+    assert not closing.is_alive(), "closing waits for a check"
+    let_go.set()
+    with pytest.raises(UsageError):
+        loading.result()
+    assert late.closed
+    after.close()
+
+
+def test_a_pair_waits_for_all_before_it_that_hold_memory() -> None:
+    """The one in the middle has no engine, but waits for one that has."""
+    with hosting() as (first, _):
+        answering = begin(first)
+        middle = EngineHost(REQUEST, probe=False, start=Starter(), after=first)
+        last = EngineHost(REQUEST, probe=False, start=(start := Starter()), after=middle)
+        last.submit(job := EngineJob(lambda engine: engine))
+        first.end()
+        middle.end()
+        assert not start.engines
+        answering.let_go.set()
+        job.result()
+        assert not first._thread.is_alive()
+        last.close()
+
+
+def test_closing_waits_for_the_end_of_the_engine() -> None:
+    """Also if the host's own thread has begun to close it."""
+    closing, let_go = threading.Event(), threading.Event()
+
+    class SlowEngine(CountedEngine):
+        def close(self) -> None:
+            closing.set()
+            assert let_go.wait(LIMIT)
+            super().close()
+
+    with hosting() as (host, start):
+        start.kind = SlowEngine
+        host.submit(job := EngineJob(lambda engine: engine))
+        job.result()
+        host.end()
+        assert closing.wait(LIMIT)
+        closer = threading.Thread(target=host.close, daemon=True)
+        closer.start()
+        assert host.engine is not None
+        let_go.set()
+        closer.join(LIMIT)

@@ -10,6 +10,7 @@ from localspec.bench.measurement import record_answer
 from localspec.fit.speedup_model import SpeculationCosts, interpolate_curve
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
+from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import DraftScore, GenerateCommand, MeasuredCosts, ScoreDraftCommand
 
 DRAFT_LENGTHS = tuple(range(1, 9))
@@ -19,19 +20,8 @@ DRAFT_LENGTHS = tuple(range(1, 9))
 class DraftRates:
     """What a draft reaches with one draft length."""
 
-    drafted: int
-    accepted: int
-    rounds: int  # With a draft: prompt lookup has others too.
-    emitted: int  # In these rounds.
+    totals: RoundTotals
     tokens_per_second: float
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        return self.accepted / self.drafted if self.drafted else None
-
-    @property
-    def tokens_per_round(self) -> float:
-        return self.emitted / max(1, self.rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +51,9 @@ class DraftJudgement:
             "speedup": self.speedup,
             "by_length": {
                 str(n): {
-                    "drafted": rates.drafted,
-                    "accepted": rates.accepted,
-                    "tokens_per_round": rates.tokens_per_round,
+                    "drafted": rates.totals.drafted,
+                    "accepted": rates.totals.accepted,
+                    "tokens_per_round": rates.totals.mean_accepted_length or 0.0,
                     "tps": rates.tokens_per_second,
                 }
                 for n, rates in self.by_length.items()
@@ -108,8 +98,7 @@ def _simulate(
     t1_ms: float,
 ) -> DraftRates:
     """The rounds of the answers again, as a run with this draft length has them."""
-    drafted = accepted = rounds = emitted = emitted_in_rounds = 0
-    passes = 0.0
+    totals, passes = RoundTotals(), 0.0
     for command, score in scored:
         n, at = len(command.tokens), 1  # the first token comes from the prompt
         while at < n:
@@ -118,13 +107,9 @@ def _simulate(
             n_accepted = min(n_drafted, score.accepted[at])
             if at + n_accepted >= n:  # the end is among the accepted tokens
                 n_drafted = n_accepted = n - at
-            new = min(n_accepted + 1, n - at)
+            emitted = min(n_accepted + 1, n - at)
             passes += n_drafted * costs.c + interpolate_curve(costs.verify_curve, n_drafted + 1)
-            at += new
-            emitted += new
-            if n_drafted:
-                drafted, accepted, rounds = drafted + n_drafted, accepted + n_accepted, rounds + 1
-                emitted_in_rounds += new
+            totals.count_round(n_drafted, n_accepted, emitted)
+            at += emitted
     seconds = passes * t1_ms / 1e3
-    speed = emitted / seconds if seconds else 0.0
-    return DraftRates(drafted, accepted, rounds, emitted_in_rounds, speed)
+    return DraftRates(totals, totals.tokens / seconds if seconds else 0.0)

@@ -69,7 +69,7 @@ class VerifyReport:
 
     @property
     def drafted(self) -> int:
-        sampled = sum(sample.totals.drafted for sample in self.samples.values())
+        sampled = sum(sample.totals.drafted for sample in list(self.samples.values()))
         return self.greedy.drafted + self.seeded.drafted + sampled
 
     @property
@@ -77,7 +77,7 @@ class VerifyReport:
         """None if the check is not complete and has found nothing wrong so far."""
         explained = all(self.is_near_tie(each) for each in self.divergences)
         # A first rejection needs confirmation; an impossible token does not.
-        decisive = [s for s in self.samples.values() if s.is_confirmation or s.impossible]
+        decisive = [s for s in list(self.samples.values()) if s.is_confirmation or s.impossible]
         if not explained or any(sample.is_rejected for sample in decisive):
             return "divergent"
         if not self.is_complete:
@@ -146,7 +146,7 @@ def _sample_to_json(sample: TokenSample) -> dict[str, Any]:
 # --- The report as text.
 
 _MAX_DIVERGENCES_SHOWN = 12
-_WIDTH = 79
+_WIDTH = 77
 _NOT_MEASURED, _NOT_COMPARED = "not measured", "not compared"
 _VERDICT_TEXTS: dict[LosslessVerdict | None, tuple[str, str]] = {
     "lossless": (
@@ -193,12 +193,12 @@ def format_report(
     }
     for name, result in rows.items():
         if is_final or result not in (_NOT_MEASURED, _NOT_COMPARED):
-            yield f"{name:<14} {result}"
+            yield from textwrap.wrap(f"{name:<14} {result}", _WIDTH, subsequent_indent=" " * 15)
     if report.divergences:
         yield ""
     for divergence in report.divergences[:_MAX_DIVERGENCES_SHOWN]:
         line = _format_divergence(divergence, is_near_tie=report.is_near_tie(divergence))
-        yield sanitize(line, multiline=False)
+        yield from textwrap.wrap(sanitize(line, multiline=False), _WIDTH, subsequent_indent="  ")
     if len(report.divergences) > _MAX_DIVERGENCES_SHOWN:
         yield f"… and {len(report.divergences) - _MAX_DIVERGENCES_SHOWN} more; the JSON has all."
 

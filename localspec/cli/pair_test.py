@@ -78,7 +78,7 @@ class DraftTest:
         header = [f"ACCEPTED AT {n}" for n in _SHOWN_LENGTHS]
         rows = [("DRAFT", "KIND", *header, "BEST LENGTH", "TOK/S", "SPEED-UP")]
         for judgement in self.judgements:
-            rates = [judgement.by_length[n].acceptance_rate for n in _SHOWN_LENGTHS]
+            rates = [judgement.by_length[n].totals.acceptance_rate for n in _SHOWN_LENGTHS]
             best = judgement.by_length[judgement.best_length]
             rows.append(
                 (

@@ -177,7 +177,7 @@ class EngineHost:
             return
         _running_hosts.discard(self)
         self.end()
-        if threading.current_thread() is self._thread:
+        if threading.current_thread() is self._thread or not self._holds_memory:
             return
         if self._loading_engine is None:
             self._thread.join(_STOP_TIMEOUT)
@@ -185,6 +185,14 @@ class EngineHost:
         if engine is not None:
             engine.close()
         self._thread.join(_JOIN_TIMEOUT)
+
+    @property
+    def _holds_memory(self) -> bool:
+        """Whether there is an engine process, of this host or of the one that it waits for.
+
+        Without one, a closed host creates none: what it still checks need not be waited for.
+        """
+        return (self.engine or self._loading_engine or self._after) is not None
 
     def _is_forked(self) -> bool:
         """Whether this is a copy in a forked process, where the thread does not exist."""
@@ -205,9 +213,9 @@ class EngineHost:
 
     def _run(self) -> None:
         try:
-            if self._after is not None:
+            if self._after is not None and self._after._holds_memory:
                 self._after._thread.join()
-                self._after = None
+            self._after = None
             while (job := self._jobs.get()) is not None:
                 self._run_job(job)
                 del job  # otherwise the last answer stays in memory while idle
@@ -256,10 +264,9 @@ class EngineHost:
             engine.close()
 
     def _close_engine(self) -> None:
-        with self._lock:
-            engine, self.engine = self.engine, None
-        if engine is not None:
-            engine.close()
+        if self.engine is not None:
+            self.engine.close()
+            self.engine = None  # only now: `close` waits for it
 
 
 def _closed_error() -> UsageError:

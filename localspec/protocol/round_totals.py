@@ -55,20 +55,25 @@ class RoundTotals(DraftTotals):
         return totals
 
     def add(self, event: Round) -> None:
-        drafted, accepted, n_tokens = event.drafted, event.accepted, len(event.tokens)
-        self.tokens += n_tokens
         self.host_ms += event.ms.host
         self.overlapped += event.overlap != ""
         self.overlap_hits += event.overlap == "hit"
+        self.count_round(
+            event.drafted, event.accepted, len(event.tokens), event.ms.draft, event.source or "?"
+        )
+
+    def count_round(
+        self, drafted: int, accepted: int, emitted: int, draft_ms: float = 0.0, source: str = "?"
+    ) -> None:
+        self.tokens += emitted
         if not drafted:
             self.plain_rounds += 1
             return
-        self.count(drafted, accepted, event.ms.draft)
-        self.emitted_speculating += n_tokens
+        self.count(drafted, accepted, draft_ms)
+        self.emitted_speculating += emitted
         _increment(self.histogram, accepted)
-        _increment(self.verified, accepted + (accepted < min(drafted, n_tokens)))
-        source = self.by_source.setdefault(event.source or "?", DraftTotals())
-        source.count(drafted, accepted, event.ms.draft)
+        _increment(self.verified, accepted + (accepted < min(drafted, emitted)))
+        self.by_source.setdefault(source, DraftTotals()).count(drafted, accepted, draft_ms)
 
     @property
     def by_position(self) -> list[DraftTotals]:

@@ -228,6 +228,7 @@ class EngineRunner:
         """Does not wait."""
         host, self.host = self.host, None
         if host is not None:
+            host.end()  # so that a load that has no engine process yet creates none
             self._closing_host = host
             self._closing = threading.Thread(target=host.close, daemon=True, name="close")
             self._closing.start()

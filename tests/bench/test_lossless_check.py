@@ -350,7 +350,9 @@ def test_the_report_grows_and_has_its_verdict_at_the_end() -> None:
     steps, shown = [], []
     for progress in measurement.run(engine):
         steps += [progress.text] * progress.is_step
-        shown.append([line.partition("  ")[0] for line in measurement.format_report()])
+        lines = measurement.format_report()
+        assert all(len(line) <= 77 for line in lines)
+        shown.append([line.partition("  ")[0] for line in lines if not line.startswith("  ")])
     assert [text.partition(":")[0] for text in steps] == [
         "measuring rounding differences between passes …",
         "temperature 0",

@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 
 from localspec.bench import draft_test
-from localspec.bench.draft_test import DraftRates
 from localspec.engine import draft_scoring
 from localspec.engine.draft_scoring import ScoredAnswer
 from localspec.engine.drafters import DrafterInputs
@@ -18,6 +17,7 @@ from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Drafter
 from localspec.engine.verifiers import make_verifier
 from localspec.engine.vocabulary_map import VocabularyMap
+from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import (
     DraftScore,
     GenerateCommand,
@@ -41,8 +41,9 @@ def recorded(sampling: SamplingParams, make=history) -> tuple[ScoredAnswer, Scor
     return answer, ScoreDraftCommand(request, tokens)
 
 
-def rates(command: ScoreDraftCommand, score: DraftScore) -> dict[int, DraftRates]:
-    return draft_test.judge("draft", "model", [(command, score)], COSTS).by_length
+def rates(command: ScoreDraftCommand, score: DraftScore) -> dict[int, RoundTotals]:
+    found = draft_test.judge("draft", "model", [(command, score)], COSTS)
+    return {length: rates.totals for length, rates in found.by_length.items()}
 
 
 def counted(drafter: Drafter, sampling: SamplingParams, length: int, make=history) -> list[int]:  # type: ignore[no-untyped-def]
@@ -100,7 +101,7 @@ def test_speed_is_by_the_costs_of_the_passes() -> None:
     command = ScoreDraftCommand(GenerateCommand(max_tokens=1000), tuple(range(401)))
     every = DraftScore((16,) * 401, (16,) * 401)
     found = draft_test.judge("draft", "model", [(command, every)], COSTS)
-    assert found.by_length[3].tokens_per_round == 4.0
+    assert found.by_length[3].totals.mean_accepted_length == 4.0
     passes = 3 * 0.1 + 1.2 + 2 / 7 * 0.8
     assert found.by_length[3].tokens_per_second == pytest.approx(4 / passes * 100, rel=0.01)
     never = DraftScore((16,) * 401, (0,) * 401)
@@ -110,7 +111,8 @@ def test_speed_is_by_the_costs_of_the_passes() -> None:
         tuple(3 * (i == 9) for i in range(401)), tuple(3 * (i == 9) for i in range(401))
     )
     lookup = draft_test.judge("lookup", "lookup", [(command, seldom)], COSTS).by_length[3]
-    assert (lookup.rounds, lookup.tokens_per_round) == (1, 4.0)  # plain rounds are not counted
+    totals = lookup.totals  # plain rounds are not counted
+    assert (totals.rounds, totals.mean_accepted_length) == (1, 4.0)
 
 
 def test_an_answer_that_fills_the_drafts_context_is_judged_as_far_as_it_reaches() -> None:

@@ -47,4 +47,4 @@ def test_a_draft_is_judged_as_it_runs(
         drafted += said.speculation["drafted"]
         accepted += said.speculation["accepted"]
     rates = draft_test.judge("draft", "model", scored, COSTS).by_length[LENGTH]
-    assert rates.acceptance_rate == pytest.approx(accepted / drafted, abs=0.02)
+    assert rates.totals.acceptance_rate == pytest.approx(accepted / drafted, abs=0.02)
