@@ -11,7 +11,7 @@ from localspec.api.answer import python_hint
 from localspec.errors import Hint, OutOfMemoryError, UsageError, render_hint
 from localspec.protocol import wire
 from localspec.serve import api_error
-from localspec.tui.problem_text import screen_hint
+from localspec.tui.notices import screen_hint
 
 HINTS = [
     (

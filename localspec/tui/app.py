@@ -28,7 +28,7 @@ from textual.widget import Widget
 from localspec import config, paths
 from localspec.config import EffectiveConfig
 from localspec.protocol.events import Event, Round
-from localspec.tui import app_options, clipboard, key_bindings, themes
+from localspec.tui import app_options, key_bindings, themes
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for
@@ -41,18 +41,18 @@ from localspec.tui.navigation import (
     WelcomeView,
     WizardView,
 )
+from localspec.tui.notices import copy_text
 from localspec.tui.output_filters import AsciiFilter, ControlCharacterFilter
 from localspec.tui.palette import ActionProvider
 from localspec.tui.saved_chats import SavedChats
+from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.screens import welcome
 from localspec.tui.screens.help import HelpScreen, HelpSection
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.screens.preferences import PreferencesScreen
 from localspec.tui.screens.replay import ReplayScreen
-from localspec.tui.timer import set_reliable_timer
-from localspec.tui.widgets.screen_frame import KeyLine
-from localspec.tui.widgets.status_bar import StatusBar
+from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
 
 _QUIT_WINDOW_SECONDS = 1.0  # A second ctrl+c within this time quits.
 _EXIT_GRACE_SECONDS = 1.5
@@ -260,7 +260,7 @@ class LocalspecApp(App[None]):
         """ctrl+c: copies the selection, else stops the answer; twice within a second: quits."""
         selected = getattr(self.focused, "selected_text", "") or self.screen.get_selected_text()
         if selected:
-            self.notify(clipboard.copy(self, selected), markup=False)
+            copy_text(self, selected)
             self.screen.clear_selection()
             return
         if time.monotonic() - self._last_interrupt < _QUIT_WINDOW_SECONDS:

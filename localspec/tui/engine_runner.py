@@ -1,28 +1,30 @@
-"""The engine of the app: its jobs, and the messages they post to the screens."""
+"""The engine of the app: its jobs, the messages they post, and a server that shares it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from localspec import launch
+from localspec import launch, serve
 from localspec.chat.answer import AnswerDelta
 from localspec.chat.context_window import ContextOverflow
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import OverflowPolicy
-from localspec.errors import LocalspecError, StorageError
+from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, StartEngine
 from localspec.launch.engine_host import EngineHost, EngineJob
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, Event, Notice, TokenScore
 from localspec.protocol.wire import InspectCommand
+from localspec.sanitize import sanitize
 
 if TYPE_CHECKING:
-    from localspec.tui.shared_server import SharedServer
+    from localspec.serve.http_server import HttpServer
 
 PostMessage = Callable[[Message], object]  # Thread-safe: a widget's `post_message`.
 
@@ -232,6 +234,55 @@ class EngineRunner:
             self._closing_host = host
             self._closing = threading.Thread(target=host.close, daemon=True, name="close")
             self._closing.start()
+
+
+class SharedServer:
+    """Shares the engine of a chat, with the settings that the chat has at the start."""
+
+    def __init__(self, host: EngineHost, session: ChatSession) -> None:
+        """Raises UsageError without the packages of the server."""
+        assert session.loaded is not None
+        self._pair = session.pair
+        http_server = serve.import_http_server()
+
+        def listen(port: int) -> HttpServer:
+            options = http_server.ServerOptions(
+                session.pair,
+                sanitize(session.pair.target.stem, multiline=False),
+                session.settings,
+                template=session.loaded.template_override if session.loaded else None,
+                port=port,
+            )
+            server: HttpServer = http_server.HttpServer(options, host, owns_host=False)
+            return server
+
+        try:
+            self._server = listen(http_server.DEFAULT_PORT)
+        except UsageError:  # the port is in use
+            self._server = listen(0)
+        self.set_host, self.set_ready = self._server.set_host, self._server.set_ready
+        self.thread = http_server.ServerThread(self._server)
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def can_serve(self, request: SettingsRequest) -> bool:
+        """Whether the pair of a request is the one that is served."""
+        files = self._pair.target, self._pair.draft
+        return [request.load.target, request.load.draft] == [
+            str(path) if path else None for path in files
+        ]
+
+    def stop(self) -> None:
+        """Does not wait."""
+
+        def close() -> None:
+            with suppress(LocalspecError):
+                self.thread.close()
+
+        self._server.stop()
+        threading.Thread(target=close, daemon=True, name="close server").start()
 
 
 class EngineLoaded(Message):

@@ -11,9 +11,9 @@ from localspec.chat.slash_commands import CommandCall, UnknownCommand
 from localspec.errors import LocalspecError
 from localspec.models import model_lookup
 from localspec.sanitize import sanitize
-from localspec.tui import clipboard
 from localspec.tui.dialogs.choices import ContextFullScreen, PickerScreen
 from localspec.tui.dialogs.turns import TurnChoice, TurnsScreen
+from localspec.tui.engine_runner import SharedServer
 from localspec.tui.home_rows import PickerChoices
 from localspec.tui.navigation import (
     ChatSettingsView,
@@ -21,7 +21,6 @@ from localspec.tui.navigation import (
     OpenScreen,
     ServerBoardView,
 )
-from localspec.tui.shared_server import SharedServer
 
 if TYPE_CHECKING:
     from localspec.chat.settings import OverflowPolicy
@@ -191,16 +190,6 @@ def _edit_last_question(screen: ChatScreen, call: CommandCall) -> None:
     screen.action_edit()
     if call.argument:  # it cannot be sent yet
         screen.composer.edit_text(call.argument)
-
-
-def copy_text(screen: ChatScreen, select: Callable[[], str]) -> None:
-    """Copies what `select` returns; it may raise UsageError."""
-    try:
-        message = clipboard.copy(screen.app, select())
-    except LocalspecError as error:
-        screen.show_warning(error)
-    else:
-        screen.notify(message, markup=False)
 
 
 def _toggle_token_view(screen: ChatScreen, call: CommandCall) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from textual._styles_cache import StylesCache
 
+from localspec.chat import copying
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens import chat
 
@@ -56,3 +57,16 @@ def engines_end_with_their_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     yield
     for runner in runners:
         runner.close()
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What goes to the clipboard."""
+    texts: list[str] = []
+
+    def copy(text: str, write: object) -> str:
+        texts.append(text)
+        return "Copied."
+
+    monkeypatch.setattr(copying, "copy", copy)
+    return texts

@@ -16,7 +16,6 @@ from localspec.bench.results import BenchReport
 from localspec.chat.session import ChatSession
 from localspec.errors import OutOfMemoryError
 from localspec.machine import measurements
-from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
@@ -58,19 +57,6 @@ async def answers(pilot: Pilot[Any], engine: Measurable, n: int) -> None:
 
     await wait_until(pilot, lambda: measuring(pilot).phase == "running")
     await wait_until(pilot, told)
-
-
-@pytest.fixture
-def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What goes to the clipboard."""
-    texts: list[str] = []
-
-    def copy(_: object, text: str) -> str:
-        texts.append(text)
-        return "Copied."
-
-    monkeypatch.setattr(clipboard, "copy", copy)
-    return texts
 
 
 # --- before -----------------------------------------------------------------------------------

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from localspec.tui import clipboard
 from tests.tui.scenes import settled, words
 from tests.tui.scripted import Script, ScriptedEngine, answer
 from tests.tui.test_chat import Chat, said
@@ -36,19 +33,6 @@ BLOCKS = ["for x in items:\n    print(x)\n", "ls -l\n", "plain\n"]
 
 def code() -> Script:
     return answer(words(CODE))
-
-
-@pytest.fixture
-def copied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What goes to the clipboard."""
-    texts: list[str] = []
-
-    def copy(_: object, text: str) -> str:
-        texts.append(text)
-        return "Copied."
-
-    monkeypatch.setattr(clipboard, "copy", copy)
-    yield texts
 
 
 async def test_code_blocks_are_numbered_and_have_a_key_each(copied: list[str]) -> None:

@@ -9,14 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from textual.app import App
 from textual.pilot import Pilot
 
 from localspec.doctor.findings import CommandLine, Finding, RepairAction
 from localspec.errors import StorageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.protocol.wire import LoadCommand
-from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ConfirmScreen
@@ -175,14 +173,8 @@ async def test_one_looks_while_it_looks_and_the_pointer_stays() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_report_is_text_that_may_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied: list[str] = []
+async def test_the_report_is_text_that_may_be_pasted(copied: list[str]) -> None:
 
-    def copy(_: App[Any], text: str) -> str:
-        copied.append(text)
-        return "Copied."
-
-    monkeypatch.setattr(clipboard, "copy", copy)
     async with examined(Patient()) as pilot:
         assert "Copied." in await press(pilot, "c")
     (text,) = copied

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from localspec.tui import clipboard
+from localspec.chat import copying
 from tests.tui.scripted import ScriptedEngine, wait_until
 from tests.tui.test_chat import Chat, said
 
@@ -40,7 +40,7 @@ def test_there_are_twenty() -> None:
 @pytest.mark.parametrize("habit", habits(), ids=lambda habit: habit.typed)
 async def test_a_habit(habit: Habit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(clipboard, "copy", lambda *_: "Copied.")
+    monkeypatch.setattr(copying, "copy", lambda *_: "Copied.")
     async with Chat(ScriptedEngine(said)) as chat:
         if habit.typed not in ("escape", "//usr"):
             await chat.send("first question")

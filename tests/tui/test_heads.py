@@ -21,9 +21,9 @@ from localspec.models.gguf import reader
 from localspec.protocol.events import Round, RoundTimes, Token
 from localspec.tui import home_rows
 from localspec.tui.app_options import AppOptions
-from localspec.tui.chat_sessions import ChatSessions
 from localspec.tui.dialogs.open_files import OpenFilesScreen
 from localspec.tui.glyphs import UNICODE
+from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.widgets import speculation_panel
 from localspec.tui.wizard.shortlist import WizardServices
 from tests import heads, headshapes

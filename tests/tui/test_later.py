@@ -7,7 +7,7 @@ import time
 import pytest
 from textual.app import App
 
-from localspec.tui.timer import set_reliable_timer
+from localspec.tui.scheduling import set_reliable_timer
 from tests.tui.scripted import wait_until
 
 

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.app import App
 from textual.pilot import Pilot
 
 from localspec import paths
-from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
@@ -169,14 +167,8 @@ async def test_long_lines_and_wide_letters_are_wrapped() -> None:
 
 
 @pytest.mark.asyncio
-async def test_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied: list[str] = []
+async def test_it_is_copied(copied: list[str]) -> None:
 
-    def copy(_: App[Any], text: str) -> str:
-        copied.append(text)
-        return "Copied."
-
-    monkeypatch.setattr(clipboard, "copy", copy)
     write(numbered(3))
     async with opened() as pilot:
         await pilot.press("c")

@@ -10,8 +10,7 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.widgets.pointer_list import PointerList
-from localspec.tui.widgets.screen_frame import KeyLine
-from localspec.tui.widgets.status_bar import StatusBar
+from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
 from localspec.tui.widgets.transcript import Transcript
 from tests.tui import test_kept as kept
 from tests.tui.scenes import settled

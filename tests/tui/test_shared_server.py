@@ -19,10 +19,9 @@ from localspec.launch.engine_host import EngineJob
 from localspec.serve import http_server
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
-from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.engine_runner import EngineRunner, SharedServer
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.serve import SharedServeScreen
-from localspec.tui.shared_server import SharedServer
 from tests.tui.scripted import painted, wait_until
 from tests.zoo import Zoo
 

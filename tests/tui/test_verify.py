@@ -13,7 +13,6 @@ from textual.pilot import Pilot
 from localspec.bench import lossless_check
 from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
 from localspec.errors import OutOfMemoryError
-from localspec.tui import clipboard
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
@@ -52,19 +51,6 @@ async def checked(app: LocalspecApp, *keys: str) -> tuple[str, LosslessMeasureme
         await pilot.press(*keys)
         await pilot.pause()
         return shown(pilot), verifying(pilot)
-
-
-@pytest.fixture
-def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What goes to the clipboard."""
-    texts: list[str] = []
-
-    def copy(_: object, text: str) -> str:
-        texts.append(text)
-        return "Copied."
-
-    monkeypatch.setattr(clipboard, "copy", copy)
-    return texts
 
 
 # --- before -----------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.glyphs import ASCII, UNICODE
 from localspec.tui.home_rows import MachineSurvey
-from localspec.tui.latest_only_worker import LatestOnlyWorker
+from localspec.tui.scheduling import LatestOnlyWorker
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.wizard import WizardScreen

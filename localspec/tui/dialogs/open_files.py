@@ -28,7 +28,7 @@ from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineLoaded, EngineLoadFailed, EngineRunner
-from localspec.tui.problem_text import problem_text
+from localspec.tui.notices import problem_text
 from localspec.tui.wizard import fit_text
 from localspec.units import gib
 

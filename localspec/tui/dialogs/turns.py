@@ -16,8 +16,8 @@ from textual.widgets.option_list import Option
 from localspec.chat.conversation import Conversation, Turn
 from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
-from localspec.tui import clipboard
 from localspec.tui.glyphs import Glyphs
+from localspec.tui.notices import copy_text
 from localspec.tui.text.wrapping import fit_to_width
 
 _KEY_HINTS = "enter edit   ← → branch   r regenerate   c copy   esc done"
@@ -144,10 +144,11 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         self._dismiss_with("again")
 
     def action_copy(self) -> None:
-        text = ""
         for turn in self._listed_turns()[self._highlighted_index :][:1]:
-            text = sanitize(turn.visible_answer(self._markers))
-        self.notify(clipboard.copy(self.app, text) if text else "No answer.", markup=False)
+            if text := turn.visible_answer(self._markers):
+                copy_text(self.app, text)
+                return
+        self.notify("No answer.", markup=False)
 
     def _dismiss_with(self, action: Literal["edit", "again"]) -> None:
         rows, index = self._listed_turns(), self._highlighted_index

@@ -35,13 +35,12 @@ from localspec.tui.engine_runner import (
 )
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.navigation import OpenScreen, ReplayView
-from localspec.tui.problem_text import show_notice
+from localspec.tui.notices import copy_text, show_notice
+from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.turn_text import format_end_reason
-from localspec.tui.timer import FramePacer
 from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
-from localspec.tui.widgets.screen_frame import CenteredColumn
+from localspec.tui.widgets.screen_frame import CenteredColumn, StatusBar
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
-from localspec.tui.widgets.status_bar import StatusBar
 from localspec.tui.widgets.token_details import TokenDetails
 from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
 
@@ -457,10 +456,16 @@ class ChatScreen(Screen[None]):
 
     def action_copy(self, argument: str = "") -> None:
         """As `/copy ARGUMENT`."""
-        slash_handlers.copy_text(self, lambda: copying.select_text(self.session, argument))
+        self._copy(lambda: copying.select_text(self.session, argument))
 
     def action_copy_code(self, turn_id: int, number: int) -> None:
-        slash_handlers.copy_text(self, lambda: copying.code_block(self.session, turn_id, number))
+        self._copy(lambda: copying.code_block(self.session, turn_id, number))
+
+    def _copy(self, select: Callable[[], str]) -> None:
+        try:
+            copy_text(self.app, select())
+        except LocalspecError as error:
+            self.show_warning(error)
 
     def action_thinking(self) -> None:
         self.session.change_settings(show_thinking=not self.session.settings.show_thinking)

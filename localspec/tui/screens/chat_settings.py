@@ -15,7 +15,7 @@ from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
-from localspec.tui.problem_text import problem_text
+from localspec.tui.notices import problem_text
 
 
 class ChatSettingsScreen(ModalScreen[None]):

@@ -15,11 +15,11 @@ from textual.widgets import OptionList
 from localspec.doctor import checks, findings
 from localspec.doctor.findings import Finding, RepairAction
 from localspec.doctor.repair_runner import RepairRunner
-from localspec.tui import clipboard
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ConfirmScreen
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for, format_footer, format_key, keys_for
+from localspec.tui.notices import copy_text
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.log_view import LogView
 from localspec.tui.widgets.pointer_list import PointerList
@@ -217,10 +217,10 @@ class DoctorScreen(CenteredLayout, Screen[None]):
 
     def action_copy(self) -> None:
         """The report contains no personal data and no paths."""
-        if not self.is_done:
+        if self.is_done:
+            copy_text(self.app, findings.format_report(self._findings))
+        else:
             self.notify("The checks are still running.", markup=False)
-            return
-        self.notify(clipboard.copy(self.app, findings.format_report(self._findings)), markup=False)
 
     async def action_log(self) -> None:
         await self.app.run_action("log")

@@ -28,7 +28,6 @@ from localspec.models.gguf import reader
 from localspec.sanitize import sanitize
 from localspec.tui import app_options, downloads, home_rows, saved_chats
 from localspec.tui.app_options import AppOptions
-from localspec.tui.chat_sessions import ChatSessions
 from localspec.tui.dialogs.choices import ConfirmScreen, PickerScreen
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
@@ -43,7 +42,8 @@ from localspec.tui.navigation import (
     WelcomeView,
     WizardView,
 )
-from localspec.tui.problem_text import problem_text
+from localspec.tui.notices import problem_text
+from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 from localspec.tui.widgets.search_field import SearchField

@@ -13,9 +13,9 @@ from textual.widgets import Input, Static
 
 from localspec import paths
 from localspec.sanitize import sanitize
-from localspec.tui import clipboard
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
+from localspec.tui.notices import copy_text
 from localspec.tui.widgets.log_view import LogView
 from localspec.tui.widgets.screen_frame import KeyLine
 
@@ -141,9 +141,10 @@ class LogScreen(ModalScreen[None]):
         self._tail.follow_end()
 
     def action_copy(self) -> None:
-        lines = self._tail.lines
-        message = clipboard.copy(self.app, "\n".join(lines)) if lines else "Nothing to copy."
-        self.notify(message, markup=False)
+        if lines := self._tail.lines:
+            copy_text(self.app, "\n".join(lines))
+        else:
+            self.notify("Nothing to copy.", markup=False)
 
     def action_back(self) -> None:
         """Closes the search first, then the screen."""

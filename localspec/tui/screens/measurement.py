@@ -21,7 +21,6 @@ from localspec.errors import LocalspecError
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
-from localspec.tui import clipboard
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import (
     EngineLoaded,
@@ -31,9 +30,9 @@ from localspec.tui.engine_runner import (
 )
 from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
 from localspec.tui.navigation import MeasurementView
-from localspec.tui.problem_text import screen_hint, show_notice
+from localspec.tui.notices import copy_text, screen_hint, show_notice
+from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.wrapping import wrap_words
-from localspec.tui.timer import FramePacer
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
 _FRAME_SECONDS = 0.25  # Minimum time between two redraws: drawing takes time from the engine.
@@ -259,13 +258,12 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         self.query_one("#findings").scroll_relative(y=by, animate=False)
 
     def action_copy(self, *, as_json: bool = False) -> None:
-        message = "Nothing to copy yet."
-        if self.measurement.has_results:
-            text = "\n".join(self.measurement.format_shared_report()) + "\n"
-            if as_json:
-                text = json.dumps(self.measurement.to_json(), indent=2)
-            message = clipboard.copy(self.app, text)
-        self.notify(message, markup=False)
+        if not self.measurement.has_results:
+            self.notify("Nothing to copy yet.", markup=False)
+        elif as_json:
+            copy_text(self.app, json.dumps(self.measurement.to_json(), indent=2))
+        else:
+            copy_text(self.app, "\n".join(self.measurement.format_shared_report()) + "\n")
 
     def action_copy_json(self) -> None:
         self.action_copy(as_json=True)

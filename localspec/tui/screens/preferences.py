@@ -22,7 +22,7 @@ from localspec.sanitize import sanitize
 from localspec.tui import key_bindings
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
-from localspec.tui.problem_text import problem_text
+from localspec.tui.notices import problem_text
 from localspec.tui.text.wrapping import fit_to_width
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 

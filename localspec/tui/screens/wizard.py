@@ -30,8 +30,7 @@ from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import PickerChoices
 from localspec.tui.key_bindings import bindings_for
-from localspec.tui.latest_only_worker import LatestOnlyWorker
-from localspec.tui.timer import set_reliable_timer
+from localspec.tui.scheduling import LatestOnlyWorker, set_reliable_timer
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine
 from localspec.tui.wizard import pair_details, shortlist, what_if

@@ -21,7 +21,7 @@ from localspec.config import toml_file
 from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
 from localspec.tui.key_bindings import keys_for
-from localspec.tui.problem_text import problem_text
+from localspec.tui.notices import problem_text
 from localspec.tui.text.turn_text import format_attachment
 from localspec.units import short_count
 

@@ -18,8 +18,8 @@ from localspec.chat.history import ChatHistory
 from localspec.errors import LocalspecError
 from localspec.tui import saved_chats
 from localspec.tui.home_rows import HomeSection
-from localspec.tui.latest_only_worker import LatestOnlyWorker
-from localspec.tui.problem_text import problem_text
+from localspec.tui.notices import problem_text
+from localspec.tui.scheduling import LatestOnlyWorker
 
 if TYPE_CHECKING:
     from localspec.models.hub.client import HubClient, HubSearchResult

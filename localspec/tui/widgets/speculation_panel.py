@@ -18,8 +18,8 @@ from localspec.models import draft_heads
 from localspec.protocol.events import Round
 from localspec.sanitize import sanitize
 from localspec.tui.glyphs import Glyphs
+from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.wrapping import wrap_words
-from localspec.tui.timer import set_reliable_timer
 from localspec.units import count, percent, token_rate
 
 PANEL_WIDTH = RECENT_ROUNDS  # Cells of text.

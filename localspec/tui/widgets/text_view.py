@@ -15,8 +15,8 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
+from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.blocks import TOKEN_CLASS_STYLES, BlockStack, TextBlock
-from localspec.tui.timer import set_reliable_timer
 
 MAX_TEXT_WIDTH = 100  # Longer lines are hard to read.
 

@@ -22,7 +22,7 @@ from localspec.sanitize import sanitize
 from localspec.tui import themes
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.key_bindings import bindings_for
-from localspec.tui.problem_text import screen_hint
+from localspec.tui.notices import screen_hint
 from localspec.tui.text.blocks import BlankLine, KeyHints, Paragraph, TextBlock
 from localspec.tui.text.turn_text import Speaker, TurnText, format_end_reason
 from localspec.tui.themes import MarkdownStyle

@@ -1,11 +1,15 @@
-"""An error or a notice as one line for the screen; hints in the words of the app."""
+"""What a screen reports: errors and notices in the words of the app, and copies of text."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from typing import Any
 
+from textual.app import App
 from textual.screen import Screen
 
+from localspec.chat import copying
 from localspec.errors import LocalspecError, OptionHint, render_hint
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
@@ -54,3 +58,15 @@ def problem_text(problem: LocalspecError | Notice) -> str:
 def show_notice(screen: Screen[Any], notice: Notice) -> None:
     severity = "information" if notice.level == "info" else notice.level
     screen.notify(problem_text(notice), severity=severity, markup=False, timeout=8)
+
+
+def copy_text(app: App[Any], text: str) -> None:
+    """Copies sanitized text; where there is no clipboard, to a file that the notification names."""
+    text, driver = sanitize(text), app._driver
+    message = copying.copy(text, driver.write if driver is not None else None)
+    if not message:
+        handle, name = tempfile.mkstemp(prefix="localspec-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        message = f"No clipboard found. The text was saved to {name}"
+    app.notify(message, markup=False)

@@ -1,4 +1,4 @@
-"""A one-shot timer that cannot be lost, and the pace of frames that are drawn with it.
+"""When work runs: a one-shot timer that cannot be lost, the pace of frames, a background worker.
 
 Textual 8 skips a tick that is late, also the only tick of a one-shot timer: if the event loop is
 busy between two lines of `Timer._run`, the callback never runs, and a streaming answer would stop.
@@ -7,6 +7,7 @@ busy between two lines of `Timer._run`, the callback never runs, and a streaming
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -63,3 +64,35 @@ class FramePacer:
         drawing_seconds = (self._cpu_seconds - before) / MAX_DRAWING_SHARE
         self._frame_seconds = min(self._max_seconds, max(self._min_seconds, drawing_seconds))
         draw()
+
+
+class LatestOnlyWorker:
+    """Runs one job at a time; a newer job replaces a waiting one. The thread ends when idle."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._next_job: Callable[[], None] | None = None
+        self._busy = False
+
+    def submit(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            self._next_job = job
+            if self._busy:
+                return
+            self._busy = True
+        threading.Thread(target=self._run, daemon=True, name=self._name).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                job, self._next_job = self._next_job, None
+                if job is None:
+                    self._busy = False
+                    return
+            try:
+                job()
+            except BaseException:
+                with self._lock:
+                    self._busy = False
+                raise
