@@ -21,9 +21,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from localspec.fit import memory, shape
+from localspec.fit.memory import MemoryEstimate
 from localspec.machine import memory_probe
 from localspec.machine.device import Device
-from localspec.machine.memory_by_device import MemoryEstimate
 from localspec.machine.memory_probe import PairBuffers, PairRequest, ProbeError
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand

@@ -21,7 +21,7 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from localspec.machine import memory_probe
-from localspec.machine.memory_by_device import HOST
+from localspec.machine.device import HOST
 from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import real_loads, shapes

@@ -31,9 +31,9 @@ from prompts import prompts_of
 
 from localspec.bench import aggregation
 from localspec.engine_process.client import EngineProcess
-from localspec.fit import calibration, pass_cost, speedup_model
+from localspec.fit import calibration, speedup_model
 from localspec.fit.shape import ModelShape, from_headers
-from localspec.fit.speed_estimate import SpeedEstimate, UseCase, estimate_speed
+from localspec.fit.speed import SpeedEstimate, UseCase, estimate_speed, from_devices
 from localspec.machine.measurements import PairMeasurement
 from localspec.models.gguf import reader
 from localspec.protocol.events import EngineExit, Round
@@ -87,7 +87,7 @@ class Trial:
 
     @property
     def shown(self) -> PairMeasurement:
-        here = pass_cost.from_devices([])
+        here = from_devices([])
         about = calibration.summarize_reads(self.load, *self.shapes, here)
         return PairMeasurement(self.name, self.measured, about, None)
 
@@ -162,9 +162,7 @@ def answer(worker: EngineProcess, text: str, gamma: int, tokens: int) -> Iterato
 
 def predict(one: Trial, others: Sequence[Trial], threads: int) -> list[Prediction]:
     """Predicts one pair from the measurements of the others."""
-    learnt = calibration.calibrate(
-        pass_cost.from_devices([]), [other.shown for other in others], threads
-    )
+    learnt = calibration.calibrate(from_devices([]), [other.shown for other in others], threads)
     use = UseCase("code", temperature=0.0, context=one.context)
     predicted = estimate_speed(one.load, *one.shapes, learnt, use)
     if predicted.t1_ms is None:

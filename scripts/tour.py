@@ -17,8 +17,8 @@ from pictures import still, svg, until
 from textual.pilot import Pilot
 
 from localspec.doctor.findings import Finding, RepairAction, ok, problem
-from localspec.fit import pass_cost
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.machine.device import Device
 from localspec.models import catalog
 from localspec.models.hub.cached_file import DownloadJob
@@ -41,7 +41,7 @@ SIZE = (120, 30)
 GIB = 1 << 30
 CARD = Device("CUDA0", "NVIDIA RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUDA", driver="570")
 CPU = Device("CPU", "8 cores", "cpu", 24 * GIB, 32 * GIB, "CPU", unified=True)
-PLACE = MachineProfile((CARD,), CPU, pass_cost.from_devices((CARD,), pass_cost.TYPICAL_CPU_SPEED))
+PLACE = MachineProfile((CARD,), CPU, from_devices((CARD,), TYPICAL_CPU_SPEED))
 MACHINE = "NVIDIA RTX 4070 · 12.0 GiB, 10.9 GiB free · CUDA"
 PAIR = "qwen3-8b+qwen3-0.6b"
 

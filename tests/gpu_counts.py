@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from localspec.machine.device import Device
-from localspec.machine.memory_by_device import DeviceMemory, MemoryByDevice, MemoryEstimate
+from localspec.fit.memory import MemoryByDevice, MemoryEstimate
+from localspec.machine.device import Device, DeviceMemory
 from localspec.models.gguf.header import Header
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand

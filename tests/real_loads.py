@@ -7,7 +7,7 @@ from pathlib import Path
 
 from localspec.engine.llama.library import LOG, C
 from localspec.machine import llama_params
-from localspec.machine.memory_by_device import DeviceMemory
+from localspec.machine.device import DeviceMemory
 from localspec.protocol.wire import LoadCommand
 from tests.families import FAMILIES, write_real
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.fit import calibration, memory, pass_cost, speed_estimate, verdict
+from localspec.fit import calibration, memory, speed, verdict
 from localspec.fit.advisor import SettingsAdvisor
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pass_cost import HardwareSpeed, PassReads
+from localspec.fit.memory import MemoryEstimate
 from localspec.fit.shape import from_header, from_headers
-from localspec.fit.speed_estimate import SpeedEstimate, UseCase
+from localspec.fit.speed import HardwareSpeed, PassReads, SpeedEstimate, UseCase
 from localspec.fit.verdict import FitReport
 from localspec.machine.device import Device
 from localspec.machine.measurements import PairReads
-from localspec.machine.memory_by_device import MemoryEstimate
 from localspec.machine.memory_probe import PairBuffers
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
@@ -51,13 +50,13 @@ def estimate_speed(
     hardware: HardwareSpeed,
     use: UseCase | None = None,
 ) -> SpeedEstimate:
-    return speed_estimate.estimate_speed(load, *from_headers(target, draft), hardware, use)
+    return speed.estimate_speed(load, *from_headers(target, draft), hardware, use)
 
 
 def count_reads(
     header: Header, settings: ContextSettings, devices: Sequence[Device], context: int = 0
 ) -> PassReads:
-    return pass_cost.count_reads(from_header(header), settings, devices, context)
+    return speed.count_reads(from_header(header), settings, devices, context)
 
 
 def summarize_reads(

@@ -15,9 +15,10 @@ from localspec.errors import (
     NotFoundError,
     UsageError,
 )
-from localspec.fit import machine_profile, pass_cost
+from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.launch import recent_pairs, start
 from localspec.machine import device_detection
 from localspec.machine.device import Device
@@ -37,7 +38,7 @@ def test_what_seems_not_to_fit_can_be_loaded_all_the_same(
 ) -> None:
     """The reported free memory may be wrong; --anyway overrides the check."""
     cpu = Device("CPU", kind="cpu", free=1 << 20, total=1 << 20, unified=True)
-    tiny = MachineProfile((), cpu, pass_cost.from_devices((), pass_cost.TYPICAL_CPU_SPEED))
+    tiny = MachineProfile((), cpu, from_devices((), TYPICAL_CPU_SPEED))
     monkeypatch.setattr(machine_profile, "detect", lambda refresh=False: tiny)
     wish = SettingsRequest(LoadCommand(str(zoo["target"])))
     with pytest.raises(DoesNotFitError) as refused:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from localspec.errors import NotFoundError
-from localspec.fit import machine_profile, pass_cost, suggestions
+from localspec.fit import machine_profile, suggestions
 from localspec.fit.advisor import estimate_tokens_per_second
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pass_cost import DeviceSpeed
+from localspec.fit.speed import TYPICAL_CPU_SPEED, DeviceSpeed, from_devices
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
 from localspec.models import catalog
 
@@ -37,7 +37,7 @@ def computer(gib: float) -> MachineProfile:
     """Without a GPU."""
     here = machine_profile.with_vram(1)
     cpu = replace(here.cpu, free=int(gib * GIB), total=int(gib * GIB))
-    return MachineProfile((), cpu, pass_cost.from_devices((), pass_cost.TYPICAL_CPU_SPEED))
+    return MachineProfile((), cpu, from_devices((), TYPICAL_CPU_SPEED))
 
 
 def suggest(
@@ -124,7 +124,7 @@ def test_comfortable_comes_before_large_on_a_cpu(gigabytes_per_second: float) ->
     """The slow ones follow, the fastest first."""
     here = computer(30)
     cpu = DeviceSpeed(gigabytes_per_second, 1.0, 0.3, "cpu")
-    machine = replace(here, hardware=pass_cost.from_devices((), cpu))
+    machine = replace(here, hardware=from_devices((), cpu))
     found = real(suggestions.suggest(machine, SuggestionCriteria()))
     speeds = {one.pair.id: estimate_tokens_per_second(one.fit) for one in found if one.fit}
     are_slow = [rate < 10 for rate in speeds.values()]

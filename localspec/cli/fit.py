@@ -14,11 +14,10 @@ from localspec.cli import global_options, options, shell_completion
 from localspec.errors import LocalspecError
 from localspec.fit import advisor, machine_profile
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
-from localspec.fit.llama_count import confirm_fit
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
-from localspec.fit.speed_estimate import UseCase
-from localspec.fit.verdict import DeviceFit, FitReport, is_in_system_memory
+from localspec.fit.speed import UseCase
+from localspec.fit.verdict import DeviceFit, FitReport, confirm_fit, is_in_system_memory
 from localspec.launch.workers import describe_transfer
 from localspec.machine.rpc import preflight
 from localspec.models import model_lookup

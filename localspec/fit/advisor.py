@@ -12,11 +12,11 @@ from localspec.errors import Hint, UsageError
 from localspec.fit import machine_profile, verdict
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.shape import ModelShape
-from localspec.fit.speed_estimate import UseCase
+from localspec.fit.speed import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport
 from localspec.lazy_dataclass import dataclass
+from localspec.machine.device import HOST
 from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
-from localspec.machine.memory_by_device import HOST
 from localspec.protocol.wire import KvType, LoadCommand
 from localspec.units import gib
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import exp, isfinite, log
+from math import isfinite
+from operator import mul
+from statistics import geometric_mean
+from typing import TypeGuard
 
-from localspec.fit import pass_cost
-from localspec.fit.pass_cost import (
+from localspec.fit import speed
+from localspec.fit.shape import ModelShape
+from localspec.fit.speed import (
+    ASSUMED_ERROR,
     CALIBRATED_ERROR,
     TABLE_ERROR,
     UNKNOWN_SPEED,
@@ -16,8 +21,8 @@ from localspec.fit.pass_cost import (
     HardwareSpeed,
     PassReads,
 )
-from localspec.fit.shape import ModelShape
 from localspec.lazy_dataclass import dataclass
+from localspec.machine.device import HOST
 from localspec.machine.measurements import (
     ModelReads,
     PairMeasurement,
@@ -25,14 +30,12 @@ from localspec.machine.measurements import (
     find_files,
     is_trusted,
 )
-from localspec.machine.memory_by_device import HOST
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
 _MIN_SIZE_RATIO = 1.5  # Minimum ratio of largest to smallest model for a fit of the fixed time.
 _MAX_FIXED_SHARE = 0.3
 """Upper limit of the fixed time, as a share of a pass, if only one size was measured."""
 _SINGLE_SIZE_ERROR = 0.15  # Relative error for other model sizes if only one size was measured.
-_MAX_ERROR = 0.5
 _MIN_VERIFIED = 50  # Verified draft tokens from which an acceptance rate is used.
 _CPU_CACHE_BYTES = 64e6
 """A pair that reads less may stay in the CPU cache, so it does not show memory bandwidth."""
@@ -66,10 +69,10 @@ def summarize_reads(
     def summarize(reads: PassReads) -> ModelReads:
         return ModelReads(round(reads.weights), reads.devices, reads.weight_type, reads.is_moe)
 
-    first = pass_cost.count_reads(target, load.target_settings, hardware.devices)
+    first = speed.count_reads(target, load.target_settings, hardware.devices)
     if draft is None or draft.head_kind:  # a head's pass does more than read weights
         return PairReads(summarize(first))
-    second = pass_cost.count_reads(draft, load.draft_settings, hardware.devices)
+    second = speed.count_reads(draft, load.draft_settings, hardware.devices)
     return PairReads(summarize(first), summarize(second))
 
 
@@ -123,18 +126,17 @@ def _fit_speeds(
         for key in keys:
             points = passes[key]
             basis = f"{len(points)} {key[1]} model{'s' * (len(points) != 1)} measured here{suffix}"
-            speed = _fit_speed(points, nominal, curves.get(key, {}))
-            speeds[key] = replace(speed, basis=basis, measured=True)
+            fitted = _fit_speed(points, nominal, curves.get(key, {}))
+            speeds[key] = replace(fitted, basis=basis, measured=True)
         # A CPU's verify curve depends on the type.
         curve = next((curves[key] for key in keys if key in curves), {})
-        speed = _fit_speed(
+        fitted = _fit_speed(
             [point for key in keys for point in passes[key]],
             nominal,
             curve if nominal.kind == "gpu" else {},
         )
-        error = max(TABLE_ERROR, speed.error)
-        basis = "from other models measured here"
-        speeds[device, ""] = replace(speed, error=error, basis=basis)
+        error, basis = max(TABLE_ERROR, fitted.error), "from other models measured here"
+        speeds[device, ""] = replace(fitted, error=error, basis=basis)
     return speeds
 
 
@@ -148,7 +150,7 @@ def _fit_speed(
         efficiency=1.0,
         fixed_ms=line.fixed_ms,
         verify_curve=verify_curve,
-        error=min(max(line.error, CALIBRATED_ERROR), _MAX_ERROR),
+        error=min(max(line.error, CALIBRATED_ERROR), ASSUMED_ERROR),
         largest_measured=max(point.weight_bytes for point in points),
     )
 
@@ -177,9 +179,9 @@ def _measured_passes(records: _Measured) -> dict[_Key, list[MeasuredPass]]:
     for reads, measured in records:
         times = (measured.t1_ms, None if measured.c is None else measured.c * measured.t1_ms)
         for model, ms in zip(_models(reads), times, strict=False):
-            if ms is not None and len(model.devices) == 1 and model.read > 0 and _is_time(ms):
+            if _is_time(ms) and len(model.devices) == 1 and model.read > 0:
                 by_size = fastest[model.devices[0], model.family]
-                dense_ms = ms / pass_cost.moe_slowdown(model.moe)
+                dense_ms = ms / speed.moe_slowdown(model.moe)
                 by_size[model.read] = min(dense_ms, by_size.get(model.read, dense_ms))
     return {
         key: [MeasuredPass(size, ms) for size, ms in by_size.items()]
@@ -187,7 +189,7 @@ def _measured_passes(records: _Measured) -> dict[_Key, list[MeasuredPass]]:
     }
 
 
-def _is_time(ms: object) -> bool:
+def _is_time(ms: object) -> TypeGuard[float]:
     return isinstance(ms, int | float) and isfinite(ms) and ms > 0
 
 
@@ -196,50 +198,31 @@ def _mean_verify_curves(records: _Measured) -> dict[_Key, dict[int, float]]:
 
     Mixtures of experts are left out: their curves do not apply to dense models.
     """
-    logs: defaultdict[_Key, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    costs: defaultdict[_Key, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for reads, measured in records:
         target = reads.target
         if len(target.devices) == 1 and not target.moe:
             for width, v in measured.curve.items():
                 if width.isdecimal() and _is_time(v):
-                    logs[target.devices[0], target.family][int(width)].append(log(v))
+                    costs[target.devices[0], target.family][int(width)].append(v)
     return {
-        key: {width: exp(sum(values) / len(values)) for width, values in sorted(by_width.items())}
-        for key, by_width in logs.items()
+        key: {width: geometric_mean(values) for width, values in sorted(by_width.items())}
+        for key, by_width in costs.items()
     }
 
 
 def fit_line(points: Sequence[MeasuredPass], fixed_ms: float) -> LinearFit:
     """Least squares of relative errors; `fixed_ms` applies if the sizes are too close to fit it."""
-    reads, most = [point.weight_bytes for point in points], min(p.ms for p in points)
-    if max(reads) < _MIN_SIZE_RATIO * min(reads):
-        return _fit_slope(points, min(fixed_ms, _MAX_FIXED_SHARE * most), _SINGLE_SIZE_ERROR)
-    # Minimises Σ (a/t + s·B/t − 1)².
+    sizes = [p.weight_bytes for p in points]
+    longest_fixed = _MAX_FIXED_SHARE * min(p.ms for p in points)
+    # Minimises Σ (a/t + s·B/t − 1)² for the fixed time a and the slope s.
     u, v = [1 / p.ms for p in points], [p.weight_bytes / p.ms for p in points]
-    uu, uv, vv = (_dot(a, b) for a, b in ((u, u), (u, v), (v, v)))
-    determinant = uu * vv - uv * uv
-    if determinant <= 0:
-        return _fit_slope(points, 0.0, _SINGLE_SIZE_ERROR)
-    fixed = (sum(u) * vv - sum(v) * uv) / determinant
-    slope = (sum(v) * uu - sum(u) * uv) / determinant
-    if fixed < 0 or slope <= 0:
-        return _fit_slope(points, 0.0 if fixed < 0 else _MAX_FIXED_SHARE * most, 0.0)
-    return _with_error(points, fixed, slope, 0.0)
-
-
-def _fit_slope(points: Sequence[MeasuredPass], fixed: float, least_error: float) -> LinearFit:
-    """The best line with a given fixed time."""
-    v = [p.weight_bytes / p.ms for p in points]
-    slope = sum(v[i] * (1 - fixed / p.ms) for i, p in enumerate(points)) / _dot(v, v)
-    return _with_error(points, fixed, slope, least_error)
-
-
-def _with_error(
-    points: Sequence[MeasuredPass], fixed: float, slope: float, least_error: float
-) -> LinearFit:
+    uu, uv, vv = (sum(map(mul, a, b)) for a, b in ((u, u), (u, v), (v, v)))
+    fixed, least_error = min(fixed_ms, longest_fixed), _SINGLE_SIZE_ERROR
+    if max(sizes) >= _MIN_SIZE_RATIO * min(sizes):
+        fixed, least_error = max(0.0, (sum(u) * vv - sum(v) * uv) / (uu * vv - uv * uv)), 0.0
+        if fixed * uv >= sum(v):  # the larger models were the faster ones
+            fixed = longest_fixed
+    slope = (sum(v) - fixed * uv) / vv
     worst = max(abs((fixed + slope * p.weight_bytes) / p.ms - 1) for p in points)
     return LinearFit(fixed, 1e-6 / slope, max(worst, least_error))
-
-
-def _dot(a: Sequence[float], b: Sequence[float]) -> float:
-    return sum(x * y for x, y in zip(a, b, strict=True))

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from localspec.fit.context import ContextParams
-from localspec.fit.placement import LayerPlacement
+from localspec.fit.placement import ContextParams, LayerPlacement
 from localspec.fit.shape import GATED_ATTENTION, LayerShape, ModelShape
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.tensors import GGML_TYPES
@@ -150,7 +149,7 @@ class _DeviceBuffers:
             size += self.column * (layer.n_head * layer.n_embd_head_k * keys + result * values)
         cells = params.cells(layer)
         if params.flash_attn:
-            copies = self.placed.backend_rules[self.backend].f16_copies
+            copies = self.placed.f16_copies[self.backend]
             for kv_type, width in zip(params.kv_types, (layer.k_width, v_width), strict=True):
                 # CUDA keeps f16 copies of a cache in another type behind the result.
                 if kv_type == _F32 or (kv_type != _F16 and copies):

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from localspec import paths
-from localspec.fit import calibration, pass_cost
-from localspec.fit.pass_cost import TYPICAL_CPU_SPEED, HardwareSpeed, NetworkLine
+from localspec.fit import calibration
+from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed, NetworkLine, from_devices
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, gpu_catalog, measurements
-from localspec.machine.device import Device
+from localspec.machine.device import HOST, Device
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.machine.measurements import MemoryMeasurement
-from localspec.machine.memory_by_device import HOST
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.units import gib
 
@@ -38,7 +37,7 @@ def detect(refresh: bool = False) -> MachineProfile:
     """This computer, with the speeds measured on it."""
     detected = device_detection.detect_devices(refresh)
     records = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite").read_all()
-    nominal = pass_cost.from_devices(detected.devices, TYPICAL_CPU_SPEED)
+    nominal = from_devices(detected.devices, TYPICAL_CPU_SPEED)
     hardware = calibration.calibrate(nominal, records)
     past_loads = tuple(record.memory for record in records if record.memory)
     return MachineProfile(detected.devices, detected.cpu, hardware, past_loads)
@@ -56,7 +55,7 @@ def with_workers(machine: MachineProfile, workers: Sequence[WorkerReport]) -> Ma
         if device.worker == str(worker.address)
     }
     devices = (*remote, *machine.devices)
-    nominal_remote = pass_cost.from_devices(remote).nominal_speeds
+    nominal_remote = from_devices(remote).nominal_speeds
     nominal = {**nominal_remote, **machine.hardware.nominal_speeds}
     hardware = replace(machine.hardware, devices=devices, nominal_speeds=nominal, lines=lines)
     return replace(machine, devices=devices, hardware=hardware)
@@ -117,5 +116,5 @@ def _replace_gpu(machine: MachineProfile, gpu: Device) -> MachineProfile:
     hardware = machine.hardware
     cpu_speed = hardware.nominal_speeds.get(HOST, TYPICAL_CPU_SPEED)
     measured = {key: speed for key, speed in hardware.measured_speeds.items() if key[0] == HOST}
-    hardware = replace(pass_cost.from_devices((gpu,), cpu_speed), measured_speeds=measured)
+    hardware = replace(from_devices((gpu,), cpu_speed), measured_speeds=measured)
     return replace(machine, devices=(gpu,), hardware=hardware)

@@ -7,20 +7,14 @@ with an error, or llama.cpp's count of a load without data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
+from typing import Literal
 
-from localspec.fit import compute, context, placement
-from localspec.fit.context import ContextParams
-from localspec.fit.placement import LayerPlacement
+from localspec.fit import compute, placement
+from localspec.fit.placement import ContextParams, LayerPlacement
 from localspec.fit.shape import ModelShape
-from localspec.machine.device import Device
-from localspec.machine.memory_by_device import (
-    DRAFT_DROPPED_NOTE,
-    HOST,
-    DeviceMemory,
-    MemoryByDevice,
-    MemoryEstimate,
-)
+from localspec.lazy_dataclass import dataclass
+from localspec.machine.device import HOST, Device, DeviceMemory
 from localspec.machine.memory_probe import ModelBuffers, PairBuffers
 from localspec.models.gguf.tensors import GGML_TYPES
 from localspec.protocol.wire import ContextSettings, LoadCommand
@@ -32,7 +26,7 @@ VERIFIED_ARCHITECTURES = frozenset({
 })  # fmt: skip
 """Architectures compared with llama.cpp itself by scripts/measure_estimate.py."""
 _MIB = 1024 * 1024
-_BASE_ERROR = 16 * _MIB
+_BASE_ERROR, _UNVERIFIED_BASE_ERROR = 16 * _MIB, 64 * _MIB
 _COMPUTE_ERROR = 0.25
 """The bound exceeds the real compute buffers of one device by at most this share."""
 _LOOSE_COMPUTE_ERROR = 0.5
@@ -40,12 +34,59 @@ _LOOSE_COMPUTE_ERROR = 0.5
 bounds that do not occur at the same time."""
 _SHARED_COMPUTE_ERROR = 0.8
 """The same for several devices: which of them computes an operation is not modelled."""
-_UNVERIFIED_BASE_ERROR = 64 * _MIB
-_DUPLICATED_EMBEDDINGS = ("gemma4",)
-"""llama.cpp loads their tied embeddings twice, also on the CPU."""
 _F16 = 1
 _ACTIVATION_COPIES = 4
 """GGML_SCHED_MAX_COPIES: llama.cpp without data miscounts a batch where it crosses devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryByDevice:
+    """Bytes of one model on all devices."""
+
+    on: Mapping[str, DeviceMemory]  # By device name; unused devices may be missing.
+    output: int = 0
+    """Output buffer (logits, hidden states) in system memory; not part of the other categories."""
+
+    def of(self, device: str) -> DeviceMemory:
+        return self.on.get(device, DeviceMemory())
+
+    @property
+    def total(self) -> int:
+        return sum(part.total for part in self.on.values()) + self.output
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Memory of a pair before it is loaded."""
+
+    target: MemoryByDevice
+    draft: MemoryByDevice | None
+    method: Literal["exact", "analytic"]
+    """exact: llama.cpp's sums for a load without data; analytic: formulas in localspec.fit."""
+    error: int = 0  # Bytes by which the real memory of a device may differ.
+    note: str = ""  # A remark for the user, such as why it is not exact.
+    architectures: tuple[str, ...] = ()  # Of target and draft.
+    scratch: Mapping[str, int] = field(default_factory=dict)
+    """What backends allocate at the first prompt, by device; llama.cpp does not count it."""
+
+    def of(self, device: str) -> DeviceMemory:
+        return self.target.of(device) + (self.draft.of(device) if self.draft else DeviceMemory())
+
+    @property
+    def output(self) -> int:
+        return self.target.output + (self.draft.output if self.draft else 0)
+
+    @property
+    def devices(self) -> set[str]:
+        return {*self.target.on, *(self.draft.on if self.draft else ())}
+
+    @property
+    def total_by_device(self) -> dict[str, int]:
+        """With the output buffer in system memory."""
+        return {
+            name: self.of(name).total + self.output * (name == HOST)
+            for name in {HOST, *self.devices}
+        }
 
 
 def estimate_pair(
@@ -54,8 +95,9 @@ def estimate_pair(
     """Works for any devices, absent ones too.  Raises UsageError for an impossible context."""
     note = ""
     if draft is not None and draft.has_recurrent_state and not draft.head_kind:
-        draft, note = None, DRAFT_DROPPED_NOTE
-    params, draft_params = context.for_pair(load, target, draft)
+        draft = None  # the engine would not use it
+        note = "The draft model cannot roll back (recurrent state), so it is not used."
+    params, draft_params = placement.context_params(load, target, draft)
     settings = load.target_settings
     target_memory = estimate_model(target, params, settings, devices)
     parts = [(target, params, target_memory)]
@@ -108,23 +150,24 @@ def replace_counted(
     that is unknown here.
     """
     target_shape, draft_shape = shapes[0], shapes[1] if estimate.draft else None
-    params, _ = context.for_pair(load, target_shape, draft_shape)
+    params, _ = placement.context_params(load, target_shape, draft_shape)
     target = _replace_model(estimate.target, counted.target)
     draft, states = None, params.hidden_state_bytes(target_shape)
     if estimate.draft is not None and counted.draft is not None:
         draft = _replace_model(estimate.draft, counted.draft)
     else:
         states = 0
-    if states:  # requested, and reserved, only when the engine adds the head
-        on = {
-            name: replace(part, compute=part.compute + states * (part.compute > 0))
-            for name, part in target.on.items()
-        }
-        target = replace(target, on=on)
+    # Requested, and reserved, only when the engine adds the head.
+    on = {
+        name: replace(part, compute=part.compute + states * (part.compute > 0))
+        for name, part in target.on.items()
+    }
     error = states
-    if len(_device_names(estimate) - {HOST}) > 1:
+    if len(estimate.devices - {HOST}) > 1:
         error += _ACTIVATION_COPIES * 4 * params.n_ubatch * target_shape.n_embd
-    return replace(estimate, target=target, draft=draft, method="exact", error=error)
+    return replace(
+        estimate, target=replace(target, on=on), draft=draft, method="exact", error=error
+    )
 
 
 def _replace_model(memory: MemoryByDevice, counted: ModelBuffers) -> MemoryByDevice:
@@ -171,7 +214,8 @@ def _weights(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -
         sums[cpu if placed.experts_on_cpu else placed.layer_backends[il]] += layer.experts
     sums[cpu] += shape.input_bytes
     sums[output] += shape.output_bytes
-    is_twice = shape.architecture in _DUPLICATED_EMBEDDINGS or output != cpu
+    # llama.cpp loads gemma4's tied embeddings twice, also on the CPU.
+    is_twice = shape.architecture == "gemma4" or output != cpu
     if shape.is_tied and (is_twice or (placed.repacks and shape.is_table_repacked)):
         sums[output] += shape.output_matrix
     return sums
@@ -190,18 +234,13 @@ def _caches(shape: ModelShape, params: ContextParams, placed: LayerPlacement) ->
 
 def _error_bound(estimate: MemoryEstimate, shapes: Sequence[ModelShape], load: LoadCommand) -> int:
     """Bytes by which the real memory of any device may differ from the estimate."""
-    names = _device_names(estimate)
-    largest = max((estimate.of(name).compute for name in names), default=0)
+    largest = max((estimate.of(name).compute for name in estimate.devices), default=0)
     if not VERIFIED_ARCHITECTURES.issuperset(estimate.architectures):
         return _UNVERIFIED_BASE_ERROR + int(_SHARED_COMPUTE_ERROR * largest)
-    gpus = names - {HOST}
+    gpus = estimate.devices - {HOST}
     on_cpu = estimate.of(HOST).kv > 0 or load.target_settings.cpu_moe or load.draft_settings.cpu_moe
     if len(gpus) > 1 or (gpus and on_cpu):
         return _BASE_ERROR + int(_SHARED_COMPUTE_ERROR * largest)
     is_loose = any(each.head_kind or each.has_recurrent_state or each.is_mla for each in shapes)
     share = _LOOSE_COMPUTE_ERROR if is_loose else _COMPUTE_ERROR
     return _BASE_ERROR + int(share * largest)
-
-
-def _device_names(estimate: MemoryEstimate) -> set[str]:
-    return {*estimate.target.on, *(estimate.draft.on if estimate.draft else ())}

@@ -1,17 +1,31 @@
-"""Shapes of a pair: from headers of local files or of files on the hub, or from the catalogue."""
+"""Shapes of a pair: from headers of local files or of files on the hub, or from the catalogue.
+
+The catalogue has the numbers of a model, and the size of its file.  The size, without tables, is
+spread evenly over the layers.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from localspec.errors import LocalspecError, ModelFileError, NotFoundError
-from localspec.fit import catalog_shape, shape
-from localspec.fit.shape import ModelShape
+from localspec.errors import LocalspecError, NotFoundError
+from localspec.fit import shape
+from localspec.fit.shape import (
+    GATED_ATTENTION,
+    LayerShape,
+    ModelShape,
+    attention_width,
+    feed_forward_width,
+    is_repacked,
+    refuse_inconsistent,
+)
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogModel, CatalogPair
+from localspec.models.catalog_shape import CatalogShape
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
@@ -71,9 +85,8 @@ class PairShapes:
         if draft_heads.has_own_mtp_layer(target.header):
             return join(target, target)
         path = target.path and pair_compatibility.find_sidecar(target.path, target.header)
-        if not path:
-            return self
-        return join(target, member(path.name, "file", reader.read_model(path), path))
+        found = member(path.name, "file", reader.read_model(path), path) if path else None
+        return join(target, found)
 
 
 def from_headers(target: Header, draft: Header | None) -> PairShapes:
@@ -108,17 +121,15 @@ def from_catalog(pair: CatalogPair) -> PairShapes | None:
 def join(target: PairMember, draft: PairMember | None) -> PairShapes:
     """With the draft as the head that it is for this target."""
     if draft is not None and target.header and draft.header:
-        kind = shape.for_target(draft.shape, target.header, draft.header)
-        draft = replace(draft, shape=kind)
+        head = shape.for_target(draft.shape, target.header, draft.header)
+        draft = replace(draft, shape=head)
     return PairShapes(target, draft)
 
 
 def member(name: str, source: ShapeSource, found: Header, path: Path | None = None) -> PairMember:
-    try:
+    """Raises ModelFileError if the numbers in the header are inconsistent."""
+    with refuse_inconsistent():
         return PairMember(name, source, shape.from_header(found), found, path)
-    except (ArithmeticError, LookupError, ValueError) as error:
-        what = "The sizes in the model file are inconsistent."
-        raise ModelFileError(what, "Download it again, or try another file.") from error
 
 
 def _resolve_member(request: ResolvedModel, planner: PullPlanner | None) -> PairMember:
@@ -127,8 +138,7 @@ def _resolve_member(request: ResolvedModel, planner: PullPlanner | None) -> Pair
     known = _catalog_member(request.catalog_model) if request.catalog_model else None
     if planner is not None:
         try:
-            found = planner.full_header(planner.plan_model(request))
-            return member(request.name, "hub", found)
+            return member(request.name, "hub", planner.full_header(planner.plan_model(request)))
         except LocalspecError:
             if known is None:
                 raise
@@ -141,5 +151,141 @@ def _resolve_member(request: ResolvedModel, planner: PullPlanner | None) -> Pair
 def _catalog_member(model: CatalogModel) -> PairMember | None:
     if model.path is not None:
         return member(model.id, "file", reader.read(model.path), model.path)
-    known = catalog_shape.from_catalog(model)
+    known = shape_from_catalog(model)
     return PairMember(model.id, "shape", known) if known else None
+
+
+_VOCABULARY_BYTES = 25  # Of the file's header, per token.
+_BITS = {
+    "BF16": 16.0, "F16": 16.0, "F32": 32.0, "Q8_0": 8.5, "Q6_K": 6.5625, "Q5": 5.5, "Q4_1": 5.0,
+    "MXFP4": 8.5,
+}  # fmt: skip
+"""Of the token embeddings, by a part of the quantisation's name; of all others 4.5."""
+_OUTPUT_BITS = 6.5625  # At least: an output matrix, or tied embeddings, in Q6_K.
+_NARROW_BITS = 8.5  # Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks.
+_BLOCK = 256
+_PEAK = 1.4  # The largest matrices of a mixture (Q6_K), relative to its average.
+
+
+@lru_cache(maxsize=256)
+def shape_from_catalog(model: CatalogModel) -> ModelShape | None:
+    """None if the entry has no shape or no size."""
+    if model.shape is None or model.size is None:
+        return None
+    return shape_from_numbers(model.shape, model.quantization, model.size)
+
+
+def shape_from_numbers(shape: CatalogShape, quantization: str, n_bytes: int) -> ModelShape:
+    """`n_bytes`: of the file."""
+    bits = next((_BITS[name] for name in _BITS if name in quantization), 4.5)
+    is_narrow = shape.embd % _BLOCK > 0 and bits < _NARROW_BITS
+    output_bits = _NARROW_BITS if is_narrow else max(bits, _OUTPUT_BITS)
+    output = int(shape.embd * shape.vocab * output_bits / 8)
+    table = output if shape.tied else int(shape.embd * shape.vocab * (bits + is_narrow) / 8)
+    table += int(shape.layer_embd * shape.layers * shape.vocab * bits / 8)
+    rest = n_bytes - table - output * (not shape.tied) - _VOCABULARY_BYTES * shape.vocab
+    is_mxfp4 = "MXFP4" in quantization  # of experts only; the rest is in Q8_0
+    layers, is_mostly_dense = _spread(shape, rest, 2 if is_mxfp4 else 1)
+    inner, channels = _recurrent_widths(shape)
+    return ModelShape(
+        shape.architecture,
+        layers,
+        shape.embd,
+        shape.vocab,
+        shape.context,
+        n_mtp=shape.mtp_layers,
+        input_bytes=table,
+        output_bytes=output * (not shape.tied),
+        output_matrix=output,
+        output_reads=output,
+        is_tied=shape.tied,
+        is_table_repacked=is_repacked(
+            "Q8_0" if output_bits == _NARROW_BITS else "Q6_K", shape.vocab
+        ),
+        n_swa=shape.window,
+        n_expert=shape.experts,
+        n_expert_used=shape.experts_used,
+        mla_result=shape.heads * (shape.kv_rank + shape.value_dim) * (shape.kv_rank > 0),
+        n_shared_kv=shape.shared_kv_layers,
+        n_embd_per_layer=shape.layer_embd,
+        n_embd_r=max(0, shape.conv - 1) * (channels or shape.embd),
+        n_embd_s=shape.state * inner,
+        ssm_inner=inner,
+        ssm_channels=channels,
+        weight_type="Q8_0" if is_mxfp4 and is_mostly_dense else _weight_type(quantization),
+    )
+
+
+def _weight_type(quantization: str) -> str:
+    """UD-Q4_K_XL, Q4_K_M: Q4_K."""
+    name = quantization.removeprefix("UD-").removesuffix("_MOE")
+    return name[:4] if name[2:4] == "_K" else name
+
+
+def _spread(
+    shape: CatalogShape, n_bytes: int, dense_weight: int
+) -> tuple[tuple[LayerShape, ...], bool]:
+    """The layers, and whether a token reads less of experts than of the rest.
+
+    `dense_weight`: bits of what is no expert, relative to experts.
+    """
+    layers = [_read_layer(shape, il) for il in range(shape.layers + shape.mtp_layers)]
+    # Parameters in place of bytes.
+    dense = dense_weight * sum(layer.weights for layer in layers)
+    experts = sum(layer.experts for layer in layers)
+    scale = n_bytes / (dense + experts)
+    weights = int(scale * dense / len(layers))
+    peak = scale * (1.0 if dense_weight > 1 else _PEAK)
+    sized = (
+        replace(
+            layer,
+            weights=weights,
+            matrix=int(layer.matrix * peak * dense_weight),
+            experts=int(layer.experts * scale),
+            expert_matrix=int(layer.expert_matrix * peak),
+        )
+        for layer in layers
+    )
+    return tuple(sized), dense * shape.experts > experts * shape.experts_used
+
+
+def _recurrent_widths(shape: CatalogShape) -> tuple[int, int]:
+    """Of the state's input, and of the convolution's."""
+    inner = shape.inner or shape.state * shape.state_heads
+    return inner, inner + 2 * shape.groups * shape.state
+
+
+def _read_layer(shape: CatalogShape, il: int) -> LayerShape:
+    """With about as many parameters as the layer has, in place of bytes."""
+    embd, heads, expert_ff = shape.embd, shape.heads, shape.expert_ff or shape.ff
+    n_expert = shape.experts if il >= shape.dense_layers else 0
+    has_dense = not n_expert or shape.architecture == "gemma4"
+    ff = shape.n_ff(il) if has_dense else shape.shared_ff
+    is_fused = shape.architecture == "phi3"  # one matrix for gate and up
+    is_swa = shape.window > 0 and il < shape.layers and not shape.has_full_attention(il)
+    k = (shape.sliding_head_dim if is_swa else 0) or shape.key_dim
+    v, n_head_kv, mla = shape.value_dim or k, shape.n_head_kv(il), 0
+    wide = heads * k * (1 + (shape.architecture in GATED_ATTENTION))
+    if shape.kv_rank:  # `head_dim` and `value_dim` are those of the uncompressed heads
+        k, v, n_head_kv, mla = shape.kv_rank + shape.rope_dim, shape.kv_rank, 1, k + shape.kv_rank
+    widths = (heads, n_head_kv, k, v)
+    is_recurrent = not shape.has_attention(il)
+    if is_recurrent:
+        wide = sum(_recurrent_widths(shape)) or 3 * embd
+    expert_matrix = n_expert * embd * expert_ff
+    n_matrices = 4 if is_fused else 3
+    return LayerShape(
+        embd * (2 * wide + 2 * n_head_kv * k + 3 * ff + 6 * n_expert),  # a router is in F32
+        3 * expert_matrix,
+        embd * max(ff * (1 + is_fused), wide),
+        expert_matrix * (2 if shape.architecture == "gemma4" else 1),
+        0 if is_recurrent else heads,
+        n_head_kv,
+        k,
+        v,
+        attention_width(shape.architecture, widths, mla=mla, is_fused=is_fused),
+        feed_forward_width(embd, n_matrices * ff, shape.experts_used, expert_ff, n_expert),
+        is_swa,
+        is_recurrent,
+        not is_recurrent and not shape.layers - shape.shared_kv_layers <= il < shape.layers,
+    )

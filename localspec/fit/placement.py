@@ -1,38 +1,97 @@
-"""Placement of layers on devices, by the rules of llama.cpp."""
+"""How llama.cpp loads a model: context parameters, and the devices of its layers."""
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
-from localspec.fit.shape import ModelShape
+from localspec.fit.shape import LayerShape, ModelShape
 from localspec.lazy_dataclass import dataclass
-from localspec.machine.device import Device
-from localspec.machine.memory_by_device import HOST
-from localspec.protocol.wire import ContextSettings
+from localspec.machine import llama_params
+from localspec.machine.device import HOST, Device
+from localspec.machine.llama_params import CTX_STEP, MIN_BATCH, ModelRole
+from localspec.models.gguf.tensors import GGML_TYPES
+from localspec.protocol.wire import ContextSettings, LoadCommand
 
 
 @dataclass(frozen=True, slots=True)
-class BackendRules:
-    """How a backend allocates.  By default as CUDA, whose rules and code most others share."""
+class ContextParams:
+    n_ctx: int
+    n_ctx_swa: int  # KV cells of sliding-window layers.
+    n_ubatch: int
+    n_outputs_max: int
+    n_rs_seq: int  # Snapshots of the recurrent state for rollback.
+    kv_types: tuple[int, int]  # ggml_type of keys and of values.
+    flash_attn: bool
+    flash_attn_auto: bool = False
+    """Turn flash attention off if it would not run on the layer's device."""
+    v_token_major: bool = True
+    """The V cache is stored token by token, as flash attention needs it; else transposed."""
+    n_vocab: int = 0  # Of a head, whose file may not contain a vocabulary.
+    target_output_matrix: tuple[str, int] = ("", 0)
+    """Of a head: device and bytes of the target's output matrix, which the head may use."""
+    n_hidden_states: int = 0  # Of a target: layers whose hidden states are extracted for a head.
+    load_mtp: bool = False
 
-    f16_copies: bool = True
-    """Attention over a cache in another type keeps f16 copies of it behind its output."""
-    pipeline: bool = True  # Supports pipeline parallelism, with copies of the graph's inputs.
-    host_buffer: bool = True
-    """Offers a buffer type of pinned host memory (`get_host_buffer_type`).
+    def cells(self, layer: LayerShape) -> int:
+        return self.n_ctx_swa if layer.is_swa else self.n_ctx
 
-    llama.cpp then puts the CPU's weights there and does not repack them.
-    """
+    def hidden_state_bytes(self, shape: ModelShape) -> int:
+        """Bytes of hidden states in the output buffer, beside the logits."""
+        states = 1 if shape.head_kind else self.n_hidden_states
+        return 4 * states * self.n_ubatch * shape.n_embd
 
 
-_CPU_RULES = BackendRules(f16_copies=False, pipeline=False)
-_RULES = {
-    "Vulkan": BackendRules(f16_copies=False),
-    "Metal": BackendRules(f16_copies=False, pipeline=False, host_buffer=False),
-}
+def context_params(
+    load: LoadCommand, target: ModelShape, draft: ModelShape | None
+) -> tuple[ContextParams, ContextParams | None]:
+    """For target and draft, by the rules of the engine.  Raises UsageError."""
+    role = llama_params.target_role(load)
+    n_ctx_target = llama_params.resolve_n_ctx(role.settings, target.n_ctx_train, "the target")
+    params = _resolve_params(target, role, n_ctx_target)
+    if draft is None:
+        return params, None
+    if draft.head_kind:
+        role = llama_params.head_role(load, params.n_ctx)
+        head_params = _resolve_params(draft, role, params.n_ctx)
+        is_mtp = draft.head_kind == "mtp"
+        n_states = 1 if is_mtp else draft.n_target_layers
+        return (
+            replace(params, n_hidden_states=n_states, load_mtp=is_mtp),
+            replace(head_params, n_vocab=target.n_vocab),
+        )
+    role = llama_params.draft_role(load, params.n_ctx)
+    n_ctx = min(role.settings.n_ctx or n_ctx_target, draft.n_ctx_train or n_ctx_target)
+    return params, _resolve_params(draft, role, n_ctx)
+
+
+def _resolve_params(shape: ModelShape, role: ModelRole, n_ctx_requested: int) -> ContextParams:
+    settings = role.settings
+    n_ctx = _round_up(n_ctx_requested)
+    n_ubatch = min(max(settings.n_ubatch, role.n_outputs_max, MIN_BATCH), n_ctx)
+    is_full = settings.swa_full and role.n_outputs_max > 1
+    kv_types = llama_params.KV_TYPES[settings.kv_type]
+    flash = settings.flash_attn != "off" and shape.architecture != "grok"
+    return ContextParams(
+        n_ctx=n_ctx,
+        n_ctx_swa=n_ctx if is_full else _round_up(min(n_ctx, shape.n_swa + n_ubatch)),
+        n_ubatch=n_ubatch,
+        n_outputs_max=role.n_outputs_max,
+        n_rs_seq=role.n_rs_seq if shape.can_rollback else 0,
+        kv_types=kv_types,
+        flash_attn=flash,
+        flash_attn_auto=settings.flash_attn == "auto" and GGML_TYPES[kv_types[1]][1] == 1,
+        v_token_major=flash,
+    )
+
+
+def _round_up(n: int) -> int:
+    return -(-n // CTX_STEP) * CTX_STEP
+
+
 _MAX_COPIES = 4  # Copies of every input with pipeline parallelism (GGML_SCHED_MAX_COPIES).
 
 
@@ -41,8 +100,11 @@ class LayerPlacement:
     """Backends are numbered: GPUs first, the CPU last."""
 
     backend_names: tuple[str, ...]
-    backend_rules: tuple[BackendRules, ...]
     layer_backends: tuple[int, ...]  # A backend for each layer, then one for the output.
+    f16_copies: tuple[bool, ...]
+    """For each backend: attention over a cache in another type keeps f16 copies of it."""
+    repacks: bool
+    """llama.cpp repacks weights on the CPU, unless a GPU offers pinned host memory for them."""
     experts_on_cpu: bool
     n_copies: int  # Of every input.
 
@@ -62,11 +124,6 @@ class LayerPlacement:
     def is_partial(self) -> bool:
         """Some layers, or the output, are on the CPU although there is a GPU."""
         return self.has_gpu and self.cpu_backend in self.layer_backends
-
-    @property
-    def repacks(self) -> bool:
-        """llama.cpp repacks weights on the CPU, unless a GPU offers pinned host memory for them."""
-        return not any(rule.host_buffer for rule in self.backend_rules[:-1])
 
 
 def offload_devices(settings: ContextSettings, devices: Sequence[Device]) -> tuple[Device, ...]:
@@ -92,18 +149,20 @@ def place_layers(
 ) -> LayerPlacement:
     """`used_bytes`: memory already in use on each device."""
     chosen = offload_devices(settings, devices)
-    rules = tuple(_RULES.get(device.backend, BackendRules()) for device in chosen)
+    backends = [device.backend for device in chosen]
     layers = _assign_layers(len(shape.layers), settings, chosen, used_bytes)
     if chosen and chosen[-1].worker and settings.output_layer == "local":
         layers = (*layers[:-1], len(chosen))
-    is_pipelined = len(chosen) > 1 and len(chosen) not in layers and not settings.cpu_moe
-    is_pipelined = is_pipelined and settings.split_mode == "layer"
+    is_pipelined = len(chosen) > 1 and len(chosen) not in layers and "Metal" not in backends
+    is_pipelined = is_pipelined and settings.split_mode == "layer" and not settings.cpu_moe
     return LayerPlacement(
         (*(device.name for device in chosen), HOST),
-        (*rules, _CPU_RULES),
         layers,
+        # Most other backends share CUDA's rules and code.
+        (*(backend not in ("Vulkan", "Metal") for backend in backends), False),
+        all(backend == "Metal" for backend in backends),
         settings.cpu_moe,
-        _MAX_COPIES if is_pipelined and all(rule.pipeline for rule in rules) else 1,
+        _MAX_COPIES if is_pipelined else 1,
     )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import platform
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
+from localspec.errors import ModelFileError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.llama_params import has_amx
 from localspec.models import draft_heads
@@ -150,6 +152,16 @@ class ModelShape:
         """The layer whose KV cache layer `il` reads."""
         first_shared = len(self.layers) - self.n_shared_kv
         return il if il < first_shared else first_shared - (2 if self.layers[il].is_swa else 1)
+
+
+@contextmanager
+def refuse_inconsistent() -> Iterator[None]:
+    """Raises ModelFileError for what inconsistent numbers of a header raise."""
+    try:
+        yield
+    except (ArithmeticError, LookupError, ValueError) as error:
+        what = "The sizes in the model file are inconsistent."
+        raise ModelFileError(what, "Download it again, or try another file.") from error
 
 
 def for_target(shape: ModelShape, target: Header, draft: Header) -> ModelShape:

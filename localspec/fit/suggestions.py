@@ -14,12 +14,10 @@ from localspec.errors import NotFoundError
 from localspec.fit import advisor, pair_shapes, verdict
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pass_cost import TYPICAL_CPU_SPEED
-from localspec.fit.speed_estimate import UseCase
+from localspec.fit.speed import TYPICAL_CPU_SPEED, UseCase
 from localspec.fit.verdict import FitReport, FitVerdict
 from localspec.lazy_dataclass import dataclass
-from localspec.machine.device import reserve_bytes
-from localspec.machine.memory_by_device import HOST
+from localspec.machine.device import HOST, reserve_bytes
 from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.protocol.wire import ContextSettings, KvType, LoadCommand

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from localspec.errors import ModelFileError
-from localspec.fit import memory, speed_estimate
+from localspec.fit import memory
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.shape import ModelShape
-from localspec.fit.speed_estimate import SpeedEstimate, UseCase
+from localspec.fit.memory import MemoryEstimate
+from localspec.fit.pair_shapes import PairShapes
+from localspec.fit.shape import ModelShape, refuse_inconsistent
+from localspec.fit.speed import SpeedEstimate, UseCase, estimate_speed
 from localspec.lazy_dataclass import dataclass
-from localspec.machine.device import Device, reserve_bytes
-from localspec.machine.measurements import MemoryMeasurement
-from localspec.machine.memory_by_device import HOST, DeviceMemory, MemoryEstimate
+from localspec.machine import memory_probe
+from localspec.machine.device import HOST, Device, DeviceMemory, reserve_bytes
+from localspec.machine.memory_probe import ProbeError
 from localspec.protocol.wire import LoadCommand
 
 FitVerdict = Literal["fits", "tight", "no", "unknown"]
@@ -23,8 +23,7 @@ _VERDICTS_WORST_FIRST: tuple[FitVerdict, ...] = ("no", "unknown", "tight", "fits
 _MIB = 1 << 20
 _TIGHT_SHARE = 0.03
 """Less headroom than this share of usable memory counts as tight: other programs may need it."""
-_COMPUTE_SAFETY = 1.05
-"""Factor on compute buffers: backends allocate a little more than llama.cpp reports."""
+_COMPUTE_SAFETY = 0.05  # Backends allocate a little more than llama.cpp reports.
 _BACKEND_RUNTIME_BYTES = {
     "CUDA": 330 * _MIB,
     "ROCm": 330 * _MIB,
@@ -49,9 +48,9 @@ def judge(needed: float, free: int | None, reserve: int) -> FitVerdict:
         return "fits"
     if free is None:
         return "unknown"
-    usable = free - reserve
     if needed > free:
         return "no"
+    usable = free - reserve
     return "fits" if usable - needed >= _TIGHT_SHARE * usable else "tight"
 
 
@@ -83,15 +82,12 @@ class DeviceFit:
     def memory_parts(self) -> dict[str, int]:
         """Bytes by what uses them; together `needed`."""
         fits = (self, *self.sharing)
-        weights = sum(each.target.weights for each in fits)
-        draft_weights = sum(each.draft.weights for each in fits)
-        kv = sum(each.target.kv + each.draft.kv for each in fits)
-        return {
-            "target": weights,
-            "draft": draft_weights,
-            "KV": kv,
-            "compute buffers": self.needed - weights - draft_weights - kv,
+        parts = {
+            "target": sum(each.target.weights for each in fits),
+            "draft": sum(each.draft.weights for each in fits),
+            "KV": sum(each.target.kv + each.draft.kv for each in fits),
         }
+        return parts | {"compute buffers": self.needed - sum(parts.values())}
 
     @property
     def headroom(self) -> int | None:
@@ -136,6 +132,16 @@ class FitReport:
         return min((each.verdict for each in self.all_fits), key=_VERDICTS_WORST_FIRST.index)
 
     @property
+    def is_too_close(self) -> bool:
+        """Whether a count by llama.cpp, which takes a second, could change the verdict.
+
+        With workers nothing is counted: each serves one process at a time.
+        """
+        return not self.load.target_settings.workers and any(
+            each.is_close for each in self.all_fits
+        )
+
+    @property
     def tightest(self) -> DeviceFit:
         """The device with the least headroom; system memory counts only if it is missing some, or
         if a GPU shares it."""
@@ -172,14 +178,10 @@ def estimate_fit(
 
     Raises UsageError for an impossible context, ModelFileError for inconsistent headers.
     """
-    try:
-        estimate = memory.estimate_pair(
-            load, target, draft if load.draft else None, machine.devices
-        )
+    draft = draft if load.draft else None
+    with refuse_inconsistent():
+        estimate = memory.estimate_pair(load, target, draft, machine.devices)
         return from_memory_estimate(load, (target, draft), estimate, machine, use)
-    except (ArithmeticError, LookupError, ValueError) as error:
-        what = "The sizes in the model file are inconsistent."
-        raise ModelFileError(what, "Download it again, or try another file.") from error
 
 
 def from_memory_estimate(
@@ -193,10 +195,9 @@ def from_memory_estimate(
     target, draft = shapes
     if memory_estimate.draft is None:
         draft = None
-    speed = speed_estimate.estimate_speed(load, target, draft, machine.hardware, use)
-    loads = machine.past_loads
-    device_fits = tuple(_device_fit(device, memory_estimate, loads) for device in machine.devices)
-    host = _device_fit(replace(machine.cpu, name=HOST), memory_estimate, loads)
+    speed = estimate_speed(load, target, draft, machine.hardware, use)
+    device_fits = tuple(_device_fit(device, memory_estimate, machine) for device in machine.devices)
+    host = _device_fit(replace(machine.cpu, name=HOST), memory_estimate, machine)
     host = replace(
         host,
         output=memory_estimate.output,
@@ -206,52 +207,72 @@ def from_memory_estimate(
     return FitReport(load, device_fits, host, memory_estimate, speed)
 
 
-def _device_fit(
-    device: Device, memory_estimate: MemoryEstimate, past_loads: Sequence[MemoryMeasurement]
-) -> DeviceFit:
-    target = memory_estimate.target.of(device.name)
-    draft = memory_estimate.draft.of(device.name) if memory_estimate.draft else DeviceMemory()
-    used = target.total + draft.total
-    overhead = int((_COMPUTE_SAFETY - 1) * (target.compute + draft.compute))
-    scratch = memory_estimate.scratch.get(device.name, 0)
-    error = memory_estimate.error
-    if used and device.simulated:
+def _device_fit(device: Device, estimate: MemoryEstimate, machine: MachineProfile) -> DeviceFit:
+    name = device.name
+    used, error = estimate.of(name), estimate.error
+    overhead = int(_COMPUTE_SAFETY * used.compute)
+    if used.total and device.simulated:
         overhead += _BACKEND_RUNTIME_BYTES.get(device.backend, 0)
-    elif used:
-        overhead = max(overhead, _missing_in_past_loads(device.name, used, past_loads))
-        error = int(error * _error_factor(device.name, memory_estimate, past_loads))
-    return DeviceFit(device, reserve_bytes(device), target, draft, 0, overhead + scratch, error)
-
-
-def _missing_in_past_loads(
-    device: str, estimated: int, past_loads: Sequence[MemoryMeasurement]
-) -> int:
-    """Bytes by which an estimate of this size is too low, in the worst comparable load here."""
-    shares = [
-        load.used[device] / load.predicted[device] - 1
-        for load in past_loads
-        if device in load.used and load.predicted.get(device, 0) > _COMPARABLE_SHARE * estimated
-    ]
-    return int(estimated * max(0.0, max(shares, default=0.0)))
-
-
-def _error_factor(
-    device: str, estimate: MemoryEstimate, past_loads: Sequence[MemoryMeasurement]
-) -> float:
-    """Corrects the error by how much of it the same architectures needed on this device."""
-    needed = [
-        abs(load.used[device] - load.predicted[device]) / load.error
-        for load in past_loads
-        if load.architectures == estimate.architectures
-        and load.error > 0
-        and device in load.used.keys() & load.predicted.keys()
-    ]
-    worst = _DEVIATION_MARGIN * max(needed, default=0.0)
-    if len(needed) < _MIN_PAST_LOADS:
-        return max(1.0, worst)
-    return max(_MIN_ERROR_SHARE, worst)
+    elif used.total:
+        here = [
+            load
+            for load in machine.past_loads
+            if {name} <= load.used.keys() & load.predicted.keys()
+        ]
+        # Bytes by which the estimate is too low, in the worst comparable load.
+        shares = [
+            load.used[name] / load.predicted[name] - 1
+            for load in here
+            if load.predicted[name] > _COMPARABLE_SHARE * used.total
+        ]
+        overhead = max(overhead, int(used.total * max(shares, default=0.0)))
+        # How much of the error the same architectures needed.
+        needed = [
+            abs(load.used[name] - load.predicted[name]) / load.error
+            for load in here
+            if load.architectures == estimate.architectures and load.error > 0
+        ]
+        least = 1.0 if len(needed) < _MIN_PAST_LOADS else _MIN_ERROR_SHARE
+        error = int(error * max(least, _DEVIATION_MARGIN * max(needed, default=0.0)))
+    draft = estimate.draft.of(name) if estimate.draft else DeviceMemory()
+    overhead += estimate.scratch.get(name, 0)
+    return DeviceFit(
+        device, reserve_bytes(device), estimate.target.of(name), draft, 0, overhead, error
+    )
 
 
 def is_in_system_memory(device: Device) -> bool:
     """Whether its memory is this computer's own.  A simulated one brings its own."""
     return device.unified and not device.simulated and not device.worker
+
+
+def confirm_fit(
+    fit: FitReport, pair: PairShapes, machine: MachineProfile, use: UseCase | None = None
+) -> FitReport:
+    """The same settings with llama.cpp's counts; if the probe fails, the given fit with a note.
+
+    Takes about a second.  Only for files, and for the devices of this computer: a fit with
+    simulated ones or workers stays an estimate.
+    """
+    if any(device.simulated or device.worker for device in machine.devices) or not pair.headers:
+        return fit
+    try:
+        return count_fit(fit, pair, machine, use)
+    except (ProbeError, OSError) as error:
+        note = f"estimated: {error}"
+        return replace(fit, memory_estimate=replace(fit.memory_estimate, note=note))
+
+
+def count_fit(
+    fit: FitReport, pair: PairShapes, machine: MachineProfile, use: UseCase | None = None
+) -> FitReport:
+    """As `confirm_fit`.  Raises ProbeError, also if llama.cpp uses other devices than the fit."""
+    if pair.headers is None:
+        raise ProbeError("there is no file")
+    counted = memory_probe.count_buffers(fit.load, *pair.headers)
+    exact = memory.replace_counted(fit.memory_estimate, fit.load, pair.shapes, counted)
+    if {name for name, part in exact.target.on.items() if part.compute} != {
+        name for name, part in fit.memory_estimate.target.on.items() if part.compute
+    }:
+        raise ProbeError("llama.cpp uses other devices")
+    return from_memory_estimate(fit.load, pair.shapes, exact, machine, use)

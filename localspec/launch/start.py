@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from localspec import paths
 from localspec.engine_process.client import EngineProcess
 from localspec.errors import DoesNotFitError, Hint, ModelFileError, OutOfMemoryError
-from localspec.fit import calibration, llama_count, machine_profile, pair_shapes
+from localspec.fit import calibration, machine_profile, pair_shapes, verdict
 from localspec.fit.advisor import (
     SettingsAdvice,
     SettingsAdvisor,
@@ -294,9 +294,9 @@ def choose_settings(
     if not advice.fit.load.target_settings.workers:
         machine = machine_profile.without_workers(machine)
         advisor = SettingsAdvisor(*pair.shapes, machine)
-    if llama_count.is_too_close(advice.fit):  # the estimate's error could change the verdict
+    if advice.fit.is_too_close:  # the estimate's error could change the verdict
         with suppress(ProbeError, OSError):
-            advice = replace(advice, fit=llama_count.count_fit(advice.fit, pair, machine))
+            advice = replace(advice, fit=verdict.count_fit(advice.fit, pair, machine))
     fit = advice.fit
     if fit.verdict == "no" and fit.missing_bytes > fit.error and not request.skip_memory_check:
         raise _does_not_fit_error(advisor, fit, Path(load.target).name)

@@ -1,11 +1,16 @@
-"""Device: a GPU or CPU that llama.cpp can compute on."""
+"""Devices that llama.cpp computes on, and the memory of models there, as read from its log."""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import defaultdict
+from dataclasses import replace
 from typing import Literal
 
 from localspec.lazy_dataclass import dataclass
+
+HOST = "CPU"  # Name for all buffers in system memory, including pinned, mapped and repacked ones.
 
 DeviceKind = Literal["gpu", "igpu", "cpu", "accel"]
 
@@ -47,3 +52,67 @@ def reserve_bytes(device: Device) -> int:
     ):
         least = _GIB
     return max(least, (device.total or 0) // 20)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes of one model on one device."""
+
+    weights: int = 0
+    kv: int = 0  # KV cache and recurrent states.
+    compute: int = 0  # Compute buffers.
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv + self.compute
+
+    def __add__(self, other: DeviceMemory) -> DeviceMemory:
+        return DeviceMemory(
+            self.weights + other.weights, self.kv + other.kv, self.compute + other.compute
+        )
+
+
+_BUFFER = re.compile(r"\w+: +(\S+) +(?:DSV4 \w+ )?(\w+) buffer size = +([\d.]+) MiB\s*$")
+"""`sched_reserve:      CUDA0 compute buffer size =   258.50 MiB`.
+
+No other words may stand in the line: llama.cpp also prints texts of the model's file.
+"""
+_KV_TOTAL = re.compile(r"llama_kv_cache\w*: size = +([\d.]+) MiB")
+"""One line for each cache; a model with sliding windows has two."""
+_HOST_BUFFER = re.compile(r"CPU|AMX|BLAS|.*_Host$")
+"""Repacked (CPU_REPACK), mapped (CPU_Mapped) and pinned memory (CUDA_Host) are system memory."""
+_BUFFER_SUFFIX = re.compile(r"_(Mapped|Private|Shared|Split)$")
+_CATEGORIES = {"model": "weights", "compute": "compute", "output": ""}
+"""Other buffers (KV, RS, state) count as KV cache; the output buffer grows later."""
+
+
+class BufferLog:
+    """Collects the sizes of one model or context from its log lines."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[str, str], int] = defaultdict(int)  # Bytes by buffer and category.
+        self.kv_total = 0  # Bytes of the KV cache on all devices, without recurrent states.
+
+    def read(self, line: str) -> None:
+        """Ignores other lines.  A compute buffer may be reserved again: its last size counts."""
+        if match := _KV_TOTAL.match(line):
+            self.kv_total += _bytes(match[1])
+        if not (match := _BUFFER.match(line)):
+            return
+        buffer, category = match[1], _CATEGORIES.get(match[2], "kv")
+        if category == "compute":
+            self._sizes[buffer, category] = 0
+        if category:
+            self._sizes[buffer, category] += _bytes(match[3])
+
+    def by_device(self) -> dict[str, DeviceMemory]:
+        """By device name, system memory under HOST."""
+        sums: dict[str, DeviceMemory] = defaultdict(DeviceMemory)
+        for (buffer, category), size in self._sizes.items():
+            device = HOST if _HOST_BUFFER.match(buffer) else _BUFFER_SUFFIX.sub("", buffer)
+            sums[device] += replace(DeviceMemory(), **{category: size})
+        return dict(sums)
+
+
+def _bytes(mib: str) -> int:
+    return round(float(mib) * _MIB)

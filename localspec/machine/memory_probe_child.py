@@ -15,9 +15,9 @@ from typing import Any
 from localspec import child_process
 from localspec.errors import UsageError
 from localspec.machine import ggml, installed_llama_cpp, llama_params
+from localspec.machine.device import BufferLog
 from localspec.machine.ggml import GgmlLibrary
 from localspec.machine.llama_params import ModelRole
-from localspec.machine.memory_by_device import BufferLog
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import LoadCommand
 

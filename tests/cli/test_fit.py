@@ -11,8 +11,7 @@ import pytest
 
 from localspec.cli import fit
 from localspec.fit.verdict import DeviceFit
-from localspec.machine.device import Device
-from localspec.machine.memory_by_device import DeviceMemory
+from localspec.machine.device import Device, DeviceMemory
 from tests.cli.command import localspec
 from tests.fakehub import FakeHub
 from tests.zoo import Zoo

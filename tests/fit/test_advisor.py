@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec.errors import UsageError
-from localspec.fit import machine_profile, pair_shapes, pass_cost
+from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import (
     SettingsAdvice,
     SettingsAdvisor,
@@ -18,6 +18,7 @@ from localspec.fit.advisor import (
     estimate_tokens_per_second,
 )
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.fit.verdict import FitReport
 from localspec.launch.workers import describe_transfer
 from localspec.machine import gpu_catalog
@@ -38,9 +39,7 @@ CPU = Device("CPU", kind="cpu", free=28 * GIB, total=32 * GIB, unified=True)
 def machine(card: str | None = None, vram: float | None = None, ram: float = 28) -> MachineProfile:
     devices = (gpu_catalog.find(card).as_device(vram),) if card else ()
     cpu = replace(CPU, free=int(ram * GIB))
-    return MachineProfile(
-        devices, cpu, pass_cost.from_devices(devices, pass_cost.TYPICAL_CPU_SPEED)
-    )
+    return MachineProfile(devices, cpu, from_devices(devices, TYPICAL_CPU_SPEED))
 
 
 def advisor(pair: str, profile: MachineProfile) -> SettingsAdvisor:
@@ -167,9 +166,7 @@ def test_fixed_layers_are_kept() -> None:
 
 def test_an_unknown_amount_of_memory_is_said_to_be_unknown() -> None:
     card = Device("Vulkan0", "some card", "gpu", None, None, "Vulkan")
-    profile = MachineProfile(
-        (card,), CPU, pass_cost.from_devices((card,), pass_cost.TYPICAL_CPU_SPEED)
-    )
+    profile = MachineProfile((card,), CPU, from_devices((card,), TYPICAL_CPU_SPEED))
     found = advise("qwen3-8b+qwen3-0.6b", profile)
     assert found.fit.verdict == "unknown"
     assert "unknown" in found.explanation
@@ -216,9 +213,7 @@ def test_every_card_gets_an_answer_and_more_memory_is_never_worse(pair: str) -> 
     for gib in (2, 4, 6, 8, 12, 16, 24, 48):
         sold = gpu_catalog.find("RTX 4090").as_device()
         card = replace(sold, free=gib * GIB, total=gib * GIB)
-        profile = MachineProfile(
-            (card,), CPU, pass_cost.from_devices((sold,), pass_cost.TYPICAL_CPU_SPEED)
-        )
+        profile = MachineProfile((card,), CPU, from_devices((sold,), TYPICAL_CPU_SPEED))
         found = advisor(pair, profile).advise(request(draft="lookup" not in pair)).fit
         if found.verdict != "no":
             speeds.append(

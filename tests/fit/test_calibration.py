@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.fit import pass_cost
 from localspec.fit.calibration import MeasuredPass, calibrate, fit_line
-from localspec.fit.speed_estimate import UseCase
+from localspec.fit.speed import ASSUMED_ERROR, TABLE_ERROR, TYPICAL_CPU_SPEED, UseCase, from_devices
 from localspec.machine import gpu_catalog
+from localspec.machine.device import HOST
 from localspec.machine.measurements import ModelReads, PairMeasurement, PairReads
-from localspec.machine.memory_by_device import HOST
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 from tests import shapes
 from tests.fit.test_speed import BIG, DRAFT, MOE
 
 LOAD = LoadCommand("target", "draft")
-UNKNOWN_MACHINE = pass_cost.from_devices([])
+UNKNOWN_MACHINE = from_devices([])
 CURVE = {"1": 1.0, "2": 1.1, "4": 1.4, "8": 2.0}
 
 
@@ -121,7 +120,7 @@ def test_other_weights_borrow_and_say_so() -> None:
     rate = calibrate(UNKNOWN_MACHINE, [record(2e9, 2e8)], 4).find_speed(HOST, "Q4_K")
     assert rate.bandwidth == pytest.approx(20)
     assert not rate.measured
-    assert rate.error == pass_cost.TABLE_ERROR
+    assert rate.error == TABLE_ERROR
     assert not rate.verify_curve
     assert "other models" in rate.basis
 
@@ -135,15 +134,15 @@ def test_what_fits_a_cache_says_nothing_of_the_memory() -> None:
 
 
 def test_a_far_larger_model_is_estimated_from_what_was_measured_and_less_sure() -> None:
-    card = pass_cost.from_devices([gpu_catalog.find("RTX 4060").as_device()])
+    card = from_devices([gpu_catalog.find("RTX 4060").as_device()])
     part = ModelReads(int(1e8), ("CUDA0",), "Q8_0")
     small = PairMeasurement("", quiet_costs(1.0, CURVE, threads=4), PairReads(part), None)
     calibrated = calibrate(card, [small], 4)
-    assert calibrated.find_speed("CUDA0", "Q8_0", 5e8).error < pass_cost.TABLE_ERROR
+    assert calibrated.find_speed("CUDA0", "Q8_0", 5e8).error < TABLE_ERROR
     far = calibrated.find_speed("CUDA0", "Q8_0", 5e9)
     assert far.bandwidth == calibrated.find_speed("CUDA0", "Q8_0").bandwidth != 272
     assert not far.measured
-    assert far.error == pass_cost.ASSUMED_ERROR
+    assert far.error == ASSUMED_ERROR
 
 
 @given(
@@ -165,7 +164,7 @@ def test_of_one_list_the_larger_model_is_never_the_faster(
         assert one.reads is not None
         reads = PairReads(replace(one.reads.target, family=kind))
         known.append(replace(one, reads=reads))
-    nominal = pass_cost.from_devices([], pass_cost.TYPICAL_CPU_SPEED)
+    nominal = from_devices([], TYPICAL_CPU_SPEED)
     machine = calibrate(nominal, known, 4)
     ms = []
     for size in (n_bytes, n_bytes * times):
@@ -234,7 +233,7 @@ def _as_q4(one: PairMeasurement) -> PairReads:
 
 
 def test_what_is_kept_of_a_pair() -> None:
-    where = pass_cost.from_devices([gpu_catalog.find("RTX 4060").as_device()])
+    where = from_devices([gpu_catalog.find("RTX 4060").as_device()])
     found = shapes.summarize_reads(replace(LOAD, draft=None), MOE, None, where)
     assert found.target.devices == ("CUDA0",)
     assert found.target.moe

@@ -14,9 +14,10 @@ from localspec.engine.llama.head_context import BlockHeadContext
 from localspec.engine.llama.library import LOG
 from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsRequest
-from localspec.fit.speed_estimate import UseCase
+from localspec.fit.memory import MemoryEstimate
+from localspec.fit.speed import UseCase
 from localspec.machine import memory_probe
-from localspec.machine.memory_by_device import HOST, MemoryEstimate
+from localspec.machine.device import HOST
 from localspec.machine.memory_probe import ProbeError
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header

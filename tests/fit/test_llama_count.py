@@ -1,4 +1,4 @@
-"""fit/llama_count.py: llama.cpp's count decides where the error of the estimate is too large."""
+"""fit/verdict.py: llama.cpp's count decides where the error of the estimate is too large."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.fit import llama_count, pair_shapes
+from localspec.fit import pair_shapes
+from localspec.fit import verdict as verdict_
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pass_cost import TYPICAL_CPU_SPEED, from_devices
+from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.fit.verdict import FitReport
-from localspec.machine.device import Device
-from localspec.machine.memory_by_device import HOST
+from localspec.machine.device import HOST, Device
 from localspec.machine.memory_probe import ProbeError
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
@@ -49,7 +49,7 @@ def test_only_a_close_fit_is_worth_a_count(model: tuple[LoadCommand, Header]) ->
         (needed - GIB, "no", False),
     ):
         fit = estimate(model, free)
-        assert (fit.verdict, llama_count.is_too_close(fit)) == (verdict, is_close), free
+        assert (fit.verdict, fit.is_too_close) == (verdict, is_close), free
 
 
 def test_a_count_may_find_that_it_fits(model: tuple[LoadCommand, Header]) -> None:
@@ -57,7 +57,7 @@ def test_a_count_may_find_that_it_fits(model: tuple[LoadCommand, Header]) -> Non
     _, header = model
     free = estimate(model, 64 * GIB).host.total - 5 * MIB
     fit = estimate(model, free)
-    counted = llama_count.count_fit(fit, pair_shapes.from_headers(header, None), machine(free))
+    counted = verdict_.count_fit(fit, pair_shapes.from_headers(header, None), machine(free))
     assert (fit.verdict, counted.verdict) == ("no", "tight")
     assert counted.memory_estimate.method == "exact"
     assert counted.host.target.compute < fit.host.target.compute
@@ -71,4 +71,4 @@ def test_a_count_on_other_devices_is_refused(model: tuple[LoadCommand, Header]) 
     fit = shapes.estimate_fit(load, model[1], None, machine(64 * GIB, gpu))
     assert set(fit.memory_estimate.target.on) == {"CUDA0", HOST}
     with pytest.raises(ProbeError, match="other devices"):
-        llama_count.count_fit(fit, pair_shapes.from_headers(model[1], None), machine(64 * GIB, gpu))
+        verdict_.count_fit(fit, pair_shapes.from_headers(model[1], None), machine(64 * GIB, gpu))

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import UsageError
-from localspec.fit import catalog_shape, memory, shape
-from localspec.fit.context import ContextParams
+from localspec.fit import memory, pair_shapes, shape
+from localspec.fit.memory import MemoryByDevice, MemoryEstimate
+from localspec.fit.placement import ContextParams
 from localspec.fit.shape import ModelShape
 from localspec.machine import llama_params, memory_probe
-from localspec.machine.device import Device, reserve_bytes
-from localspec.machine.memory_by_device import HOST, MemoryByDevice, MemoryEstimate
+from localspec.machine.device import HOST, Device, reserve_bytes
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 from localspec.protocol.wire import ContextSettings, LoadCommand
@@ -162,7 +162,7 @@ def catalogue_shape(name: str) -> ModelShape | None:
     one = FAMILIES[family]
     numbers = one.full if size == "full" else one.small
     n_bytes = synthetic_header.build(numbers, one.quantisation).size + 40 * numbers.vocab
-    return catalog_shape.build(numbers, one.quantisation, n_bytes)
+    return pair_shapes.shape_from_numbers(numbers, one.quantisation, n_bytes)
 
 
 def check_total(estimate: MemoryEstimate, exact: MemoryEstimate, load: LoadCommand) -> None:

@@ -10,11 +10,10 @@ from localspec import launch
 from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pass_cost import TYPICAL_CPU_SPEED, from_devices
+from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.fit.verdict import FitReport
-from localspec.machine.device import Device
+from localspec.machine.device import HOST, Device
 from localspec.machine.measurements import MemoryMeasurement
-from localspec.machine.memory_by_device import HOST
 from localspec.protocol.wire import ContextSettings, KvType, LoadCommand
 from tests import shapes, synthetic_header
 from tests.families import FAMILIES

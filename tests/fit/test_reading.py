@@ -1,10 +1,10 @@
-"""fit/pass_cost.py: bytes read per token, by device: weights, experts, KV cache, states."""
+"""fit/speed.py: bytes read per token, by device: weights, experts, KV cache, states."""
 
 from __future__ import annotations
 
 import pytest
 
-from localspec.machine.memory_by_device import HOST
+from localspec.machine.device import HOST
 from localspec.protocol.wire import ContextSettings
 from tests import shapes, synthetic_header
 from tests.families import FAMILIES

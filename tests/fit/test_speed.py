@@ -1,4 +1,4 @@
-"""fit/speed_estimate.py against published runs; invariants, and unknown speeds."""
+"""fit/speed.py against published runs; invariants, and unknown speeds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.fit import pass_cost
-from localspec.fit.pass_cost import DeviceSpeed, HardwareSpeed
-from localspec.fit.speed_estimate import SpeedEstimate, UseCase
+from localspec.fit.speed import (
+    TABLE_ERROR,
+    TYPICAL_CPU_SPEED,
+    CurveKind,
+    DeviceSpeed,
+    HardwareSpeed,
+    SpeedEstimate,
+    UseCase,
+    estimate_ms,
+    estimate_verify_curve,
+    from_devices,
+)
 from localspec.machine import gpu_catalog
-from localspec.machine.device import Device
-from localspec.machine.memory_by_device import HOST
+from localspec.machine.device import HOST, Device
 from localspec.models.catalog_shape import CatalogShape
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
@@ -81,18 +89,14 @@ def test_public_runs_of_llama_cpp_are_met(
 ) -> None:
     """From community runs of llmfit: fitted efficiency and fixed time, times of single models."""
     hardware = hardware_speed(bandwidth, eta=eta, fixed=fixed)
-    found = pass_cost.estimate_ms(shapes.count_reads(model, EMPTY, hardware.devices), hardware)
+    found = estimate_ms(shapes.count_reads(model, EMPTY, hardware.devices), hardware)
     assert found == pytest.approx(ms, rel=within)
 
 
 def test_an_rtx_3090_reads_a_large_model_as_was_seen() -> None:
     """A 27B model in Q4 reached 634 of 936 GB/s; a pass reads 16 GB."""
-    rate = pass_cost.from_devices([gpu_catalog.find("RTX 3090").as_device()]).find_speed(
-        "CUDA0", "Q4_K"
-    )
-    assert rate.fixed_ms + rate.read_ms(16e9) == pytest.approx(
-        16e9 / 634e6, rel=pass_cost.TABLE_ERROR
-    )
+    rate = from_devices([gpu_catalog.find("RTX 3090").as_device()]).find_speed("CUDA0", "Q4_K")
+    assert rate.fixed_ms + rate.read_ms(16e9) == pytest.approx(16e9 / 634e6, rel=TABLE_ERROR)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ def test_an_rtx_3090_reads_a_large_model_as_was_seen() -> None:
     ],
 )
 def test_usual_verify_curves_are_near_what_was_measured(
-    kind: pass_cost.CurveKind, family: str, width: int, seen: float, within: float
+    kind: CurveKind, family: str, width: int, seen: float, within: float
 ) -> None:
     assert DeviceSpeed(1.0, kind=kind).verify_cost(width, family) == pytest.approx(seen, rel=within)
 
@@ -125,7 +129,7 @@ def test_usual_verify_curves_are_near_what_was_measured(
     ],
 )
 def test_rounds_of_public_pairs_cost_about_what_was_implied(
-    kind: pass_cost.CurveKind, gamma: int, low: float, high: float
+    kind: CurveKind, gamma: int, low: float, high: float
 ) -> None:
     """Qwen3.8-27B with MTP, whose draft token costs 1/25 of a pass: within 20 %."""
     cost = DeviceSpeed(1.0, kind=kind).verify_cost(gamma + 1, "Q4_K") + gamma / 25
@@ -135,11 +139,11 @@ def test_rounds_of_public_pairs_cost_about_what_was_implied(
 def test_speculation_gains_nothing_if_wide_passes_are_expensive() -> None:
     """M4, 27B: 0.99 times plain with 2.44 tokens a round."""
     m4, card = (
-        estimate(LOAD, pass_cost.from_devices([gpu_catalog.find(name).as_device()]), UseCase())
+        estimate(LOAD, from_devices([gpu_catalog.find(name).as_device()]), UseCase())
         for name in ("M4", "RTX 4060")
     )
     high, card_high = (each.by_workload["chat"].speedup[1] for each in (m4, card))
-    assert high < 1 + pass_cost.TABLE_ERROR < card_high
+    assert high < 1 + TABLE_ERROR < card_high
 
 
 # Invariants.
@@ -221,12 +225,8 @@ def test_a_draft_counts_with_its_fixed_part() -> None:
 
 
 def test_a_mixture_gains_less_than_a_dense_model() -> None:
-    dense = pass_cost.estimate_verify_curve(
-        shapes.count_reads(BIG, EMPTY, [CARD]), hardware_speed(), 9
-    )
-    mixed = pass_cost.estimate_verify_curve(
-        shapes.count_reads(MOE, EMPTY, [CARD]), hardware_speed(), 9
-    )
+    dense = estimate_verify_curve(shapes.count_reads(BIG, EMPTY, [CARD]), hardware_speed(), 9)
+    mixed = estimate_verify_curve(shapes.count_reads(MOE, EMPTY, [CARD]), hardware_speed(), 9)
     assert mixed[8] > 1.5 * dense[8]
 
 
@@ -253,15 +253,12 @@ def test_no_estimate_with_an_unknown_bandwidth() -> None:
     assert "CUDA0" in found.explanation
     half = replace(LOAD, target_settings=ContextSettings(n_gpu_layers=16))
     assert estimate(half, hardware_speed(cpu=None)).plain is None
-    assert estimate(LOAD, pass_cost.from_devices([])).plain is None
-    assert (
-        estimate(LOAD, pass_cost.from_devices([replace(CARD, description="Frobnicator 9")])).plain
-        is None
-    )
+    assert estimate(LOAD, from_devices([])).plain is None
+    assert estimate(LOAD, from_devices([replace(CARD, description="Frobnicator 9")])).plain is None
 
 
 def test_an_assumed_processor_is_called_so_and_wide() -> None:
-    found = estimate(LOAD, pass_cost.from_devices([], pass_cost.TYPICAL_CPU_SPEED))
+    found = estimate(LOAD, from_devices([], TYPICAL_CPU_SPEED))
     assert found.plain is not None
     assert found.plain[1] >= 2.9 * found.plain[0]
     assert "assumed" in found.explanation

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from localspec.cli import fit as fit_command
-from localspec.fit import pair_shapes, pass_cost, verdict
+from localspec.fit import pair_shapes, verdict
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.machine import gpu_catalog
-from localspec.machine.device import Device, reserve_bytes
+from localspec.machine.device import HOST, Device, reserve_bytes
 from localspec.machine.gpu_catalog import GpuSpec
-from localspec.machine.memory_by_device import HOST
 from localspec.models import catalog
 from localspec.protocol.wire import ContextSettings, LoadCommand
 
@@ -41,9 +41,7 @@ def settings(n_ctx: int, kv: str = "f16") -> LoadCommand:
 @pytest.mark.parametrize("card", gpu_catalog.load()[::12], ids=lambda card: card.name)
 def test_cards_by_ten_pairs(card: GpuSpec) -> None:
     device = card.as_device()
-    machine = MachineProfile(
-        (device,), CPU, pass_cost.from_devices((device,), pass_cost.TYPICAL_CPU_SPEED)
-    )
+    machine = MachineProfile((device,), CPU, from_devices((device,), TYPICAL_CPU_SPEED))
     known = catalog.load().pairs
     for name in PAIRS:
         pair = pair_shapes.from_catalog(known[name])
@@ -79,7 +77,7 @@ def test_vulkans_copy_of_a_quantised_cache_is_counted() -> None:
     overheads = {}
     for backend, kv in (("Vulkan", "f16"), ("Vulkan", "q8_0"), ("CUDA", "q8_0")):
         device = Device(f"{backend}0", free=24 * GIB, total=24 * GIB, backend=backend)
-        machine = MachineProfile((device,), CPU, pass_cost.from_devices((device,)))
+        machine = MachineProfile((device,), CPU, from_devices((device,)))
         load = replace(settings(32768, kv), draft=None)
         fit = verdict.estimate_fit(load, *pair.shapes, machine)
         (overheads[backend, kv],) = (each.overhead for each in fit.device_fits)
@@ -98,7 +96,7 @@ def shared_machine(kind: str, free: float) -> MachineProfile:
     backend = "Metal" if kind == "gpu" else "Vulkan"
     gpu = Device(f"{backend}0", "a GPU in the processor", kind, most, most, backend, unified=True)  # type: ignore[arg-type]
     cpu = Device("CPU", kind="cpu", free=int(free * GIB), total=int(free * GIB), unified=True)
-    speed = pass_cost.from_devices((gpu,), pass_cost.TYPICAL_CPU_SPEED)
+    speed = from_devices((gpu,), TYPICAL_CPU_SPEED)
     return MachineProfile((gpu,), cpu, speed)
 
 

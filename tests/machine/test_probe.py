@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.machine import memory_probe
-from localspec.machine.memory_by_device import HOST, BufferLog, DeviceMemory
+from localspec.machine.device import HOST, BufferLog, DeviceMemory
 from localspec.machine.memory_probe import PairBuffers, ProbeError
 from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand

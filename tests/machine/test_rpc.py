@@ -17,11 +17,10 @@ from localspec.errors import EngineError, InUseError, LocalspecError, UsageError
 from localspec.fit import machine_profile, placement
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.pass_cost import TYPICAL_CPU_SPEED, HardwareSpeed
+from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed
 from localspec.launch.workers import check_workers
 from localspec.machine import installed_llama_cpp
-from localspec.machine.device import Device
-from localspec.machine.memory_by_device import HOST
+from localspec.machine.device import HOST, Device
 from localspec.machine.rpc import preflight, side_library
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.machine.rpc.wire import (

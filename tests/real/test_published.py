@@ -13,7 +13,7 @@ import pytest
 
 from localspec.engine_process.client import EngineProcess
 from localspec.machine import memory_probe
-from localspec.machine.memory_by_device import HOST
+from localspec.machine.device import HOST
 from localspec.models.gguf import reader
 from localspec.protocol.wire import LoadCommand
 from tests import shapes

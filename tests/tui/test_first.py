@@ -15,8 +15,8 @@ from textual.pilot import Pilot
 
 from localspec import paths
 from localspec.chat.history import ChatHistory
-from localspec.fit import pass_cost
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.machine.device import Device
 from localspec.models.local_files import inventory
@@ -44,7 +44,7 @@ COMPUTERS = {
     "several-cards": MachineProfile(
         (CARD, replace(CARD, name="CUDA1")),
         CPU,
-        pass_cost.from_devices((CARD, CARD), pass_cost.TYPICAL_CPU_SPEED),
+        from_devices((CARD, CARD), TYPICAL_CPU_SPEED),
     ),
 }
 

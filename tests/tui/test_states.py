@@ -19,8 +19,8 @@ from localspec import paths
 from localspec.chat.context_window import ContextOverflow
 from localspec.chat.conversation import Conversation
 from localspec.chat.session import ChatSession
-from localspec.fit import pass_cost
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.launch import ResolvedPair
 from localspec.models.hub.client import HubClient
 from localspec.tui.app import LocalspecApp
@@ -77,9 +77,7 @@ SMALLER = replace(
     total=6 * GIB,
     free=int(1.2 * GIB),
 )
-TWO = MachineProfile(
-    (CARD, SMALLER), CPU, pass_cost.from_devices((CARD, SMALLER), pass_cost.TYPICAL_CPU_SPEED)
-)
+TWO = MachineProfile((CARD, SMALLER), CPU, from_devices((CARD, SMALLER), TYPICAL_CPU_SPEED))
 
 
 async def walls_and_stamps(pilot: Pilot[Any]) -> None:

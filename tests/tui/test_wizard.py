@@ -15,13 +15,13 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from localspec import paths
-from localspec.fit import machine_profile, pair_shapes, pass_cost
+from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.speed_estimate import UseCase
+from localspec.fit.speed import DeviceSpeed, UseCase, from_devices
 from localspec.fit.verdict import DeviceFit, FitReport
 from localspec.launch import ResolvedPair
-from localspec.machine.memory_by_device import DeviceMemory
+from localspec.machine.device import DeviceMemory
 from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogPair
 from localspec.models.gguf import reader
@@ -203,8 +203,8 @@ async def test_what_is_too_big_has_no_speed(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_home_suggests_first_what_is_fast_enough_to_read() -> None:
     """Review B 10: a download of 19 GB at 3 tok/s came first."""
-    cpu = pass_cost.DeviceSpeed(30.0, 1.0, 0.3, "cpu")
-    slow = replace(NO_CARD, hardware=pass_cost.from_devices((), cpu))
+    cpu = DeviceSpeed(30.0, 1.0, 0.3, "cpu")
+    slow = replace(NO_CARD, hardware=from_devices((), cpu))
     found = suggest_candidates(slow, "chat", WhatIf(), catalog.load())
     here = MachineSurvey(scenes.MACHINE, machine_profile=slow, candidates=found)
     async with scenes.home(survey=lambda: here).run_test(size=(120, 40)) as pilot:

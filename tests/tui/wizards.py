@@ -9,12 +9,17 @@ from typing import Any, cast
 
 from textual.screen import Screen
 
-from localspec.fit import pass_cost
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.speed_estimate import SpeedEstimate, WorkloadSpeed
+from localspec.fit.memory import MemoryByDevice, MemoryEstimate
+from localspec.fit.speed import (
+    TYPICAL_CPU_SPEED,
+    UNKNOWN_CPU_SPEED,
+    SpeedEstimate,
+    WorkloadSpeed,
+    from_devices,
+)
 from localspec.fit.verdict import DeviceFit, FitReport
-from localspec.machine.device import Device
-from localspec.machine.memory_by_device import DeviceMemory, MemoryByDevice, MemoryEstimate
+from localspec.machine.device import Device, DeviceMemory
 from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogPair
 from localspec.models.hub.client import HubClient
@@ -32,8 +37,8 @@ CARD = Device(
     "CUDA0", "NVIDIA GeForce RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUDA", driver="570.1"
 )
 CPU = Device("CPU", "8 cores", "cpu", 24 * GIB, 32 * GIB, "CPU", unified=True)
-PLACE = MachineProfile((CARD,), CPU, pass_cost.from_devices((CARD,), pass_cost.TYPICAL_CPU_SPEED))
-NO_CARD = MachineProfile((), CPU, pass_cost.from_devices((), pass_cost.UNKNOWN_CPU_SPEED))
+PLACE = MachineProfile((CARD,), CPU, from_devices((CARD,), TYPICAL_CPU_SPEED))
+NO_CARD = MachineProfile((), CPU, from_devices((), UNKNOWN_CPU_SPEED))
 
 MODELS = """\
 schema: 1

@@ -24,8 +24,8 @@ from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import DecodeInterrupted, HiddenStateListener, HiddenStates, Logits
 from localspec.errors import DoesNotFitError, EngineError, Hint, ModelFileError
 from localspec.machine import llama_params
+from localspec.machine.device import HOST
 from localspec.machine.llama_params import ModelRole
-from localspec.machine.memory_by_device import HOST
 from localspec.protocol.wire import ContextSettings
 from localspec.units import gib
 

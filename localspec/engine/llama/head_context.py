@@ -19,8 +19,8 @@ from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import HiddenStates, Logits
 from localspec.errors import EngineError
 from localspec.machine import llama_params
+from localspec.machine.device import HOST
 from localspec.machine.llama_params import ModelRole
-from localspec.machine.memory_by_device import HOST
 from localspec.models.draft_heads import BlockFormat
 from localspec.protocol.wire import ContextSettings
 

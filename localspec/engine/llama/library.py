@@ -18,7 +18,7 @@ from localspec.errors import (
     UsageError,
 )
 from localspec.machine import installed_llama_cpp
-from localspec.machine.memory_by_device import BufferLog, DeviceMemory
+from localspec.machine.device import BufferLog, DeviceMemory
 from localspec.sanitize import sanitize
 
 __all__ = ["LOG", "C", "devices", "get_logits_address"]

@@ -13,7 +13,7 @@ from localspec.engine.llama import library
 from localspec.engine.llama.library import LOG, C
 from localspec.errors import EngineError, ModelFileError
 from localspec.machine import llama_params
-from localspec.machine.memory_by_device import HOST, DeviceMemory
+from localspec.machine.device import HOST, DeviceMemory
 from localspec.protocol.wire import ContextSettings
 
 _MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)

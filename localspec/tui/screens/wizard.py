@@ -18,7 +18,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.errors import LocalspecError
-from localspec.fit.speed_estimate import UseCase
+from localspec.fit.speed import UseCase
 from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
 from localspec.models.catalog import CatalogPair

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localspec.fit.speed_estimate import FloatRange, SpeedEstimate
+from localspec.fit.speed import FloatRange, SpeedEstimate
 from localspec.fit.verdict import FitReport
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.sanitize import sanitize

@@ -9,7 +9,7 @@ from textual.content import Content
 
 from localspec.fit import advisor
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.speed_estimate import SpeedEstimate
+from localspec.fit.speed import SpeedEstimate
 from localspec.fit.verdict import DeviceFit, FitReport
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from localspec.errors import LocalspecError
-from localspec.fit import llama_count, pair_shapes, suggestions, verdict
+from localspec.fit import pair_shapes, suggestions, verdict
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.speed_estimate import UseCase
+from localspec.fit.speed import UseCase
 from localspec.fit.suggestions import PairSuggestion
 from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
@@ -337,7 +337,7 @@ class WizardServices:
         self, fit: FitReport, headers: PairShapes, machine_profile: MachineProfile, use: UseCase
     ) -> FitReport:
         """The same settings with llama.cpp's own numbers, from a child process; about a second."""
-        return llama_count.confirm_fit(fit, headers, machine_profile, use)
+        return verdict.confirm_fit(fit, headers, machine_profile, use)
 
     def free_disk(self) -> int | None:
         """Free bytes on the disk of the hub cache."""
