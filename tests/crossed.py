@@ -11,7 +11,7 @@ from localspec.engine.drafters.cross_vocabulary import CrossVocabularyDrafter
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Logits, Verifier
 from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
-from localspec.models.gguf.token_bytes import TokenBytes
+from localspec.models.gguf.tokenizer import TokenBytes
 from localspec.protocol.wire import SamplingParams
 from tests.fakes import FakeModel
 
@@ -28,7 +28,16 @@ def vocabulary(pieces: Sequence[str]) -> SpelledVocabulary:
     spelled = [piece.encode() for piece in pieces]
     tokens = TokenBytes(spelled, {piece: i for i, piece in enumerate(spelled) if piece})
     silent = tuple(i for i, piece in enumerate(spelled) if not piece)
-    return SpelledVocabulary(tokens, lambda text: list(tokens.longest_matches(text)), (), silent)
+
+    def tokenize(text: bytes) -> list[int]:
+        ids = []
+        while text:
+            ends = [end for end in range(len(text), 0, -1) if text[:end] in tokens.ids]
+            ids += [tokens.ids[text[: ends[0]]]] if ends else []
+            text = text[ends[0] if ends else 1 :]
+        return ids
+
+    return SpelledVocabulary(tokens, tokenize, (), silent)
 
 
 def crossed(

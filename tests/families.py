@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.models.catalog_shape import CatalogShape
+from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
-from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
+from localspec.models.gguf.parser import GGML_TYPES, TensorInfo
 from tests import synthetic_header
 
 

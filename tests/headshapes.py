@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from localspec.models.catalog_shape import CatalogShape
+from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
-from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
+from localspec.models.gguf.parser import GGML_TYPES, TensorInfo
 from tests import synthetic_header
 from tests.families import FAMILIES
 

@@ -8,7 +8,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 
-from localspec.models.gguf.tensors import TensorInfo
+from localspec.models.gguf.parser import TensorInfo
 from tests import synthetic_header
 from tests.families import FAMILIES
 from tests.tinygguf import EOS, Model

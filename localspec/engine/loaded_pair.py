@@ -26,7 +26,7 @@ from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
 from localspec.errors import Hint, LocalspecError, PromptTooLongError, UsageError
 from localspec.machine import installed_llama_cpp, llama_params
 from localspec.models import draft_heads, pair_compatibility
-from localspec.models.gguf import reader, token_bytes
+from localspec.models.gguf import reader, tokenizer
 from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineReady, Notice
 from localspec.protocol.wire import GenerateCommand, LoadCommand
@@ -187,12 +187,12 @@ def is_own_mtp_layer(target: str, draft: str) -> bool:
 
 
 def _spelled_vocabulary(path: Path, context: LlamaContext) -> SpelledVocabulary:
-    tokenizer, vocabulary = reader.read(path).tokenizer, context.vocabulary
+    metadata, vocabulary = reader.read(path).tokenizer, context.vocabulary
     return SpelledVocabulary(
-        token_bytes.read_token_bytes(tokenizer),
+        tokenizer.read_token_bytes(metadata),
         vocabulary.tokenize_plain,
         (vocabulary.bos,) if vocabulary.add_bos else (),
-        tuple(sorted(tokenizer.eog_ids)),
+        tuple(sorted(metadata.eog_ids)),
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.lazy_dataclass import dataclass
-from localspec.models.gguf.token_bytes import TokenBytes
+from localspec.models.gguf.tokenizer import TokenBytes
 
 _ANCHOR = b"\n"
 """Text that no later text merges with, for tokenizers that add a space before the first word."""

@@ -15,7 +15,7 @@ from itertools import pairwise
 from localspec.fit.placement import ContextParams, LayerPlacement
 from localspec.fit.shape import GATED_ATTENTION, LayerShape, ModelShape
 from localspec.lazy_dataclass import dataclass
-from localspec.models.gguf.tensors import GGML_TYPES
+from localspec.models.gguf.parser import GGML_TYPES
 
 _F32, _F16 = 0, 1
 _ALIGNMENT_SLACK = 1 << 20  # Bytes per device: alignment, norms of a few rows, indices.

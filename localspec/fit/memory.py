@@ -16,7 +16,7 @@ from localspec.fit.shape import ModelShape
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import HOST, Device, DeviceMemory
 from localspec.machine.memory_probe import ModelBuffers, PairBuffers
-from localspec.models.gguf.tensors import GGML_TYPES
+from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import ContextSettings, LoadCommand
 
 VERIFIED_ARCHITECTURES = frozenset({

@@ -25,7 +25,7 @@ from localspec.fit.shape import (
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogModel, CatalogPair
-from localspec.models.catalog_shape import CatalogShape
+from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.model_lookup import ModelRequest, ResolvedModel

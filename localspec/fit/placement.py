@@ -13,7 +13,7 @@ from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
 from localspec.machine.device import HOST, Device
 from localspec.machine.llama_params import CTX_STEP, MIN_BATCH, ModelRole
-from localspec.models.gguf.tensors import GGML_TYPES
+from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import ContextSettings, LoadCommand
 
 

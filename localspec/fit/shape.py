@@ -15,7 +15,7 @@ from localspec.machine.llama_params import has_amx
 from localspec.models import draft_heads
 from localspec.models.gguf.architectures import HYBRID, RECURRENT, ROLLBACK
 from localspec.models.gguf.header import Header
-from localspec.models.gguf.tensors import TensorInfo
+from localspec.models.gguf.parser import TensorInfo
 
 _BLOCK_TENSOR = re.compile(r"blk\.(\d+)\.(.+)")
 _EXPERT_TENSORS = re.compile(r"ffn_(up|down|gate_up|gate)_(ch|)exps")

@@ -18,7 +18,7 @@ from localspec.lazy_dataclass import dataclass
 from localspec.machine import gpu_catalog, llama_params
 from localspec.machine.device import HOST, Device
 from localspec.models import draft_heads
-from localspec.models.gguf.tensors import GGML_TYPES
+from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import DRAFT_MAX, ContextSettings, LoadCommand
 
 CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 from localspec.errors import Hint, IncompatiblePairError, LocalspecError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, reference
-from localspec.models.gguf import architectures, reader, token_bytes
+from localspec.models.gguf import architectures, reader, tokenizer
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tokenizer import TokenizerMetadata
 from localspec.sanitize import sanitize
@@ -101,10 +101,10 @@ def check_compatibility(
 def check_draft_model(target: TokenizerMetadata, draft: TokenizerMetadata) -> CompatibilityResult:
     """How a draft model drafts: tokens of the same vocabulary, or text."""
     result = check_vocabularies(target, draft)
-    if result.is_compatible or not token_bytes.can_draft_across(target, draft):
+    if result.is_compatible or not tokenizer.can_draft_across(target, draft):
         return result
-    coverage = token_bytes.estimate_coverage(target, draft)
-    detail = f"drafts by text, covers {100 * coverage:.0f} % of what the target writes"
+    share = 100 * tokenizer.share_of_tokens(target, draft)
+    detail = f"drafts by text, shares {share:.0f} % of the target's tokens"
     return CompatibilityResult("cross-vocabulary", result.rule, detail)
 
 

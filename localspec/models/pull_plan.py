@@ -9,11 +9,10 @@ from pathlib import Path
 
 from localspec.errors import ChecksumError, ModelFileError, OfflineError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import draft_heads, pair_compatibility, reference, safe_names
+from localspec.models import draft_heads, pair_compatibility, reference
 from localspec.models.catalog import CatalogModel
 from localspec.models.gguf import reader
-from localspec.models.gguf.header import Header
-from localspec.models.gguf.writer import merge_split_headers
+from localspec.models.gguf.header import Header, merge_splits
 from localspec.models.hub.cached_file import CachedFile, DownloadJob
 from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient, RepoInfo
@@ -165,7 +164,7 @@ class PullPlanner:
             self._hub.read_header(model.repo, model.revision, file.job.file.path, self._cancel)
             for file in model.files[1:]
         ]
-        return merge_split_headers([model.header, *splits])
+        return merge_splits([model.header, *splits])
 
     def repo_info(self, repo: str, revision: str | None) -> RepoInfo:
         """Cached: one request per repository and revision."""
@@ -242,7 +241,7 @@ def _check_catalog_entry(model: CatalogModel | None, chosen: Sequence[RepoFile])
 
 
 def _is_pinned(source: HubReference) -> bool:
-    return bool(source.revision and safe_names.COMMIT_HASH.fullmatch(source.revision))
+    return bool(source.revision and reference.COMMIT_HASH.fullmatch(source.revision))
 
 
 def _plan_file(source: HubReference, commit: str, file: RepoFile) -> PlannedFile:

@@ -1,4 +1,5 @@
-"""Model references as typed, and the repository files that they select.
+"""Model references as typed, the repository files that they select, and which names are safe as
+paths.
 
 The rules for `user/repo:QUANT` are llama.cpp's (common/download.cpp), so that one reference means
 the same file in both programs.
@@ -11,9 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from localspec.errors import NotFoundError, UsageError
+from localspec.errors import ModelFileError, NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import safe_names
 from localspec.sanitize import sanitize
 
 _DEFAULT_TAGS = ("Q4_K_M", "Q8_0")
@@ -23,10 +23,15 @@ COMPANION_MARKERS = ("mmproj", "imatrix", *HEAD_PREFIXES)
 """Parts of the names of files that are not models by themselves."""
 
 _HUB_HOSTS = ("huggingface.co/", "www.huggingface.co/", "hf.co/")
-_TAG_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
-_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z")
-_SPLIT_NAME = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\Z")
-_QUANTIZATION_PATTERN = re.compile(r"[-.]([A-Za-z0-9_]+)\Z")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+_REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}")
+COMMIT_HASH = re.compile(r"[0-9a-f]{40}")
+_SEGMENT = re.compile(r"[A-Za-z0-9._+()][A-Za-z0-9._ +()-]{0,199}")
+_WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+"""Device names of Windows; reserved with any suffix."""
+_MAX_DEPTH = 8
 _MAX_LENGTH = 4096  # Characters of a reference.
 
 
@@ -81,16 +86,61 @@ def parse(text: str) -> Reference:
         return Path(text)
     if "/" in text:
         stem = text.partition(":")[0].partition("@")[0]
-        return _parse_hub(text, text) if safe_names.is_repo_id(stem) else Path(text)
+        return _parse_hub(text, text) if is_repo_id(stem) else Path(text)
     name, colon, tag = text.partition(":")
-    if _NAME_PATTERN.match(name) and (not colon or _TAG_PATTERN.match(tag)):
+    if _NAME.fullmatch(name) and (not colon or _TAG.fullmatch(tag)):
         return NameReference(name, tag or None)
     return Path(text)
 
 
+def check_repo(repo: str) -> None:
+    """Raise UsageError unless `repo` has the form user/name."""
+    if not is_repo_id(repo):
+        raise UsageError(
+            f"{_quote(repo)} is not a repository name.",
+            "A repository name looks like ggml-org/gemma-3-4b-it-GGUF.",
+        )
+
+
+def check_revision(revision: str) -> None:
+    """Raise UsageError unless `revision` may be a branch, tag or commit."""
+    if not is_revision(revision):
+        hint = "Use a branch, a tag or a commit."
+        raise UsageError(f"{_quote(revision)} is not a revision.", hint)
+
+
+def check_gguf_path(path: str) -> None:
+    """Raise ModelFileError unless `path` is a .gguf path that is safe on every system."""
+    if not is_safe_gguf_path(path):
+        raise ModelFileError(
+            f"The file name {_quote(path)} is unsafe, or not that of a .gguf file.",
+            "Choose another file, or ask the owner of the repository to rename it.",
+        )
+
+
+def is_repo_id(repo: str) -> bool:
+    is_plain = _REPO.fullmatch(repo) and "--" not in repo and ".." not in repo
+    return bool(is_plain) and not repo.endswith((".git", "."))
+
+
+def is_revision(revision: str) -> bool:
+    is_plain = _REVISION.fullmatch(revision) and ".." not in revision
+    return bool(is_plain) and not revision.endswith((".lock", "."))
+
+
+def is_safe_path(path: str) -> bool:
+    """Whether an untrusted name may be used as a relative path on every system."""
+    parts = path.split("/")
+    return len(parts) <= _MAX_DEPTH and all(
+        _SEGMENT.fullmatch(part)
+        and not _WINDOWS_DEVICE.fullmatch(part)
+        and not part.endswith((".", " "))  # rejects "." and ".." too
+        for part in parts
+    )
+
+
 def is_safe_gguf_path(path: str) -> bool:
-    """Whether an untrusted name may be used as the path of a GGUF file."""
-    return path.endswith(".gguf") and safe_names.is_safe_path(path)
+    return path.endswith(".gguf") and is_safe_path(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +155,10 @@ class GgufFileName:
 
 def parse_file_name(path: str) -> GgufFileName:
     """Split a file name as llama.cpp does."""
-    stem = path.removesuffix(".gguf")
-    index, count = 1, 1
-    if split := _SPLIT_NAME.match(stem):
+    stem, index, count = path.removesuffix(".gguf"), 1, 1
+    if split := re.fullmatch(r"(.+)-([0-9]{5})-of-([0-9]{5})", stem):
         stem, index, count = split[1], int(split[2]), int(split[3])
-    quant = _QUANTIZATION_PATTERN.search(stem)
+    quant = re.search(r"[-.]([A-Za-z0-9_]+)\Z", stem)
     return GgufFileName(stem, quant[1].upper() if quant else "", index, count)
 
 
@@ -154,32 +203,26 @@ def list_models(files: Sequence[RepoFile]) -> list[RepoFile]:
     return [f for f in files if is_model(f.path) and parse_file_name(f.path).index == 1]
 
 
-def find_companion(files: Sequence[RepoFile], model: str, marker: str) -> RepoFile | None:
-    """The best companion of a model by llama.cpp's rule.
+def find_heads(files: Sequence[RepoFile], model: str) -> tuple[RepoFile, ...]:
+    """The best head of each kind that a repository has for a model, by llama.cpp's rule.
 
-    Its path holds `marker` and lies in the model's folder or above.  The deepest wins, then the
-    one whose number of bits is closest to the model's.
+    Its path holds the kind's prefix and lies in the model's folder or above.  The deepest wins,
+    then the one whose number of bits is closest to the model's.
     """
+
+    def bits(path: str) -> int:
+        digits = re.search(r"[0-9]{1,4}", parse_file_name(path).tag)
+        return int(digits[0]) if digits else 0
+
     folders = model.split("/")[:-1]
-
-    def rank(companion: RepoFile) -> tuple[int, int]:
-        depth = len(companion.path.split("/")) - 1
-        return depth, -abs(_quantization_bits(companion.path) - _quantization_bits(model))
-
     candidates = [
         f
         for f in files
-        if is_safe_gguf_path(f.path)
-        and marker in f.path
-        and folders[: f.path.count("/")] == f.path.split("/")[:-1]
+        if is_safe_gguf_path(f.path) and folders[: f.path.count("/")] == f.path.split("/")[:-1]
     ]
-    return max(candidates, key=rank, default=None)
-
-
-def find_heads(files: Sequence[RepoFile], model: str) -> tuple[RepoFile, ...]:
-    """The best head of each kind that a repository has for a model, by `find_companion`'s rule."""
-    heads = (find_companion(files, model, prefix) for prefix in HEAD_PREFIXES if is_model(model))
-    return tuple(head for head in heads if head is not None)
+    candidates.sort(key=lambda f: (-f.path.count("/"), abs(bits(f.path) - bits(model))))
+    best = (next((f for f in candidates if kind in f.path), None) for kind in HEAD_PREFIXES)
+    return tuple(filter(None, best)) if is_model(model) else ()
 
 
 def _all_splits(files: Sequence[RepoFile], split: RepoFile) -> tuple[RepoFile, ...]:
@@ -209,11 +252,6 @@ def _list_choices(files: Sequence[RepoFile], by_file: bool) -> str:
     return f"It has: {', '.join(map(_quote, choices[:12]))}{more}"
 
 
-def _quantization_bits(path: str) -> int:
-    digits = re.search(r"[0-9]{1,4}", parse_file_name(path).tag)
-    return int(digits[0]) if digits else 0
-
-
 def _strip_host(text: str) -> str | None:
     """The part after hf:// or the hub's host name, where a browser writes %20 for a space."""
     if text[:5].lower() == "hf://":
@@ -233,15 +271,15 @@ def _parse_hub(hub_path: str, typed: str) -> HubReference:
     name, rest, tag = pieces[1], pieces[2:], None
     if not rest:
         name, colon, tag = name.partition(":")
-        if colon and not _TAG_PATTERN.match(tag):
+        if colon and not _TAG.fullmatch(tag):
             raise _unreadable_error(typed)
     name, at, revision = name.partition("@")
     if rest and rest[0] in ("blob", "resolve", "tree") and len(rest) >= 2:
         revision, rest = rest[1], rest[2:]
     repo, file = f"{pieces[0]}/{name}", "/".join(rest)
-    if not safe_names.is_repo_id(repo) or (file and not is_safe_gguf_path(file)):
+    if not is_repo_id(repo) or (file and not is_safe_gguf_path(file)):
         raise _unreadable_error(typed)
-    if (at and not revision) or (revision and not safe_names.is_revision(revision)):
+    if (at and not revision) or (revision and not is_revision(revision)):
         raise _unreadable_error(typed)
     return HubReference(repo, tag or None, file or None, revision or None)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localspec.machine.device import Device
-from localspec.models.catalog_shape import CatalogShape
+from localspec.models.catalog_entries import CatalogShape
 from tests import families
 from tests.cli.command import ROOT, environment
 from tests.device import rows

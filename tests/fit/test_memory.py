@@ -16,7 +16,7 @@ from localspec.fit.shape import ModelShape
 from localspec.machine import llama_params, memory_probe
 from localspec.machine.device import HOST, Device, reserve_bytes
 from localspec.models.gguf.header import Header
-from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
+from localspec.models.gguf.parser import GGML_TYPES, TensorInfo
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import gpu_counts, shapes, synthetic_header
 from tests.families import FAMILIES

@@ -22,7 +22,7 @@ from localspec.fit.speed import (
 )
 from localspec.machine import gpu_catalog
 from localspec.machine.device import HOST, Device
-from localspec.models.catalog_shape import CatalogShape
+from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import shapes, synthetic_header

@@ -13,9 +13,9 @@ import pytest
 
 from localspec.models import catalog
 from localspec.models.catalog import CatalogModel
-from localspec.models.catalog_shape import CatalogShape
+from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import reader, writer
-from localspec.models.gguf.header import SplitInfo
+from localspec.models.gguf.header import SplitInfo, merge_splits
 from localspec.models.gguf.parser import Value
 from tests import synthetic_header, tinygguf
 from tests.families import FAMILIES, write_ghost, write_real
@@ -129,9 +129,9 @@ def test_parts_are_joined(tmp_path: Path) -> None:
         begins = tensors[0].offset
         moved = tuple(t._replace(offset=t.offset - begins) for t in tensors)
         parts.append(replace(whole, keys={**whole.keys, **split}, tensors=moved))
-    again = writer.merge_split_headers(parts)
+    again = merge_splits(parts)
     assert (again.tensors, again.keys, again.size) == (whole.tensors, whole.keys, whole.size)
-    assert writer.merge_split_headers([whole]) is whole
+    assert merge_splits([whole]) is whole
     write_ghost(again, "", tmp_path / "joined.gguf")
     assert len(loaded("ghost", tmp_path / "joined.gguf")) == 1
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.errors import LocalspecError, NotFoundError, UsageError
-from localspec.models import safe_names
+from localspec.models import reference
 from localspec.models.reference import (
     HubReference,
     NameReference,
     Reference,
     RepoFile,
     choose_files,
-    find_companion,
+    find_heads,
     is_model,
     is_safe_gguf_path,
     parse,
@@ -78,8 +78,8 @@ TYPED: list[tuple[str, Reference]] = [
 
 
 def test_what_was_typed() -> None:
-    for text, reference in TYPED:
-        assert parse(text) == reference
+    for text, expected in TYPED:
+        assert parse(text) == expected
 
 
 NOTHING = [
@@ -114,12 +114,12 @@ def test_what_names_nothing() -> None:
 @given(st.text(max_size=60))
 def test_any_text_is_a_reference_or_refused(text: str) -> None:
     try:
-        reference = parse(text)
+        found = parse(text)
     except LocalspecError:
         return
-    if isinstance(reference, HubReference):
-        assert safe_names.is_repo_id(reference.repo)
-        assert reference.file is None or is_safe_gguf_path(reference.file)
+    if isinstance(found, HubReference):
+        assert reference.is_repo_id(found.repo)
+        assert found.file is None or is_safe_gguf_path(found.file)
 
 
 REPOSITORIES = [
@@ -144,7 +144,7 @@ REPOSITORIES = [
 
 def test_names_of_repositories() -> None:
     for repo, valid in REPOSITORIES:
-        assert safe_names.is_repo_id(repo) is valid
+        assert reference.is_repo_id(repo) is valid
 
 
 def test_names_that_may_be_written() -> None:
@@ -295,10 +295,6 @@ def test_companions_are_no_models() -> None:
 
 def test_the_best_companion() -> None:
     files = listed("m-Q4_0.gguf", "dflash-m-Q8_0.gguf", "dflash-m-Q4_0.gguf", "sub/dflash-m.gguf")
-    found = find_companion(files, "m-Q4_0.gguf", "dflash-")
-    assert found is not None
-    assert found.path == "dflash-m-Q4_0.gguf"
-    assert find_companion(files, "m-Q4_0.gguf", "eagle3-") is None
-    deep = find_companion(files, "sub/m-Q4_0.gguf", "dflash-")
-    assert deep is not None
-    assert deep.path == "sub/dflash-m.gguf"
+    assert [f.path for f in find_heads(files, "m-Q4_0.gguf")] == ["dflash-m-Q4_0.gguf"]
+    assert [f.path for f in find_heads(files, "sub/m-Q4_0.gguf")] == ["sub/dflash-m.gguf"]
+    assert find_heads(files, "dflash-m-Q8_0.gguf") == ()

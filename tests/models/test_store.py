@@ -13,9 +13,9 @@ import pytest
 from localspec.errors import NotFoundError, StorageError
 from localspec.models import model_lookup
 from localspec.models.local_files import (
-    checksum_cache,
     hub_cache,
     inventory,
+    local_model,
     other_apps,
 )
 from localspec.models.local_files.local_model import LocalModel
@@ -129,20 +129,20 @@ def test_verified_until_it_is_touched(home: Path) -> None:
     path = cached(home)
     read: list[int] = []
     for _ in range(2):
-        assert checksum_cache.verify(path, SHA, read.append)
+        assert local_model.verify_checksum(path, SHA, read.append)
         assert only().verified and read == [len(BODY)], "read once"
     os.utime(path, ns=(1, 1))
     assert not only().verified
-    checksum_cache.save(path, SHA)
+    local_model.save_checksum(path, SHA)
     assert only().verified
 
 
 def test_a_flipped_byte_is_noticed(home: Path) -> None:
     path = cached(home)
     path.resolve().write_bytes(BODY[:-1] + b"x")
-    assert not checksum_cache.verify(path, SHA, lambda done: None)
+    assert not local_model.verify_checksum(path, SHA, lambda done: None)
     assert not only().verified
-    checksum_cache.save(path, "c" * 64)
+    local_model.save_checksum(path, "c" * 64)
     assert not only().verified, "hashed, and not what its name says"
 
 
@@ -150,8 +150,8 @@ def test_a_damaged_record_of_what_was_verified_counts_as_none(home: Path) -> Non
     path = cached(home)
     put(home / "data" / "verified.json", b"this is no JSON")
     assert not only().verified
-    checksum_cache.save(path, SHA)
-    checksum_cache.save(path, SHA)
+    local_model.save_checksum(path, SHA)
+    local_model.save_checksum(path, SHA)
     assert only().verified
 
 
@@ -290,7 +290,7 @@ def test_ollama(home: Path) -> None:
     stored = only()
     assert (stored.path, stored.file, stored.repo) == (blob, "llama3.2:3b", None)
     assert (stored.sha256, stored.origin, stored.removable) == (SHA, "ollama", False)
-    checksum_cache.save(blob, SHA)
+    local_model.save_checksum(blob, SHA)
     assert only().verified
 
 
@@ -422,8 +422,8 @@ def test_names_that_are_no_text(home: Path) -> None:
     (home / "models" / os.fsdecode(b"\xff.gguf")).write_bytes(BODY)
     stored = only()
     assert "\udcff" not in stored.file
-    assert checksum_cache.verify(stored.path, SHA, lambda done: None)
-    checksum_cache.save(stored.path, SHA)
+    assert local_model.verify_checksum(stored.path, SHA, lambda done: None)
+    local_model.save_checksum(stored.path, SHA)
 
 
 def test_places_that_cannot_be_looked_at_are_left_out(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from localspec.models.catalog_shape import CatalogShape
+from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf.header import Header
-from localspec.models.gguf.parser import Value
-from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
+from localspec.models.gguf.parser import GGML_TYPES, TensorInfo, Value
 from localspec.models.gguf.tokenizer import NONE, TokenizerMetadata
-from localspec.models.gguf.writer import data_size, serialize_header, serialize_unpadded
+from localspec.models.gguf.writer import data_size, serialize_header
 from tests.synthetic_header import quantization_types
 from tests.synthetic_header.tensor_shapes import list_tensor_shapes
 
@@ -40,7 +39,6 @@ def build(shape: CatalogShape, quantization: str, name: str = "") -> Header:
     if (file_type := quantization_types.FILE_TYPE_IDS.get(recipe)) is not None:
         keys["general.file_type"] = file_type
     header = Header(
-        version=3,
         architecture=shape.architecture,
         name=name,
         size=0,
@@ -49,15 +47,11 @@ def build(shape: CatalogShape, quantization: str, name: str = "") -> Header:
         tokenizer=TokenizerMetadata(NONE, "none", "", shape.vocab),
         chat_template="",
         split=None,
-        header_bytes=0,
         data_offset=0,
     )
     data_offset = len(serialize_header(header))
     return dataclasses.replace(
-        header,
-        size=data_offset + data_size(header),
-        header_bytes=len(serialize_unpadded(header)),
-        data_offset=data_offset,
+        header, size=data_offset + data_size(header), data_offset=data_offset
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from localspec.models.gguf.tensors import FILE_TYPES, GGML_TYPES
+from localspec.models.gguf.parser import FILE_TYPES, GGML_TYPES
 
 TensorShape = tuple[str, tuple[int, ...]]
 """A tensor's name and its dimensions, row length first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from localspec.lazy_dataclass import dataclass
-from localspec.models.catalog_shape import CatalogShape
+from localspec.models.catalog_entries import CatalogShape
 from tests.synthetic_header.quantization_types import TensorShape
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import architectures
-from localspec.models.gguf.parser import Value
-from localspec.models.gguf.tensors import FILE_TYPES, GGML_TYPES, TensorInfo
+from localspec.models.gguf.parser import FILE_TYPES, GGML_TYPES, TensorInfo, Value
 from localspec.models.gguf.tokenizer import TokenizerMetadata
 from localspec.sanitize import sanitize
 
@@ -26,7 +26,6 @@ class SplitInfo:
 class Header:
     """The metadata of one GGUF file.  Its texts are untrusted: `sanitize` them for display."""
 
-    version: int
     architecture: str
     name: str
     size: int  # The whole file, in bytes.
@@ -35,7 +34,6 @@ class Header:
     tokenizer: TokenizerMetadata
     chat_template: str
     split: SplitInfo | None
-    header_bytes: int
     data_offset: int
 
     def hparam(self, key: str, default: int = 0) -> int:
@@ -63,6 +61,12 @@ class Header:
     @property
     def n_head_kv(self) -> int:
         return self.hparam("attention.head_count_kv", self.n_head)
+
+    @property
+    def alignment(self) -> int:
+        """Of the tensors' data, in bytes."""
+        value = self.keys.get("general.alignment", 32)
+        return value if isinstance(value, int) else 32
 
     @property
     def parameters(self) -> int:
@@ -110,3 +114,19 @@ class Header:
             return ""
         shown = repr(sanitize(name[:80], multiline=False))
         return f"its {kind} {shown} is unknown to this llama.cpp"
+
+
+def merge_splits(splits: Sequence[Header]) -> Header:
+    """The header that a split model would have in one file."""
+    first = splits[0]
+    if len(splits) == 1:
+        return first
+    tensors: list[TensorInfo] = []
+    offset = 0
+    for tensor in (tensor for split in splits for tensor in split.tensors):
+        tensors.append(tensor._replace(offset=offset))
+        offset += tensor.n_bytes + -tensor.n_bytes % first.alignment
+    keys = {key: value for key, value in first.keys.items() if not key.startswith("split.")}
+    return dataclasses.replace(
+        first, keys=keys, tensors=tuple(tensors), split=None, size=first.data_offset + offset
+    )

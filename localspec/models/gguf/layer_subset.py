@@ -13,13 +13,18 @@ from localspec.errors import StorageError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import parser, reader, writer
 from localspec.models.gguf.header import Header
-from localspec.models.gguf.parser import ARRAY, BOOL, STRING, GgufByteStream, GgufContents
-from localspec.models.gguf.tensors import TensorInfo
+from localspec.models.gguf.parser import (
+    ARRAY,
+    BOOL,
+    STRING,
+    GgufByteStream,
+    GgufContents,
+    TensorInfo,
+)
 
 _LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(.+)")
 _NOT_PER_LAYER = ("rope.dimension_sections", "target_layers")
 """Arrays that may have as many elements as the model has layers, by chance."""
-_SWA_PATTERN = "attention.sliding_window_pattern"
 _FIXED_LAYERS = {
     "attention.shared_kv_layers": (0, "its last layers read the KV cache of others"),
     "embedding_length_per_layer_input": (0, "it has token embeddings for each of them"),
@@ -27,9 +32,6 @@ _FIXED_LAYERS = {
     "full_attention_interval": (1, "their kinds alternate by a fixed step"),
 }
 """Keys that tie a layer to its number if they are above a limit, and how."""
-_EXIT_KEY = "exit_layer"
-"""Ending of the key in which a LayerSkip checkpoint names the layer that it was trained to exit
-from (arXiv 2404.16710)."""
 _COPY_STEP = 16 * 1024**2
 
 
@@ -56,11 +58,9 @@ class _Copy:
 
 
 def find_exit_layer(header: Header) -> int | None:
-    """How many layers a LayerSkip checkpoint drafts with; None for another model."""
-    for key, value in header.keys.items():
-        if key.endswith(_EXIT_KEY) and isinstance(value, int) and 0 < value < header.n_layer:
-            return value
-    return None
+    """How many layers a LayerSkip checkpoint (arXiv 2404.16710) drafts with; None for another."""
+    exits = (value for key, value in header.keys.items() if key.endswith("exit_layer"))
+    return next((n for n in exits if isinstance(n, int) and 0 < n < header.n_layer), None)
 
 
 def copy_layers(
@@ -75,7 +75,7 @@ def copy_layers(
     header = reader.read(source)
     _check_layers(header, source.name, layers)
     with source.open("rb") as file:
-        data = file.read(header.header_bytes)
+        data = file.read(header.data_offset)
     contents = parser.parse(GgufByteStream(data, header.size))
     copy = _Copy(header, layers, swa_layers)
     temporary = destination.with_name(destination.name + ".part")
@@ -110,14 +110,11 @@ def _check_layers(header: Header, name: str, layers: Sequence[int]) -> None:
 
 
 def _serialize_header(copy: _Copy, contents: GgufContents, data: bytes) -> bytes:
-    entries = list(_key_entries(copy, contents, data))
-    tensors, multiple = copy.tensors, writer.alignment(copy.header)
-    moved, offset = list[TensorInfo](), 0
-    for name, tensor in tensors:
+    moved, offset, alignment = list[TensorInfo](), 0, copy.header.alignment
+    for name, tensor in copy.tensors:
         moved.append(tensor._replace(name=name, offset=offset))
-        offset += tensor.n_bytes + -tensor.n_bytes % multiple
-    serialized = writer.serialize(entries, moved)
-    return serialized + bytes(-len(serialized) % multiple)
+        offset += tensor.n_bytes + -tensor.n_bytes % alignment
+    return writer.serialize(list(_key_entries(copy, contents, data)), moved, alignment)
 
 
 def _key_entries(copy: _Copy, contents: GgufContents, data: bytes) -> Iterator[bytes]:
@@ -130,7 +127,7 @@ def _key_entries(copy: _Copy, contents: GgufContents, data: bytes) -> Iterator[b
             layer < copy.header.hparam("leading_dense_block_count") for layer in copy.layers
         ),
     }
-    pattern = f"{prefix}{_SWA_PATTERN}"
+    pattern = f"{prefix}attention.sliding_window_pattern"
     for key, (start, end) in contents.key_spans.items():
         entry = data[start:end]
         array = contents.arrays.get(key)
@@ -169,4 +166,4 @@ def _copy_data(file: BinaryIO, out: BinaryIO, header: Header, tensor: TensorInfo
             raise OSError(0, "the source file became shorter")
         out.write(chunk)
         left -= len(chunk)
-    out.write(bytes(-tensor.n_bytes % writer.alignment(header)))
+    out.write(bytes(-tensor.n_bytes % header.alignment))

@@ -1,49 +1,85 @@
-"""Parses the structure of a GGUF file from untrusted bytes: keys, arrays and the tensor table.
+"""Parses a GGUF file's structure from untrusted bytes: keys, arrays and the tensor table.
 
 Every length is checked before it is used.  llama.cpp's own parser is ggml/src/gguf.cpp.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import field
+from typing import Any, NamedTuple
 
 from localspec.lazy_dataclass import dataclass
-from localspec.models.gguf.tensors import GGML_TYPES, TensorInfo
 
-VERSIONS = (2, 3)
+_VERSIONS = (2, 3)
 MAX_HEADER_BYTES = 64 * 1024**2  # The largest known header has 16 MB.
-MAX_ENTRIES = 100_000  # Tensors or keys; real models have less than a tenth.
-MAX_KEY_BYTES = 65_535
-MAX_ARRAY_LENGTH = 10_000_000
-MAX_TOKENS = 1_000_000  # Their texts are kept in memory; the largest known vocabulary has 262,144.
-MAX_ALIGNMENT = 65_536
-MAX_TENSOR_NAME_BYTES = 63
-MAX_DIMENSIONS = 4
+_MAX_ENTRIES = 100_000  # Tensors or keys; real models have less than a tenth.
+_MAX_KEY_BYTES = 65_535
+_MAX_ARRAY_LENGTH = 10_000_000
+_MAX_TOKENS = 1_000_000  # Their texts are kept in memory; the largest known vocabulary has 262,144.
+_MAX_ALIGNMENT = 65_536
+_MAX_TENSOR_NAME_BYTES = 63
+_MAX_DIMENSIONS = 4
 _SHORT_ARRAY = 1024  # Arrays of up to this many elements become values.
 _READ_STEP = 1024**2
 _TOKENS_KEY = "tokenizer.ggml.tokens"
-_KEPT_ARRAYS = ("tokenizer.ggml.token_type",)  # Long arrays of numbers whose bytes are kept.
+_TYPES_KEY = "tokenizer.ggml.token_type"
 
 UINT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
-_SCALAR_STRUCTS = {
-    0: struct.Struct("<B"),
-    1: struct.Struct("<b"),
-    UINT16: struct.Struct("<H"),
-    3: struct.Struct("<h"),
-    UINT32: struct.Struct("<I"),
-    INT32: struct.Struct("<i"),
-    FLOAT32: struct.Struct("<f"),
-    BOOL: struct.Struct("<?"),
-    10: struct.Struct("<Q"),
-    11: struct.Struct("<q"),
-    12: struct.Struct("<d"),
+UINT64, INT64 = 10, 11
+SCALAR_STRUCTS = {
+    type_: struct.Struct(f"<{code}")
+    for type_, code in zip((*range(STRING), UINT64, INT64, 12), "BbHhIif?Qqd", strict=True)
 }
-_U32, _U64 = _SCALAR_STRUCTS[UINT32], _SCALAR_STRUCTS[10]
+_U32, _U64 = SCALAR_STRUCTS[UINT32], SCALAR_STRUCTS[UINT64]
+
+_GGML_TYPES = (
+    "0 F32 1 4, 1 F16 1 2, 2 Q4_0 32 18, 3 Q4_1 32 20, 6 Q5_0 32 22, 7 Q5_1 32 24, 8 Q8_0 32 34, "
+    "9 Q8_1 32 36, 10 Q2_K 256 84, 11 Q3_K 256 110, 12 Q4_K 256 144, 13 Q5_K 256 176, "
+    "14 Q6_K 256 210, 15 Q8_K 256 292, 16 IQ2_XXS 256 66, 17 IQ2_XS 256 74, 18 IQ3_XXS 256 98, "
+    "19 IQ1_S 256 50, 20 IQ4_NL 32 18, 21 IQ3_S 256 110, 22 IQ2_S 256 82, 23 IQ4_XS 256 136, "
+    "24 I8 1 1, 25 I16 1 2, 26 I32 1 4, 27 I64 1 8, 28 F64 1 8, 29 IQ1_M 256 56, 30 BF16 1 2, "
+    "34 TQ1_0 256 54, 35 TQ2_0 256 66, 39 MXFP4 32 17, 40 NVFP4 64 36, 41 Q1_0 128 18, "
+    "42 Q2_0 64 18"
+)
+GGML_TYPES: dict[int, tuple[str, int, int]] = {
+    int(number): (name, int(elements), int(n_bytes))
+    for number, name, elements, n_bytes in map(str.split, _GGML_TYPES.split(","))
+}
+"""By ggml type: name, elements per block, bytes per block (ggml.c, type_traits)."""
+
+_FILE_TYPES = (
+    "0 F32, 1 F16, 2 Q4_0, 3 Q4_1, 7 Q8_0, 8 Q5_0, 9 Q5_1, 10 Q2_K, 11 Q3_K_S, 12 Q3_K_M, "
+    "13 Q3_K_L, 14 Q4_K_S, 15 Q4_K_M, 16 Q5_K_S, 17 Q5_K_M, 18 Q6_K, 19 IQ2_XXS, 20 IQ2_XS, "
+    "21 Q2_K_S, 22 IQ3_XS, 23 IQ3_XXS, 24 IQ1_S, 25 IQ4_NL, 26 IQ3_S, 27 IQ3_M, 28 IQ2_S, "
+    "29 IQ2_M, 30 IQ4_XS, 31 IQ1_M, 32 BF16, 36 TQ1_0, 37 TQ2_0, 38 MXFP4, 39 NVFP4, 40 Q1_0, "
+    "41 Q2_0"
+)
+FILE_TYPES: dict[int, str] = {
+    int(number): name for number, name in map(str.split, _FILE_TYPES.split(","))
+}
+"""By general.file_type (llama.h, llama_ftype)."""
 
 Scalar = int | float | bool | str
 Value = Scalar | tuple[Scalar, ...]
+
+
+class TensorInfo(NamedTuple):
+    name: str
+    shape: tuple[int, ...]  # Row length first.
+    type: int
+    offset: int  # Relative to the start of the tensors' data.
+    n_bytes: int
+
+    @property
+    def n_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def type_name(self) -> str:
+        return GGML_TYPES[self.type][0]
 
 
 class InvalidGgufError(Exception):
@@ -68,15 +104,21 @@ class GgufContents:
     """The contents of a file before the tensors' data."""
 
     version: int = 0
-    keys: dict[str, Value] = field(default_factory=dict)  # Scalars and short arrays.
+    keys: dict[str, Value] = field(default_factory=dict)  # Scalars, texts and short arrays.
     key_types: dict[str, int] = field(default_factory=dict)
     key_spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Start and end of each key with its value, as offsets in the file."""
     arrays: dict[str, GgufArray] = field(default_factory=dict)
     tokens: list[bytes] = field(default_factory=list)
     tensors: tuple[TensorInfo, ...] = ()
-    header_bytes: int = 0
-    data_offset: int = 0
+    data_offset: int = 0  # Where the tensors' data begins; without tensors, where the file ends.
+
+    def text(self, key: str, default: str = "") -> str:
+        """Raises InvalidGgufError for a value of another type."""
+        value = self.keys.get(key, default)
+        if not isinstance(value, str):
+            raise InvalidGgufError(f"has a damaged header: {key} is not text")
+        return value
 
 
 class GgufByteStream:
@@ -104,16 +146,12 @@ class GgufByteStream:
     def slice(self, start: int, end: int) -> bytes:
         return bytes(self._data[start:end])
 
-    def read_int(self, struct_: struct.Struct) -> int:
-        return int(struct_.unpack_from(self._data, self.advance(struct_.size))[0])
-
-    def read_scalar(self, struct_: struct.Struct) -> Scalar:
-        value: Scalar = struct_.unpack_from(self._data, self.advance(struct_.size))[0]
-        return value
+    def read(self, struct_: struct.Struct) -> Any:
+        return struct_.unpack_from(self._data, self.advance(struct_.size))[0]
 
     def read_string(self, max_bytes: int, description: str) -> bytes:
         """`description` names the text in errors."""
-        size = self.read_int(_U64)
+        size = self.read(_U64)
         if size > max_bytes:
             raise InvalidGgufError(f"has a damaged header: {description} of {size:,} bytes")
         start = self.advance(size)
@@ -140,9 +178,8 @@ class GgufByteStream:
 
     def _read_until(self, end: int) -> None:
         if end > self._size:
-            raise InvalidGgufError(
-                f"is incomplete: its header does not end within {self._size:,} bytes"
-            )
+            what = f"its header does not end within {self._size:,} bytes"
+            raise InvalidGgufError(f"is incomplete: {what}")
         if end > MAX_HEADER_BYTES:
             raise InvalidGgufError(f"has a header of more than {MAX_HEADER_BYTES:,} bytes")
         n_read = len(self._data)
@@ -159,47 +196,45 @@ def parse(source: GgufByteStream) -> GgufContents:
     """Parse everything before the tensors' data.  Raises InvalidGgufError."""
     if source.slice(start := source.advance(4), start + 4) != b"GGUF":
         raise InvalidGgufError("is not a GGUF file")
-    contents = GgufContents(version=source.read_int(_U32))
-    if contents.version not in VERSIONS:
-        is_big_endian = int.from_bytes(_U32.pack(contents.version), "big") in VERSIONS
+    contents = GgufContents(version=source.read(_U32))
+    if contents.version not in _VERSIONS:
+        is_big_endian = int.from_bytes(_U32.pack(contents.version), "big") in _VERSIONS
         kind = "a big-endian file" if is_big_endian else f"GGUF v{contents.version}"
         raise UnsupportedGgufError(f"is {kind}, which cannot be run")
-    n_tensors, n_keys = source.read_int(_U64), source.read_int(_U64)
-    if n_tensors > MAX_ENTRIES or n_keys > MAX_ENTRIES:
+    n_tensors, n_keys = source.read(_U64), source.read(_U64)
+    if n_tensors > _MAX_ENTRIES or n_keys > _MAX_ENTRIES:
         raise InvalidGgufError(f"has a damaged header: {n_tensors:,} tensors, {n_keys:,} keys")
     for _ in range(n_keys):
         _read_key(source, contents)
     alignment = _read_alignment(contents)
     contents.tensors = _read_tensors(source, n_tensors, alignment)
-    contents.header_bytes = source.position
     contents.data_offset = _align(source.position, alignment) if n_tensors else source.position
     return contents
 
 
 def _read_key(source: GgufByteStream, contents: GgufContents) -> None:
     start = source.position
-    raw = source.read_string(MAX_KEY_BYTES, "a key")
+    raw = source.read_string(_MAX_KEY_BYTES, "a key")
     key = raw.decode("utf-8", "replace")
     if not raw or key in contents.key_types:
         raise InvalidGgufError(f"has a damaged header: the key {key[:80]!r} is empty or duplicated")
-    type_ = contents.key_types[key] = source.read_int(_U32)
+    type_ = contents.key_types[key] = source.read(_U32)
     if type_ == ARRAY:
         _read_array(source, contents, key)
     elif type_ == STRING:
-        contents.keys[key] = source.read_string(MAX_HEADER_BYTES, "a text").decode(
-            "utf-8", "replace"
-        )
-    elif type_ in _SCALAR_STRUCTS:
-        contents.keys[key] = source.read_scalar(_SCALAR_STRUCTS[type_])
+        text = source.read_string(MAX_HEADER_BYTES, "a text")
+        contents.keys[key] = text.decode("utf-8", "replace")
+    elif type_ in SCALAR_STRUCTS:
+        contents.keys[key] = source.read(SCALAR_STRUCTS[type_])
     else:
         raise InvalidGgufError(f"has a damaged header: the key {key[:80]!r} is of type {type_}")
     contents.key_spans[key] = start, source.position
 
 
 def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> None:
-    type_, count = source.read_int(_U32), source.read_int(_U64)
-    max_count = MAX_TOKENS if key == _TOKENS_KEY else MAX_ARRAY_LENGTH
-    if count > max_count or (type_ not in _SCALAR_STRUCTS and type_ != STRING):
+    type_, count = source.read(_U32), source.read(_U64)
+    max_count = _MAX_TOKENS if key == _TOKENS_KEY else _MAX_ARRAY_LENGTH
+    if count > max_count or (type_ not in SCALAR_STRUCTS and type_ != STRING):
         detail = f"the array {key[:80]!r} of type {type_} has {count:,} elements"
         raise InvalidGgufError(f"has a damaged header: {detail}")
     if type_ == STRING:
@@ -210,13 +245,10 @@ def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> Non
         if count <= _SHORT_ARRAY:
             contents.keys[key] = tuple(text.decode("utf-8", "replace") for text in strings)
         return
-    struct_ = _SCALAR_STRUCTS[type_]
+    struct_ = SCALAR_STRUCTS[type_]
     start = source.advance(count * struct_.size)
-    data = (
-        source.slice(start, source.position)
-        if count <= _SHORT_ARRAY or key in _KEPT_ARRAYS
-        else b""
-    )
+    is_kept = count <= _SHORT_ARRAY or key == _TYPES_KEY
+    data = source.slice(start, source.position) if is_kept else b""
     contents.arrays[key] = GgufArray(type_, count, data)
     if count <= _SHORT_ARRAY:
         contents.keys[key] = tuple(value for (value,) in struct_.iter_unpack(data))
@@ -224,10 +256,11 @@ def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> Non
 
 def _read_alignment(contents: GgufContents) -> int:
     alignment = contents.keys.get("general.alignment", 32)
-    type_ = contents.key_types.get("general.alignment", UINT32)
-    valid = isinstance(alignment, int) and type_ == UINT32 and 0 < alignment <= MAX_ALIGNMENT
-    if not isinstance(alignment, int) or not valid or alignment & (alignment - 1):
+    is_number = contents.key_types.get("general.alignment", UINT32) == UINT32
+    if not is_number or not isinstance(alignment, int) or not 0 < alignment <= _MAX_ALIGNMENT:
         raise InvalidGgufError(f"has a damaged header: an alignment of {str(alignment)[:40]}")
+    if alignment & (alignment - 1):
+        raise InvalidGgufError(f"has a damaged header: an alignment of {alignment}")
     return alignment
 
 
@@ -247,14 +280,13 @@ def _read_tensors(source: GgufByteStream, count: int, alignment: int) -> tuple[T
 
 
 def _read_tensor(source: GgufByteStream) -> TensorInfo:
-    name = source.read_string(MAX_TENSOR_NAME_BYTES, "a tensor's name").decode(
-        "utf-8", "backslashreplace"
-    )
-    n_dimensions = source.read_int(_U32)
-    if n_dimensions > MAX_DIMENSIONS:
+    raw_name = source.read_string(_MAX_TENSOR_NAME_BYTES, "a tensor's name")
+    name = raw_name.decode("utf-8", "backslashreplace")
+    n_dimensions = source.read(_U32)
+    if n_dimensions > _MAX_DIMENSIONS:
         raise InvalidGgufError(f"has a damaged header: {name!r} has {n_dimensions:,} dimensions")
-    shape = tuple(source.read_int(_U64) for _ in range(n_dimensions))
-    type_, offset = source.read_int(_U32), source.read_int(_U64)
+    shape = tuple(source.read(_U64) for _ in range(n_dimensions))
+    type_, offset = source.read(_U32), source.read(_U64)
     if type_ not in GGML_TYPES:
         what = f"has the tensor {name!r} of type {type_}, which cannot be read"
         raise UnsupportedGgufError(what)

@@ -18,23 +18,21 @@ from typing import Any
 from zlib import crc32
 
 from localspec.errors import ModelFileError, NotFoundError, StorageError
-from localspec.models.gguf import parser, tokenizer, validation, writer
-from localspec.models.gguf.header import Header, SplitInfo
-from localspec.models.gguf.parser import GgufByteStream, InvalidGgufError, UnsupportedGgufError
-from localspec.models.gguf.tensors import TensorInfo
+from localspec.models.gguf import parser, tokenizer, validation
+from localspec.models.gguf.header import Header, SplitInfo, merge_splits
+from localspec.models.gguf.parser import (
+    GgufByteStream,
+    InvalidGgufError,
+    TensorInfo,
+    UnsupportedGgufError,
+)
 from localspec.models.gguf.tokenizer import TokenizerMetadata, TokenTexts
 from localspec.sanitize import sanitize
 
-_FIRST_READ_BYTES = 256 * 1024
-"""The first read; covers the header of a model with a small vocabulary."""
-_CACHE_FOLDER = "headers"
+_FIRST_READ_BYTES = 256 * 1024  # The whole header of a model with a small vocabulary.
 _MAX_CACHE_FILES = 100
-_CACHE_FORMAT = 2  # Increase it when headers are validated differently.
+_CACHE_FORMAT = 3  # Increase it when headers are validated differently.
 _SPLIT_ENDING = "-{:05d}-of-{:05d}.gguf"
-_DOWNLOAD_HINT = "Download it again."
-_OTHER_FILE_HINT = (
-    "Use another file of this model (another quantisation or publisher), or a newer localspec."
-)
 
 
 def parse(
@@ -54,26 +52,27 @@ def parse(
         validation.check_first_bytes(name, data[:64], size)
     try:
         contents = parser.parse(GgufByteStream(data, size, read_more))
-        architecture = validation.get_string(contents, "general.architecture")
+        architecture = contents.text("general.architecture")
         if complete:
             validation.check_file_size(contents, size)
         header = Header(
-            version=contents.version,
             architecture=architecture,
-            name=validation.get_string(contents, "general.name"),
+            name=contents.text("general.name"),
             size=size,
             keys=contents.keys,
             tensors=contents.tensors,
             tokenizer=tokenizer.read_tokenizer(contents, architecture),
-            chat_template=validation.get_string(contents, "tokenizer.chat_template"),
+            chat_template=contents.text("tokenizer.chat_template"),
             split=validation.read_split(contents),
-            header_bytes=contents.header_bytes,
             data_offset=contents.data_offset,
         )
         validation.check_hparams(header)
         return header
     except InvalidGgufError as error:
-        hint = _OTHER_FILE_HINT if isinstance(error, UnsupportedGgufError) else _DOWNLOAD_HINT
+        hint = validation.DOWNLOAD_HINT
+        if isinstance(error, UnsupportedGgufError):
+            hint = "Use another file of this model (another quantisation or publisher), "
+            hint += "or a newer localspec."
         raise ModelFileError(f"{name} {sanitize(str(error), multiline=False)}.", hint) from None
 
 
@@ -85,17 +84,12 @@ def read(path: Path) -> Header:
 def read_model(path: Path) -> Header:
     """The header of a local model, with the tensors of all its splits.  Raises as `read`."""
     first = read(path)
-    if first.split is None:
-        return first
-    rest = [read(part) for part in _find_other_splits(path, first.split)]
-    return writer.merge_split_headers([first, *rest])
+    rest = map(read, _find_other_splits(path, first.split) if first.split else ())
+    return merge_splits([first, *rest])
 
 
 def check_magic(path: Path) -> None:
-    """Raise NotFoundError, StorageError or ModelFileError unless `path` begins like a model.
-
-    Reads only the first bytes.
-    """
+    """As `check_loadable`, by the first bytes only."""
     size, _ = _stat_regular_file(path)
     try:
         with path.open("rb") as file:
@@ -123,20 +117,20 @@ def check_loadable(path: Path) -> None:
 
 @lru_cache(maxsize=8)
 def _read_cached(path: str, size: int, mtime_ns: int) -> Header:
-    from localspec import data_files  # noqa: PLC0415  10 ms, and the engine reads few headers
+    from localspec import data_files, paths  # noqa: PLC0415  10 ms; the engine reads few headers
 
-    name = f"{_CACHE_FOLDER}/{crc32(os.fsencode(path)):08x}.json"
-    key = [_CACHE_FORMAT, path, size, mtime_ns]
+    name, key = (
+        f"headers/{crc32(os.fsencode(path)):08x}.json",
+        [_CACHE_FORMAT, path, size, mtime_ns],
+    )
     cached = data_files.read_json(name)
     with suppress(TypeError, KeyError, ValueError, AttributeError):  # another version wrote it
         if cached["key"] == key:
             return _from_json(cached["header"], Path(path))
     header = _read_file(Path(path), size)
     data_files.write_json(name, {"key": key, "header": _to_json(header)})
-    from localspec import paths  # noqa: PLC0415  as above
-
     with suppress(OSError):
-        files = (paths.data_dir() / _CACHE_FOLDER).iterdir()
+        files = (paths.data_dir() / "headers").iterdir()
         for old in sorted(files, key=lambda file: -file.stat().st_mtime)[_MAX_CACHE_FILES:]:
             old.unlink()
     return header
@@ -144,8 +138,8 @@ def _read_cached(path: str, size: int, mtime_ns: int) -> Header:
 
 def _to_json(header: Header) -> dict[str, Any]:
     tokens = header.tokenizer
-    metadata = {each.name: getattr(tokens, each.name) for each in fields(TokenizerMetadata)}
-    del metadata["read_texts"]
+    names = [each.name for each in fields(TokenizerMetadata) if each.name != "read_texts"]
+    metadata = {name: getattr(tokens, name) for name in names}
     return {each.name: getattr(header, each.name) for each in fields(Header)} | {
         "tokenizer": metadata | {"eog_ids": sorted(tokens.eog_ids)},
         "split": header.split and asdict(header.split),

@@ -1,4 +1,4 @@
-"""A model's vocabulary, read from the header as llama.cpp reads it.
+"""A model's vocabulary, read from the header as llama.cpp reads it, and what its tokens stand for.
 
 Missing keys have defaults by the kind of tokenizer: those of llama_vocab::impl::load in llama.cpp's
 src/llama-vocab.cpp.
@@ -74,7 +74,6 @@ PRETOKENIZERS = (
     )
 )
 """Values of tokenizer.ggml.pre; llama.cpp rejects others for BPE."""
-WITHOUT_MERGES = "kimi-k2"
 
 _SPECIAL_TOKENS = ("bos", "eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 _SPECIAL_TOKEN_TEXTS: dict[str, tuple[bytes, ...]] = {
@@ -100,6 +99,12 @@ _EOG_TEXTS = frozenset(
 """Texts of end-of-generation tokens in any vocabulary."""
 _RECOGNIZED_TEXTS = _EOG_TEXTS.union(*_SPECIAL_TOKEN_TEXTS.values())
 _DNA_MARKER = b"\xee\x80\x80"
+_TOKEN_KINDS_WITHOUT_TEXT = (2, 3, 5)  # Unknown, control and unused, in tokenizer.ggml.token_type.
+_BYTE = 6
+_BYTE_TEXTS = frozenset(b"<0x%02X>" % byte for byte in range(256))
+_GPT2_BYTES = {256 + n: chr(b) for n, b in enumerate((*range(33), *range(127, 161), 173))}
+"""The byte of each character, as a character below 256 (bytes_to_unicode of GPT-2)."""
+_SEPARATOR = "\uffff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +152,9 @@ class TokenizerMetadata:
 
 def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetadata:
     """Raises InvalidGgufError if llama.cpp would reject the vocabulary or abort."""
-    model = _get_string(contents, "model", "none")
+    model = contents.text("tokenizer.ggml.model", "none")
     defaults = DEFAULTS_BY_MODEL.get(model, TokenizerDefaults(UNKNOWN))
-    pre = "gemma4" if model == "gemma4" else _get_string(contents, "pre", "")
+    pre = "gemma4" if model == "gemma4" else contents.text("tokenizer.ggml.pre")
     if defaults.kind == NONE:
         size = contents.keys.get(f"{architecture}.vocab_size", 0)
         return TokenizerMetadata(NONE, model, pre, size if isinstance(size, int) else 0)
@@ -184,33 +189,20 @@ def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetada
     )
 
 
-def _get_string(contents: GgufContents, name: str, default: str) -> str:
-    value = contents.keys.get(f"tokenizer.ggml.{name}", default)
-    if not isinstance(value, str):
-        raise InvalidGgufError(f"has a damaged header: tokenizer.ggml.{name} is not text")
-    return value
-
-
 def _check_arrays(contents: GgufContents, kind: int, pre: str) -> None:
     """Check the presence, types and lengths that llama.cpp requires."""
     tokens = contents.arrays.get("tokenizer.ggml.tokens")
     if tokens is None or tokens.element_type != gguf.STRING:
         raise InvalidGgufError("has no list of tokens")
     for name, types in {"scores": (gguf.INT32, gguf.FLOAT32), "token_type": (gguf.INT32,)}.items():
-        array = contents.arrays.get(f"tokenizer.ggml.{name}")
-        wrong = array is not None and (
-            array.element_type not in types or array.count < tokens.count
-        )
-        if wrong or (array is None and f"tokenizer.ggml.{name}" in contents.key_types):
-            raise InvalidGgufError(
-                f"has a damaged vocabulary: tokenizer.ggml.{name} does not match it"
-            )
+        key = f"tokenizer.ggml.{name}"
+        array = contents.arrays.get(key)
+        is_wrong = array and (array.element_type not in types or array.count < tokens.count)
+        if is_wrong or (array is None and key in contents.key_types):
+            raise InvalidGgufError(f"has a damaged vocabulary: {key} does not match it")
     merges = contents.arrays.get("tokenizer.ggml.merges")
-    if (
-        kind == BPE
-        and (merges is None or merges.element_type != gguf.STRING)
-        and pre != WITHOUT_MERGES
-    ):
+    has_merges = merges is not None and merges.element_type == gguf.STRING
+    if kind == BPE and not has_merges and pre != "kimi-k2":
         raise InvalidGgufError("has a vocabulary without merges")
 
 
@@ -287,3 +279,73 @@ def _find_eog_ids(special: Mapping[str, int], ids_by_text: Mapping[bytes, int]) 
     if b"<|tool_response>" in eog_texts and b"</s>" in eog_texts:
         eog_ids.discard(ids_by_text[b"</s>"])
     return frozenset(eog_ids)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TokenBytes:
+    """What each token stands for; nothing for control, unknown and unused tokens."""
+
+    pieces: Sequence[bytes]
+    ids: Mapping[bytes, int]  # The token of each piece. Where a byte token has a twin, the twin.
+
+
+_read_before: dict[tuple[object, ...], TokenBytes] = {}  # The last few, by what they depend on.
+
+
+def read_token_bytes(tokenizer: TokenizerMetadata) -> TokenBytes:
+    """As llama.cpp's llama_token_to_piece without special tokens; kept by fingerprint."""
+    key = (tokenizer.fingerprint, tokenizer.kind, tokenizer.model, tokenizer.eog_ids)
+    if key not in _read_before:
+        if len(_read_before) >= 4:
+            del _read_before[next(iter(_read_before))]
+        _read_before[key] = _decode_tokens(tokenizer)
+    return _read_before[key]
+
+
+def _decode_tokens(tokenizer: TokenizerMetadata) -> TokenBytes:
+    vocabulary = tokenizer.read_texts()
+    texts = vocabulary.texts
+    silent = tokenizer.eog_ids | {i for i in tokenizer.special_ids.values() if i >= 0}
+    is_gpt2 = tokenizer.kind == BPE and tokenizer.model != "gemma4"
+    normal = _decode_gpt2(texts) if is_gpt2 else [t.replace("▁".encode(), b" ") for t in texts]
+    pieces: list[bytes] = []
+    ids: dict[bytes, int] = {}
+    types = vocabulary.types or (1,) * len(texts)
+    for token, (kind, text, decoded) in enumerate(zip(types, texts, normal, strict=True)):
+        piece = decoded if kind == 1 else text
+        if kind == _BYTE and text.startswith(b"<0x") and len(text) == 6:
+            piece = bytes.fromhex(text[3:5].decode("ascii", "replace"))
+        if token in silent or kind in _TOKEN_KINDS_WITHOUT_TEXT:
+            piece = b""
+        pieces.append(piece)
+        if piece and not (kind == _BYTE and piece in ids):
+            ids[piece] = token
+    return TokenBytes(pieces, ids)
+
+
+def _decode_gpt2(texts: Sequence[bytes]) -> list[bytes]:
+    """GPT-2's alphabet, in which every byte is a printable character."""
+    joined = _SEPARATOR.join(text.decode("utf-8", "replace") for text in texts)
+    decoded = joined.translate(_GPT2_BYTES).split(_SEPARATOR)
+    return [
+        text.encode("latin-1") if max(text, default="") <= "\xff" else raw
+        for text, raw in zip(decoded, texts, strict=True)
+    ]
+
+
+def can_draft_across(target: TokenizerMetadata, draft: TokenizerMetadata) -> bool:
+    """Whether each can tokenize whatever text the other writes.
+
+    llama.cpp's SPM tokenizer aborts on a text that needs a missing byte token.
+    """
+    return all(
+        tokenizer.kind == BPE
+        or (tokenizer.kind == SPM and _BYTE_TEXTS.issubset(tokenizer.read_texts().texts))
+        for tokenizer in (target, draft)
+    )
+
+
+def share_of_tokens(target: TokenizerMetadata, draft: TokenizerMetadata) -> float:
+    """The share of the target's tokens that are tokens of the draft, too."""
+    ids, others = read_token_bytes(target).ids, read_token_bytes(draft).ids
+    return len(ids.keys() & others.keys()) / max(1, len(ids))

@@ -16,10 +16,8 @@ from localspec.models.gguf.parser import UINT16, GgufContents, InvalidGgufError,
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
-MAX_SPLITS = 1000
-MAX_TRAILING_BYTES = 65_536  # Padding after the last tensor.
-ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
-_DOWNLOAD_HINT = "Download it again."
+_MAX_TRAILING_BYTES = 65_536  # Padding after the last tensor.
+DOWNLOAD_HINT = "Download it again."
 _OTHER_MAGICS = (
     (b"version https://git-lfs", "is a git-lfs pointer: run `git lfs pull` to get the file itself"),
     (b"PK\x03\x04", "is a PyTorch archive, not a GGUF"),
@@ -27,20 +25,10 @@ _OTHER_MAGICS = (
     (b"<!DOCTYPE", "is a web page: the download went to a login or error page"),
     (b"<html", "is a web page: the download went to a login or error page"),
 )
-_ONE_EXPERT_MEANS_DENSE = ("hunyuan_vl", "hunyuan-dense")
-_PER_LAYER_SLIDING_WINDOW = (
-    *("dflash", "dots3note", "gemma4", "gemma4-assistant", "granite_swa", "maple", "mimo2"),
-    *("spark2_5", "step35"),
+_PER_LAYER_SLIDING_WINDOW = architectures.name_set(
+    "dflash dots3note gemma4 gemma4-assistant granite_swa maple mimo2 spark2_5 step35"
 )
 """Architectures with a sliding window flag per layer; at least one must be set."""
-
-
-def get_string(contents: GgufContents, key: str) -> str:
-    """A text, or "" if the key is missing.  Raises InvalidGgufError for another type."""
-    value = contents.keys.get(key, "")
-    if not isinstance(value, str):
-        raise InvalidGgufError(f"has a damaged header: {key} is not text")
-    return value
 
 
 def check_hparams(header: Header) -> None:
@@ -62,7 +50,7 @@ def check_hparams(header: Header) -> None:
     ):
         raise _bad_value(key, "set for no layer")
     scaling = header.keys.get(f"{header.architecture}.rope.scaling.type", "none")
-    if scaling not in ROPE_SCALINGS:
+    if scaling not in ("none", "linear", "yarn", "longrope"):
         raise _bad_value("rope.scaling.type", scaling)
     for name in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
         epsilon = header.keys.get(f"{header.architecture}.{name}", 0.0)
@@ -74,11 +62,10 @@ def check_file_size(contents: GgufContents, size: int) -> None:
     """Raise InvalidGgufError if the file is shorter, or much longer, than its tensors need."""
     if not contents.tensors:
         return
-    last = contents.tensors[-1]
-    end = contents.data_offset + last.offset + last.n_bytes
+    end = contents.data_offset + contents.tensors[-1].offset + contents.tensors[-1].n_bytes
     if size < end:
         raise InvalidGgufError(f"is incomplete: {size:,} bytes of {end:,}")
-    if size > end + MAX_TRAILING_BYTES:
+    if size > end + _MAX_TRAILING_BYTES:
         raise InvalidGgufError(f"has a damaged header: its tensors take {end:,} of {size:,} bytes")
 
 
@@ -87,7 +74,7 @@ def read_split(contents: GgufContents) -> SplitInfo | None:
     values = [contents.keys.get(f"split.{name}", 0) for name in ("no", "count", "tensors.count")]
     types = [contents.key_types.get(f"split.{name}", UINT16) for name in ("no", "count")]
     number, count, n_tensors = (value if isinstance(value, int) else -1 for value in values)
-    if min(number, count, n_tensors) < 0 or types != [UINT16, UINT16] or count > MAX_SPLITS:
+    if min(number, count, n_tensors) < 0 or types != [UINT16, UINT16] or count > 1000:
         raise InvalidGgufError("has a damaged header: its split keys are invalid")
     if count < 2:
         return None
@@ -99,7 +86,7 @@ def read_split(contents: GgufContents) -> SplitInfo | None:
 def _check_experts(header: Header) -> None:
     names = ("count", "used_count", "group_count", "group_used_count")
     experts, used, groups, groups_used = (header.hparam(f"expert_{name}") for name in names)
-    if experts <= 1 and header.architecture in _ONE_EXPERT_MEANS_DENSE:
+    if experts <= 1 and header.architecture in ("hunyuan_vl", "hunyuan-dense"):
         experts = used = 0
     if experts > MAX_EXPERTS or experts < 0:
         raise _bad_value("expert_count", experts)
@@ -118,7 +105,7 @@ def _bad_value(key: str, value: object) -> InvalidGgufError:
 def check_first_bytes(name: str, first_bytes: bytes, size: int) -> None:
     """Raise ModelFileError unless a file of `size` bytes begins like a GGUF."""
     if size == 0:
-        raise ModelFileError(f"{name} is empty.", _DOWNLOAD_HINT)
+        raise ModelFileError(f"{name} is empty.", DOWNLOAD_HINT)
     for magic, description in _OTHER_MAGICS:
         if first_bytes.lower().startswith(magic.lower()):
             raise ModelFileError(f"{name} {description}.", "Use a .gguf file.")
@@ -127,18 +114,17 @@ def check_first_bytes(name: str, first_bytes: bytes, size: int) -> None:
         kind = "a text file" if is_text else "not a GGUF file"
         raise ModelFileError(f"{name} is {kind}.", "Model files end in .gguf.")
     if len(first_bytes) < 24:
-        raise ModelFileError(f"{name} is incomplete: {size} bytes.", _DOWNLOAD_HINT)
+        raise ModelFileError(f"{name} is incomplete: {size} bytes.", DOWNLOAD_HINT)
 
 
 def check_generates_text(name: str, architecture: str, keys: Mapping[str, Value]) -> None:
     """Raise ModelFileError unless a file holds an autoregressive text model or a head."""
-    hint = "Use a model that generates text."
     if keys.get("general.type") == "adapter":
         raise ModelFileError(f"{name} is an adapter (LoRA), not a model.", "Use the model itself.")
     if architecture == "clip":
-        raise ModelFileError(
-            f"{name} is the image part of a model (mmproj).", "Use the main file of the model."
-        )
+        hint = "Use the main file of the model."
+        raise ModelFileError(f"{name} is the image part of a model (mmproj).", hint)
+    hint = "Use a model that generates text."
     for names, description in (
         (architectures.SPEECH, "is a speech model"),
         (architectures.IMAGE_GENERATORS, "generates images"),

@@ -13,7 +13,8 @@ from localspec import data_files
 from localspec.errors import ChecksumError, StorageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.hub.cancellation import POLL_INTERVAL, CancelToken
-from localspec.models.local_files import checksum_cache, hub_cache
+from localspec.models.local_files import hub_cache
+from localspec.models.local_files.local_model import verify_checksum
 from localspec.models.reference import RepoFile
 
 _MAX_FAT32_BYTES = (1 << 32) - 1  # Maximum file size on FAT32.
@@ -145,7 +146,7 @@ class CachedFile:
         for candidate in (self.repo_folder / "snapshots").glob(f"*/{self.job.file.path}"):
             if candidate.is_symlink() or candidate.stat().st_size != self.job.file.size:
                 continue
-            if not checksum_cache.verify(candidate, self.job.file.digest, lambda _: None):
+            if not verify_checksum(candidate, self.job.file.digest, lambda _: None):
                 continue
             self.partial_path.unlink(missing_ok=True)
             try:

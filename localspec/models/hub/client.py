@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 from localspec import __version__, config
 from localspec.errors import DownloadError, OfflineError, UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import safe_names
+from localspec.models import reference
 from localspec.models.hub import hub_errors
 from localspec.models.hub.cancellation import (
     CancelToken,
@@ -84,10 +84,10 @@ class HubClient:
         self, repo: str, revision: str | None = None, cancel: CancelToken | None = None
     ) -> RepoInfo:
         """The repository's files and metadata.  One request."""
-        safe_names.check_repo(repo)
+        reference.check_repo(repo)
         path = f"/{repo}"
         if revision is not None:
-            safe_names.check_revision(revision)
+            reference.check_revision(revision)
             path += f"/revision/{quote(revision, safe='')}"
         return self._request(
             path, {"blobs": "true"}, lambda info: _parse_repo(repo, info), repo, cancel
@@ -97,9 +97,9 @@ class HubClient:
         self, repo: str, revision: str, file: str, cancel: CancelToken | None = None
     ) -> Header:
         """A file's header; reads as little of the file as possible, in 1-2 requests."""
-        safe_names.check_repo(repo)
-        safe_names.check_revision(revision)
-        safe_names.check_gguf_path(file)
+        reference.check_repo(repo)
+        reference.check_revision(revision)
+        reference.check_gguf_path(file)
         cancel = cancel or CancelToken()
         location, data = (repo, revision, file), bytearray()
         return retry(lambda: self._fetch_header(location, data, cancel), cancel, self.retry_policy)
@@ -210,13 +210,13 @@ class HubClient:
 
 def _parse_repo(repo: str, info: Any) -> RepoInfo:
     """Raises KeyError, TypeError or ValueError for an answer of another form."""
-    if not safe_names.COMMIT_HASH.fullmatch(info["sha"]):
+    if not reference.COMMIT_HASH.fullmatch(info["sha"]):
         raise ValueError("no commit")
     files = []
     for file in info.get("siblings") or ():
         path, size = file["rfilename"], file.get("size")
         digest = (file.get("lfs") or {}).get("sha256") or file.get("blobId") or ""
-        if isinstance(size, int) and safe_names.is_safe_path(path):
+        if isinstance(size, int) and reference.is_safe_path(path):
             files.append(RepoFile(path, size, digest if _DIGEST.fullmatch(digest) else ""))
     card = info.get("cardData") or {}
     return RepoInfo(
@@ -232,7 +232,7 @@ def _parse_search_result(entry: Any) -> HubSearchResult | None:
     """None for an invalid entry."""
     try:
         repo = str(entry["id"])
-        safe_names.check_repo(repo)
+        reference.check_repo(repo)
         updated = entry.get("lastModified")
         updated_at = datetime.fromisoformat(updated) if updated else None
         downloads, likes = int(entry.get("downloads") or 0), int(entry.get("likes") or 0)

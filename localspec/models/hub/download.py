@@ -21,12 +21,13 @@ from localspec.errors import (
     StorageError,
 )
 from localspec.lazy_dataclass import dataclass
-from localspec.models import safe_names
+from localspec.models import reference
 from localspec.models.hub.cached_file import CachedFile, DownloadJob, explain_disk_errors
 from localspec.models.hub.cancellation import CancelToken, RetryableError
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.hub_errors import LOGIN_HINT
-from localspec.models.local_files import checksum_cache, hub_cache
+from localspec.models.local_files import hub_cache
+from localspec.models.local_files.local_model import save_checksum, verify_checksum
 
 _RATE_WINDOW_SECONDS = 5.0  # Window of the transfer rate.
 _MIN_REPORT_INTERVAL = 0.1  # Seconds between two reports of the same phase.
@@ -80,9 +81,7 @@ def download_file(
         file.create_folders()
         exists, sha256 = file.adopt_existing(), job.file.sha256
         # Other programs may verify less; git's checksums are not checked again.
-        if not exists or (
-            sha256 and not checksum_cache.verify(file.pointer_path, sha256, on_bytes_read)
-        ):
+        if not exists or (sha256 and not verify_checksum(file.pointer_path, sha256, on_bytes_read)):
             hub.require_online()
             if exists:
                 file.delete()
@@ -90,18 +89,18 @@ def download_file(
             _Transfer(hub, file, reporter.report, cancel, rate_limiter or RateLimiter()).run()
             file.publish()
             if sha256:
-                checksum_cache.save(file.pointer_path, sha256)
+                save_checksum(file.pointer_path, sha256)
         file.write_ref()
     on_progress(DownloadState(job, DownloadPhase.DONE, job.file.size, path=file.pointer_path))
     return file.pointer_path
 
 
 def _check_names(job: DownloadJob) -> None:
-    safe_names.check_repo(job.repo)
+    reference.check_repo(job.repo)
     for revision in (job.commit, job.ref):
         if revision is not None:
-            safe_names.check_revision(revision)
-    safe_names.check_gguf_path(job.file.path)
+            reference.check_revision(revision)
+    reference.check_gguf_path(job.file.path)
     if not job.file.digest:
         raise DownloadError(
             f"The hub gives no checksum for {job.file.path}.",

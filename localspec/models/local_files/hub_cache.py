@@ -17,14 +17,14 @@ from pathlib import Path
 
 from localspec.errors import StorageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import safe_names
-from localspec.models.local_files import checksum_cache
+from localspec.models import reference
 from localspec.models.local_files.local_model import (
+    ChecksumRecord,
     LocalModel,
     ModelOrigin,
     describe_file,
+    discard_checksum,
     scan_folder,
-    stat_gguf,
     walk_files,
 )
 from localspec.models.reference import is_safe_gguf_path
@@ -89,20 +89,20 @@ def read_ref(repo_folder: Path, ref: str) -> str | None:
             commit = file.read(64).decode("ascii").strip()
     except (OSError, ValueError):
         return None
-    return commit if safe_names.COMMIT_HASH.fullmatch(commit) else None
+    return commit if reference.COMMIT_HASH.fullmatch(commit) else None
 
 
 def iter_repos(cache: Path) -> Iterator[tuple[str, Path]]:
     """The repositories of a cache and their folders; links and other names are skipped."""
     for entry in scan_folder(cache):
         repo = entry.name.removeprefix("models--").replace("--", "/")
-        is_repo = entry.name.startswith("models--") and safe_names.is_repo_id(repo)
+        is_repo = entry.name.startswith("models--") and reference.is_repo_id(repo)
         if is_repo and entry.is_dir(follow_symlinks=False):
             yield repo, Path(entry.path)
 
 
 def iter_files(
-    cache: Path, record: checksum_cache.ChecksumRecord, origin: ModelOrigin = "hub"
+    cache: Path, record: ChecksumRecord, origin: ModelOrigin = "hub"
 ) -> Iterator[LocalModel]:
     """The model files of all commits of a cache; a repository's current commit comes first."""
     for repo, folder in iter_repos(cache):
@@ -110,15 +110,8 @@ def iter_files(
             top = folder / "snapshots" / commit
             for path in walk_files(top, depth=8):
                 name = path.relative_to(top).as_posix()
-                if is_safe_gguf_path(name) and (file_stat := stat_gguf(path, cache)):
-                    blob = file_stat.real_path.name
-                    model = describe_file(
-                        path,
-                        file_stat,
-                        origin,
-                        actual=checksum_cache.lookup(record, file_stat),
-                        expected=blob if _DIGEST.fullmatch(blob) else None,
-                    )
+                model = describe_file(path, record, origin, within=cache)
+                if model and is_safe_gguf_path(name):
                     yield replace(model, repo=repo, file=name, revision=commit)
 
 
@@ -135,7 +128,7 @@ def _list_commits(folder: Path) -> list[str]:
     snapshots = [
         entry
         for entry in scan_folder(folder / "snapshots")
-        if safe_names.COMMIT_HASH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        if reference.COMMIT_HASH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
     ]
     return [entry.name for entry in sorted(snapshots, key=rank)]
 
@@ -161,7 +154,7 @@ def _unlink(folder: Path, path: Path) -> int:
     if not path.is_symlink():
         size = path.stat().st_size
         path.unlink()
-        checksum_cache.discard(path)
+        discard_checksum(path)
         return size
     blob = _linked_blob(folder, path)
     name = Path(*path.relative_to(folder / "snapshots").parts[1:])
@@ -173,7 +166,7 @@ def _unlink(folder: Path, path: Path) -> int:
         return 0  # a blob shared between repositories, or still in use
     size = blob.stat().st_size
     blob.unlink()
-    checksum_cache.discard(blob)
+    discard_checksum(blob)
     return size
 
 

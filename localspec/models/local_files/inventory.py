@@ -13,14 +13,17 @@ from pathlib import Path
 
 from localspec import config, data_files
 from localspec.errors import ChecksumError, NotFoundError, StorageError
-from localspec.models import catalog, safe_names
-from localspec.models.local_files import checksum_cache, hub_cache, other_apps
+from localspec.models import catalog, reference
+from localspec.models.local_files import hub_cache, other_apps
 from localspec.models.local_files.hub_cache import LeftoverFile
 from localspec.models.local_files.local_model import (
     ORIGIN_TITLES,
+    ChecksumRecord,
     LocalModel,
     describe_file,
-    stat_gguf,
+    discard_checksum,
+    load_checksums,
+    verify_checksum,
 )
 from localspec.models.reference import RepoFile, choose_files, parse_file_name
 from localspec.sanitize import sanitize
@@ -39,7 +42,7 @@ def models_folder() -> Path | None:
 
 def iter_files() -> Iterator[LocalModel]:
     """Every model file once; the hub's cache and the models folder first."""
-    record = checksum_cache.load()
+    record = load_checksums()
     folder = models_folder()
     seen: set[str] = set()
     for model in itertools.chain(
@@ -58,7 +61,7 @@ def iter_files() -> Iterator[LocalModel]:
 
 def list_packaged() -> tuple[LocalModel, ...]:
     """Only the models in Python packages: found in milliseconds."""
-    return tuple(_iter_packaged(checksum_cache.load()))
+    return tuple(_iter_packaged(load_checksums()))
 
 
 def list_models() -> tuple[LocalModel, ...]:
@@ -75,7 +78,7 @@ def list_models() -> tuple[LocalModel, ...]:
 
 def find_ollama(name: str) -> LocalModel | None:
     """By Ollama's name; a file may have several, of which `list_models` has one."""
-    models = other_apps.iter_files(checksum_cache.load())
+    models = other_apps.iter_files(load_checksums())
     return next((m for m in models if m.origin == "ollama" and m.file == name), None)
 
 
@@ -119,7 +122,7 @@ def find(
     `revision` restricts it to a commit, or to the commit of a branch or tag.
     """
     commit = revision
-    if revision and not safe_names.COMMIT_HASH.fullmatch(revision):
+    if revision and not reference.COMMIT_HASH.fullmatch(revision):
         commit = hub_cache.read_ref(hub_cache.repo_folder(hub_cache.cache_root(), repo), revision)
         if commit is None:
             return None
@@ -153,7 +156,7 @@ def remove(model: LocalModel) -> int:
         for path in model.parts or (model.path,):
             freed += 0 if path.is_symlink() else path.stat().st_size
             path.unlink()
-            checksum_cache.discard(path)
+            discard_checksum(path)
     except OSError as error:
         message = f"{model.file} cannot be removed: {error.strerror}."
         raise StorageError(message, "Check its permissions.") from error
@@ -166,7 +169,7 @@ def find_leftovers() -> tuple[LeftoverFile, ...]:
     Finished splits count too while others of their model are missing: such a model cannot run.
     """
     cache = hub_cache.cache_root()
-    files = hub_cache.iter_files(cache, checksum_cache.load())
+    files = hub_cache.iter_files(cache, load_checksums())
     incomplete = (group for group in _group_splits(files) if _join_splits(group) is None)
     splits = [split for group in incomplete for split in group if split.removable]
     return (*hub_cache.find_leftovers(cache), *hub_cache.find_idle_splits(cache, splits))
@@ -184,27 +187,23 @@ def delete_leftovers(leftovers: Sequence[LeftoverFile]) -> int:
 # --- installed Python packages: their code is never imported
 
 
-def _iter_packaged(record: checksum_cache.ChecksumRecord) -> Iterator[LocalModel]:
+def _iter_packaged(record: ChecksumRecord) -> Iterator[LocalModel]:
     """The files that the catalogue expects in packages; none if LOCALSPEC_STARTER is 0."""
     if os.environ.get("LOCALSPEC_STARTER") == "0":
         return
     shipped_or_own, _ = catalog.load_valid()  # others report an invalid file
     for model in shipped_or_own.models.values():
         path = _find_in_package(model.package, model.file) if model.package else None
-        file_stat = stat_gguf(path) if path else None
-        if path is None or file_stat is None or file_stat.size != model.bytes:
-            continue
-        yield LocalModel(
-            path=path,
-            size=file_stat.size,
-            repo=model.repo,
-            file=model.file,
-            revision=model.revision,
-            sha256=model.sha256,
-            verified=checksum_cache.lookup(record, file_stat) == model.sha256,
-            origin="package",
-            removable=False,
-        )
+        found = describe_file(path, record, "package") if path else None
+        if found and found.size == model.bytes:
+            yield replace(
+                found,
+                repo=model.repo,
+                file=model.file,
+                revision=model.revision,
+                sha256=model.sha256,
+                verified=found.verified and found.sha256 == model.sha256,
+            )
 
 
 def verify_packaged(path: Path) -> None:
@@ -217,7 +216,7 @@ def verify_packaged(path: Path) -> None:
     for model in list_packaged():
         if model.path != path or model.verified or model.sha256 is None:
             continue
-        if not checksum_cache.verify(path, model.sha256, lambda _: None):
+        if not verify_checksum(path, model.sha256, lambda _: None):
             name = sanitize(path.name, multiline=False)
             raise ChecksumError(
                 f"{name} is damaged: its checksum differs from the catalogue's.",
@@ -268,9 +267,8 @@ def add_opened(pair: OpenedPair) -> None:
     data_files.write_json(_RECENT_FILE, body[:_MAX_PAIRS])
 
 
-def _iter_opened(record: checksum_cache.ChecksumRecord) -> Iterator[LocalModel]:
+def _iter_opened(record: ChecksumRecord) -> Iterator[LocalModel]:
     for pair in load_opened():
         for path in filter(None, pair):
-            if file_stat := stat_gguf(path):
-                actual = checksum_cache.lookup(record, file_stat)
-                yield describe_file(path, file_stat, "opened", actual=actual)
+            if model := describe_file(path, record, "opened"):
+                yield model

@@ -1,13 +1,19 @@
-"""A model file on this computer, and safe scanning of folders for such files."""
+"""A model file on this computer, its recorded checksum, and safe scanning of folders for files.
+
+Checksums are recorded, so that files are not hashed at every start. A file that was modified since
+counts as not verified. If the record cannot be read or written, everything works without it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from localspec import data_files
 from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
@@ -22,6 +28,11 @@ ORIGIN_TITLES = {
     "opened": "opened by path",
 }
 _MAX_ENTRIES = 20_000  # Directory entries scanned below one folder.
+_RECORD_FILE = "verified.json"
+_BLOB_NAME = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
+"""Files of the hub's cache and of Ollama, named by their checksums."""
+
+ChecksumRecord = dict[str, tuple[int, int, str]]  # Size, mtime in ns and sha256 by real path.
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +58,17 @@ class LocalModel:
 
 
 def describe_file(
-    path: Path,
-    file_stat: GgufFileStat,
-    origin: ModelOrigin,
-    *,
-    actual: str | None,
-    expected: str | None = None,
-) -> LocalModel:
-    """A file of no repository, with its recorded and its expected checksum."""
-    sha256 = expected or actual
+    path: Path, record: ChecksumRecord, origin: ModelOrigin, within: Path | None = None
+) -> LocalModel | None:
+    """A file of no repository, with its expected checksum, by its name, and its recorded one.
+
+    None unless it is a GGUF inside `within`, as `stat_gguf` says.
+    """
+    if (file_stat := stat_gguf(path, within)) is None:
+        return None
+    actual = lookup_checksum(record, file_stat)
+    blob = _BLOB_NAME.fullmatch(file_stat.real_path.name)
+    sha256 = blob[1] if blob else actual
     return LocalModel(
         path=path,
         size=file_stat.size,
@@ -137,3 +150,59 @@ def scan_folder(folder: Path) -> list[os.DirEntry[str]]:
     except OSError:
         return []
     return sorted(entries, key=lambda entry: entry.name)
+
+
+# --- checksums
+
+
+def load_checksums() -> ChecksumRecord:
+    try:
+        return {
+            path: (int(size), int(mtime_ns), str(sha256))
+            for path, (size, mtime_ns, sha256) in data_files.read_json(_RECORD_FILE).items()
+        }
+    except (AttributeError, TypeError, ValueError):  # missing or damaged
+        return {}
+
+
+def lookup_checksum(record: ChecksumRecord, file_stat: GgufFileStat) -> str | None:
+    """The recorded sha256, unless the file was modified since."""
+    entry = record.get(str(file_stat.real_path))
+    return entry[2] if entry and entry[:2] == (file_stat.size, file_stat.mtime_ns) else None
+
+
+def verify_checksum(path: Path, sha256: str, on_bytes_read: Callable[[int], None]) -> bool:
+    """Whether a file has this checksum; reads it unless its checksum is recorded.
+
+    `on_bytes_read` receives the bytes read so far; an exception from it stops the reading.
+    """
+    file_stat = stat_gguf(path)
+    if file_stat is None:
+        return False
+    if lookup_checksum(load_checksums(), file_stat) == sha256:
+        return True
+    import hashlib  # noqa: PLC0415  loads OpenSSL
+
+    hasher, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            hasher.update(chunk)
+            done += len(chunk)
+            on_bytes_read(done)
+    if hasher.hexdigest() != sha256:
+        return False
+    save_checksum(path, sha256)
+    return True
+
+
+def save_checksum(path: Path, sha256: str) -> None:
+    """Record the checksum of a file that was just hashed."""
+    if (file_stat := stat_gguf(path)) is not None:
+        entry = (file_stat.size, file_stat.mtime_ns, sha256)
+        data_files.write_json(_RECORD_FILE, load_checksums() | {str(file_stat.real_path): entry})
+
+
+def discard_checksum(real_path: Path) -> None:
+    record = load_checksums()
+    if record.pop(str(real_path), None):
+        data_files.write_json(_RECORD_FILE, record)

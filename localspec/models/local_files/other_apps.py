@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from localspec.models import safe_names
-from localspec.models.local_files import checksum_cache, hub_cache
+from localspec.models import reference
+from localspec.models.local_files import hub_cache
 from localspec.models.local_files.local_model import (
+    ChecksumRecord,
     LocalModel,
     ModelOrigin,
     describe_file,
-    stat_gguf,
     walk_files,
 )
 from localspec.sanitize import sanitize
@@ -28,7 +28,7 @@ _MAX_JSON_BYTES = 1_000_000  # Of an Ollama manifest; real ones have about 1,000
 _HUGGING_FACE_HOSTS = ("hf.co", "huggingface.co")
 
 
-def iter_files(record: checksum_cache.ChecksumRecord) -> Iterator[LocalModel]:
+def iter_files(record: ChecksumRecord) -> Iterator[LocalModel]:
     for folder in lmstudio_folders():
         yield from iter_folder(folder, 4, record, "lmstudio")
     for folder in ollama_folders():
@@ -39,23 +39,19 @@ def iter_files(record: checksum_cache.ChecksumRecord) -> Iterator[LocalModel]:
 
 
 def iter_folder(
-    folder: Path, depth: int, record: checksum_cache.ChecksumRecord, origin: ModelOrigin
+    folder: Path, depth: int, record: ChecksumRecord, origin: ModelOrigin
 ) -> Iterator[LocalModel]:
     """The model files of a folder.
 
     The repository comes from a path of the form publisher/repository/file.
     """
     for path in walk_files(folder, depth):
-        if path.suffix == ".gguf" and (file_stat := stat_gguf(path)):
+        if path.suffix == ".gguf" and (model := describe_file(path, record, origin)):
             pieces = path.relative_to(folder).parts
             repo = "/".join(pieces[:2]) if len(pieces) >= 3 else ""
-            has_repo = safe_names.is_repo_id(repo)
-            actual = checksum_cache.lookup(record, file_stat)
-            yield replace(
-                describe_file(path, file_stat, origin, actual=actual),
-                repo=repo if has_repo else None,
-                file=sanitize("/".join(pieces[2:] if has_repo else pieces), multiline=False),
-            )
+            has_repo = reference.is_repo_id(repo)
+            file = sanitize("/".join(pieces[2:] if has_repo else pieces), multiline=False)
+            yield replace(model, repo=repo if has_repo else None, file=file)
 
 
 def lmstudio_folders() -> list[Path]:
@@ -92,7 +88,7 @@ def llama_cpp_folders() -> list[Path]:
     return [folder for folder in folders if os.path.realpath(folder) != hub]
 
 
-def _ollama_models(folder: Path, record: checksum_cache.ChecksumRecord) -> Iterator[LocalModel]:
+def _ollama_models(folder: Path, record: ChecksumRecord) -> Iterator[LocalModel]:
     """The blob's path is made from the manifest's digest only: no other file can be reached."""
     for name in ("manifests", "manifests-v2"):
         for manifest in walk_files(folder / name, depth=6):
@@ -102,11 +98,9 @@ def _ollama_models(folder: Path, record: checksum_cache.ChecksumRecord) -> Itera
                 match = _DIGEST.fullmatch(str(layer.get("digest"))) if is_model else None
                 if match is None:
                     continue
-                digest, blob = match[1], folder / "blobs" / f"sha256-{match[1]}"
-                file_stat = stat_gguf(blob, folder)
-                if file_stat and file_stat.size == layer.get("size"):
-                    actual = checksum_cache.lookup(record, file_stat)
-                    model = describe_file(blob, file_stat, "ollama", actual=actual, expected=digest)
+                blob = folder / "blobs" / f"sha256-{match[1]}"
+                model = describe_file(blob, record, "ollama", within=folder)
+                if model and model.size == layer.get("size"):
                     repo, file = _ollama_name(manifest.relative_to(folder / name).parts)
                     yield replace(model, repo=repo, file=file)
 
@@ -114,7 +108,7 @@ def _ollama_models(folder: Path, record: checksum_cache.ChecksumRecord) -> Itera
 def _ollama_name(pieces: tuple[str, ...]) -> tuple[str | None, str]:
     """Repository and name; `registry.ollama.ai/library/llama3.2/3b` is llama3.2:3b in Ollama."""
     repo = "/".join(pieces[1:3])
-    from_hub = len(pieces) == 4 and pieces[0] in _HUGGING_FACE_HOSTS and safe_names.is_repo_id(repo)
+    from_hub = len(pieces) == 4 and pieces[0] in _HUGGING_FACE_HOSTS and reference.is_repo_id(repo)
     name = ":".join(("/".join(pieces[:-1]), pieces[-1]))
     for default_prefix in ("registry.ollama.ai/library/", "registry.ollama.ai/"):
         name = name.removeprefix(default_prefix)

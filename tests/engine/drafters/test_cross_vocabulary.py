@@ -15,7 +15,7 @@ from localspec.engine.session import Session
 from localspec.engine.verifiers import make_verifier
 from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
 from localspec.models import pair_compatibility
-from localspec.models.gguf import reader, token_bytes
+from localspec.models.gguf import reader, tokenizer
 from localspec.protocol.wire import ChatMessage, ContextSettings, GenerateCommand, SamplingParams
 from tests.crossed import DRAFT, TARGET, crossed, vocabulary
 from tests.engine import laws
@@ -37,9 +37,9 @@ TEXTS = (
 def spelled(path: Path) -> tuple[SpelledVocabulary, LlamaModel]:
     """A model's own vocabulary and tokenizer, by llama.cpp."""
     model = LlamaModel(path, ContextSettings(n_gpu_layers=0))
-    tokenizer = reader.read(path).tokenizer
-    tokens = token_bytes.read_token_bytes(tokenizer)
-    eog = tuple(sorted(tokenizer.eog_ids))
+    metadata = reader.read(path).tokenizer
+    tokens = tokenizer.read_token_bytes(metadata)
+    eog = tuple(sorted(metadata.eog_ids))
     return SpelledVocabulary(tokens, model.vocabulary.tokenize_plain, (), eog), model
 
 
@@ -200,7 +200,7 @@ def test_the_text_is_the_targets(unlike: Session, mode: str) -> None:
 def test_auto_says_what_it_is_and_pauses_it_like_any_other(unlike: Session) -> None:
     assert unlike.ready.settings["draft_kind"] == "crossvocab"
     (notice,) = (n for n in unlike.ready.notices if n.code == "cross-vocabulary")
-    assert "another vocabulary: drafts by text, covers" in notice.message
+    assert "another vocabulary: drafts by text, shares" in notice.message
     expected = say(unlike, TEXTS[0], spec="off", max_tokens=200)
     got = say(unlike, TEXTS[0], spec="auto", max_tokens=200)
     assert got.ids == expected.ids
@@ -230,9 +230,9 @@ def test_the_rule_says_how_much_it_covers(zoo: Zoo) -> None:
     target, draft = reader.read(zoo["target"]), reader.read(DEMO / "demo-draft.gguf")
     verdict = pair_compatibility.check_compatibility(target, draft)
     assert (verdict.verdict, verdict.rule) == ("cross-vocabulary", "vocabulary-type")
-    same = token_bytes.estimate_coverage(target.tokenizer, target.tokenizer)
-    fewer = token_bytes.estimate_coverage(draft.tokenizer, target.tokenizer)
-    assert same == 1.0 > fewer > 0.1
+    same = tokenizer.share_of_tokens(target.tokenizer, target.tokenizer)
+    fewer = tokenizer.share_of_tokens(draft.tokenizer, target.tokenizer)
+    assert same == 1.0 > fewer > 0
 
 
 def test_a_text_the_draft_cannot_spell_is_not_drafted() -> None:
