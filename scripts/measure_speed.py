@@ -29,7 +29,7 @@ from growth import Shape
 from make_bench_pair import DEMO, SIZES, TOLERANCE, Pair, make_pair
 from prompts import prompts_of
 
-from localspec.bench import aggregation
+from localspec.bench import results
 from localspec.engine_process.client import EngineProcess
 from localspec.fit import calibration, speedup_model
 from localspec.fit.shape import ModelShape, from_headers
@@ -189,7 +189,7 @@ def _gained(
     predicted: SpeedEstimate, one: Trial, others: Sequence[Trial], gamma: int
 ) -> tuple[float, float]:
     rounds = [event for other in others for event in other.answers[gamma].rounds]
-    acceptance = aggregation.cumulative_acceptance(RoundTotals.of(rounds).by_position)
+    acceptance = results.cumulative_acceptance(RoundTotals.of(rounds).by_position)
     assert predicted.costs is not None
     return speedup_model.expected_speedup(predicted.costs, acceptance, gamma), one.speedup(gamma)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from localspec.bench.aggregation import distinct_4grams
+from localspec.bench.results import distinct_4grams
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
 

@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from localspec.bench import aggregation, paired_runs, report_text
+from localspec.bench import report_text, results
 from localspec.bench.measurement import AnswerCancelled, MeasurementProgress, record_answer
-from localspec.bench.paired_runs import BenchRequest, BenchRun
-from localspec.bench.results import BenchReport, report_to_json
+from localspec.bench.workloads import BenchRequest, BenchRun
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import MeasuredCosts, ProbeCommand
 from localspec.units import count, duration
 
 _DEFAULT_PASS_SECONDS = 0.05  # Assumed cost of a pass before any measurement.
+_TIME_BUDGET_SECONDS = 40.0
+"""For all rounds, counting plain passes only; reading the prompts can double it."""
+_MAX_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,13 @@ class BenchEstimate:
 
 
 def estimate_bench(request: BenchRequest, measured: MeasuredCosts | None) -> BenchEstimate:
+    """As many rounds as fit the time budget, unless the request sets them."""
     pass_seconds = measured.t1_ms / 1e3 if measured else _DEFAULT_PASS_SECONDS
-    answer_seconds = pass_seconds * request.max_tokens
-    per_round = len(paired_runs.schedule_runs(request.workloads, request.temperatures, 1))
-    rounds = request.rounds or paired_runs.count_affordable_rounds(per_round, answer_seconds)
-    return BenchEstimate(per_round * rounds, rounds, per_round * rounds * answer_seconds)
+    per_round = len(request.schedule_runs(1))
+    seconds = per_round * pass_seconds * request.max_tokens
+    affordable = int(_TIME_BUDGET_SECONDS / seconds) if seconds else _MAX_ROUNDS
+    rounds = request.rounds or min(max(affordable, 1), _MAX_ROUNDS)
+    return BenchEstimate(per_round * rounds, rounds, rounds * seconds)
 
 
 class Benchmark:
@@ -73,27 +77,25 @@ class Benchmark:
     def _measure(
         self, engine: Engine, should_stop: Callable[[], bool]
     ) -> Iterator[MeasurementProgress]:
-        request, runs = self.request, self.runs
         for event in engine.probe(ProbeCommand()):
             yield MeasurementProgress(getattr(event, "why", "") or "measuring passes")
             if should_stop():
                 engine.stop()
-        estimate = estimate_bench(request, engine.measured)
+        estimate = estimate_bench(self.request, engine.measured)
         self._n_rounds = estimate.rounds
-        yield MeasurementProgress(
-            f"{estimate.answers} answers, {_format_time_left(estimate.seconds)}", is_step=True
-        )
-        jobs = paired_runs.schedule_runs(request.workloads, request.temperatures, estimate.rounds)
+        left = f"about {duration(max(estimate.seconds, 1.0))} left"
+        yield MeasurementProgress(f"{estimate.answers} answers, {left}", is_step=True)
         began = self._clock()
-        for task, arm in jobs:
+        for task, arm in self.request.schedule_runs(estimate.rounds):
             if should_stop():
                 raise AnswerCancelled
-            command = request.build_command(task, arm)
+            command = self.request.build_command(task, arm)
             answer = record_answer(engine, command, should_stop, self._clock)
-            runs.append(BenchRun(task, arm, answer))
-            seconds_left = (self._clock() - began) / len(runs) * (len(jobs) - len(runs))
-            progress = f"{len(runs)} of {len(jobs)} answers, {_format_time_left(seconds_left)}"
-            yield MeasurementProgress(f"{progress}   {task.workload}")
+            self.runs.append(BenchRun(task, arm, answer))
+            done, n = len(self.runs), estimate.answers
+            seconds_left = (self._clock() - began) / done * (n - done)
+            left = f"about {duration(seconds_left)} left"
+            yield MeasurementProgress(f"{done} of {n} answers, {left}   {task.workload}")
 
     @property
     def has_begun(self) -> bool:
@@ -104,11 +106,11 @@ class Benchmark:
         return self.has_begun and bool(self.report.rows)
 
     @property
-    def report(self) -> BenchReport:
+    def report(self) -> results.BenchReport:
         """Of the answers so far."""
         engine = self._engine
         assert engine is not None, "not begun"
-        return aggregation.build_report(
+        return results.build_report(
             tuple(self.runs),
             self.request,
             engine.ready,
@@ -130,8 +132,4 @@ class Benchmark:
         return list(report_text.format_markdown(self.report))
 
     def to_json(self) -> dict[str, Any]:
-        return report_to_json(self.report)
-
-
-def _format_time_left(seconds: float) -> str:
-    return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+        return results.report_to_json(self.report)

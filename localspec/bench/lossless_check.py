@@ -1,4 +1,4 @@
-"""Checks that speculation is lossless here: it compares answers and tests sampled tokens."""
+"""Checks that speculation is lossless here: repeats the passes of answers, tests sampled tokens."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from localspec.bench.answer_comparison import (
-    AnswerRecorder,
-    ComparedPart,
-    SpeculationVariant,
-    compare_prompt,
+from localspec.bench.measurement import (
+    AnswerCancelled,
+    MeasurementProgress,
+    RecordedAnswer,
+    record_answer,
 )
-from localspec.bench.measurement import AnswerCancelled, MeasurementProgress
 from localspec.bench.sampling_check import VERIFY_MODES, TokenSample
 from localspec.bench.verify_report import (
-    LONG_PROMPT_INDEX,
-    VerifyFinding,
+    ComparisonTotals,
+    Divergence,
     VerifyReport,
-    WidthDifference,
     format_report,
     report_to_json,
 )
 from localspec.errors import PromptTooLongError
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import EngineReady
+from localspec.protocol.events import EngineReady, Round
 from localspec.protocol.wire import (
     GenerateCommand,
     MeasuredCosts,
     ProbeCommand,
+    ReplayCommand,
+    ReplayResult,
     SamplingParams,
     VerifyMode,
 )
@@ -50,7 +50,7 @@ VERIFY_PROMPTS = (
 )
 """Short, and different from the first words on."""
 LONG_PROMPT = "".join(f"# {n}\n{text}\n" for n in range(3) for text in VERIFY_PROMPTS)
-"""More than 600 tokens; skipped where the context is too small for it."""
+"""More than 600 tokens; the second to be compared. Skipped where the context is too small."""
 
 _MIN_PROMPTS = 3  # With the long one.
 _SEEDS_PER_MODE = 1_000_000
@@ -65,6 +65,9 @@ _SAMPLED_SETTINGS = (
 _SAMPLED_DRAFT_LENGTH = 4
 _TIMED_PARTS = 5  # Those that take `VerifyEffort.seconds_per_part` each.
 
+SpeculationVariant = tuple[str, int | None]
+"""`--spec`, and a fixed draft length."""
+
 
 @dataclass(frozen=True, slots=True)
 class VerifyEffort:
@@ -77,9 +80,6 @@ class VerifyEffort:
         """Share of a part's time budget; above 1 once it is used up."""
         elapsed = time.monotonic() - began
         return elapsed / self.seconds_per_part if self.seconds_per_part else 2.0
-
-
-VerifyEvent = MeasurementProgress | VerifyFinding
 
 
 class LosslessMeasurement:
@@ -103,16 +103,22 @@ class LosslessMeasurement:
     ) -> Iterator[MeasurementProgress]:
         """Ends early, within an answer, once `should_stop` returns true. Raises LocalspecError."""
         self._ready, self.report, self._has_ended = engine.ready, VerifyReport(), False
-        has_draft_model = engine.ready.draft is not None
+        recorder = AnswerRecorder(engine, should_stop)
+        spec = "model" if engine.ready.draft is not None else "lookup"
+        # Fixed draft lengths, for passes of different widths, and the adaptive controller.
+        variants: list[SpeculationVariant] = [(spec, 5), (spec, 2), ("auto", None)]
+        variants += [("lookup", 5)] if spec == "model" else []
         try:
-            for event in check_lossless(
-                engine, has_draft_model=has_draft_model, effort=self.effort, should_stop=should_stop
-            ):
-                if isinstance(event, MeasurementProgress):
-                    yield event
-                else:
-                    self.report.add(event)
-            self.report.is_complete = not should_stop()
+            yield MeasurementProgress("measuring passes …", is_step=True)
+            for _ in engine.probe(ProbeCommand(seconds=1.0)):
+                pass
+            yield from self._check_answers(recorder, self.report.greedy, 0.0, variants)
+            yield from self._check_answers(recorder, self.report.seeded, 0.8, variants[::2])
+            for n, verify in enumerate(VERIFY_MODES, 1):
+                yield from self._check_sampling(recorder, verify, spec, n * _SEEDS_PER_MODE)
+            self.report.is_complete = True
+        except AnswerCancelled:
+            pass
         finally:
             self._has_ended = True
 
@@ -122,7 +128,7 @@ class LosslessMeasurement:
 
     @property
     def has_results(self) -> bool:
-        return self.report.difference is not None
+        return self.report.greedy.answers > 0
 
     @property
     def summary(self) -> str:
@@ -138,98 +144,157 @@ class LosslessMeasurement:
         assert self._ready is not None, "not begun"
         return report_to_json(self.report, self._ready)
 
+    def _check_answers(
+        self,
+        recorder: AnswerRecorder,
+        totals: ComparisonTotals,
+        temperature: float,
+        variants: Sequence[SpeculationVariant],
+    ) -> Iterator[MeasurementProgress]:
+        began, effort = time.monotonic(), self.effort
+        kind = "same seed" if temperature else "temperature 0"
+        prompts = [*effort.prompts[:1], LONG_PROMPT, *effort.prompts[1:]]
+        for n, text in enumerate(prompts):
+            if n >= _MIN_PROMPTS and effort.elapsed_share(began) > 1:
+                return
+            message = f"{kind}: prompt {n + 1} of {len(prompts)} …"
+            yield MeasurementProgress(message, is_step=n == 0)
+            sampling = SamplingParams(temperature, seed=n)
+            plain = GenerateCommand(text, sampling, effort.tokens_per_answer, spec="off")
+            with suppress(PromptTooLongError):
+                totals.add(_check_prompt(recorder, n, plain, variants))
 
-def check_lossless(
-    engine: Engine,
-    *,
-    has_draft_model: bool,
-    effort: VerifyEffort,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Iterator[VerifyEvent]:
-    """Runs all parts and yields each result when it is available.
+    def _check_sampling(
+        self, recorder: AnswerRecorder, verify: VerifyMode, spec: str, seed: int
+    ) -> Iterator[MeasurementProgress]:
+        """Draws one sample; if its test rejects, a second one with other seeds decides."""
+        for is_confirmation in (False, True):
+            sample = TokenSample(verify, is_confirmation=is_confirmation)
+            first_seed = seed + is_confirmation * _CONFIRMATION_SEED_OFFSET
+            yield from self._draw_sample(recorder, sample, spec, first_seed)
+            self.report.by_mode[verify] = sample
+            if sample.impossible or not sample.is_rejected:
+                return
 
-    Ends early, within an answer, once `should_stop` returns true. Raises LocalspecError if the
-    engine fails or exits.
-    """
-    with suppress(AnswerCancelled):
-        message = "measuring rounding differences between passes …"
-        yield MeasurementProgress(message, is_step=True)
-        for _ in engine.probe(ProbeCommand(seconds=1.0, difference=True)):
-            pass
-        measured = engine.measured
-        yield WidthDifference(
-            (measured.difference if measured else None) or 0.0,
-            measured.long_difference if measured else None,
-        )
-        recorder = AnswerRecorder(engine, should_stop)
-        spec = "model" if has_draft_model else "lookup"
-        # Fixed draft lengths, for passes of different widths, and the adaptive controller.
-        variants = [SpeculationVariant(spec, 5), SpeculationVariant(spec, 2)]
-        variants.append(SpeculationVariant("auto"))
-        variants += [SpeculationVariant("lookup", 5)] if has_draft_model else []
-        yield from _check_equality(recorder, "greedy", 0.0, variants, effort)
-        yield from _check_equality(recorder, "seeded", 0.8, variants[::2], effort)
-        for n, verify in enumerate(VERIFY_MODES):
-            yield from _check_sampling(recorder, verify, spec, effort, (n + 1) * _SEEDS_PER_MODE)
+    def _draw_sample(
+        self, recorder: AnswerRecorder, sample: TokenSample, spec: str, seed: int
+    ) -> Iterator[MeasurementProgress]:
+        """Adds answers to the sample until it is large enough; seeds count up from `seed`."""
+        rng, began, effort = random.Random(seed), time.monotonic(), self.effort
+        for n in range(_MAX_SAMPLED_ANSWERS):
+            turn, setting = divmod(n, len(_SAMPLED_SETTINGS))
+            request = GenerateCommand(
+                effort.prompts[turn % len(effort.prompts)],
+                replace(_SAMPLED_SETTINGS[setting], seed=seed + n),
+                effort.tokens_per_answer,
+                verify=sample.verify,
+                spec=spec,
+                draft_length=_SAMPLED_DRAFT_LENGTH,
+            )
+            answer = recorder.record(request)
+            sample.add(answer, recorder.replay(answer), rng)
+            enough = min(sample.tokens / effort.min_sampled_tokens, effort.elapsed_share(began))
+            is_first = n == 0 and sample.verify == VERIFY_MODES[0] and not sample.is_confirmation
+            message = f"sampling, {sample.verify}: {sample.tokens} tokens …"
+            yield MeasurementProgress(message, is_step=is_first)
+            if sample.impossible or max(sample.tokens / _MAX_SAMPLED_TOKENS, enough) >= 1:
+                return
 
 
-def _check_equality(
+def _check_prompt(
     recorder: AnswerRecorder,
-    part: ComparedPart,
-    temperature: float,
+    prompt: int,
+    plain_request: GenerateCommand,
     variants: Sequence[SpeculationVariant],
-    effort: VerifyEffort,
-) -> Iterator[VerifyEvent]:
-    began = time.monotonic()
-    kind = "temperature 0" if part == "greedy" else "same seed"
-    prompts = list(effort.prompts)
-    prompts.insert(LONG_PROMPT_INDEX, LONG_PROMPT)
-    for n, text in enumerate(prompts):
-        if n >= _MIN_PROMPTS and effort.elapsed_share(began) > 1:
-            return
-        message = f"{kind}: prompt {n + 1} of {len(prompts)} …"
-        yield MeasurementProgress(message, is_step=n == 0)
-        sampling = SamplingParams(temperature, seed=n)
-        plain = GenerateCommand(text, sampling, effort.tokens_per_answer, spec="off")
-        with suppress(PromptTooLongError):
-            yield compare_prompt(recorder, part, n, plain, variants)
+) -> ComparisonTotals:
+    """Answers the prompt plain and with each variant, and repeats the passes of the latter.
 
-
-def _check_sampling(
-    recorder: AnswerRecorder, verify: VerifyMode, spec: str, effort: VerifyEffort, seed: int
-) -> Iterator[VerifyEvent]:
-    """Draws one sample; if its test rejects, a second one with other seeds decides."""
-    for is_confirmation in (False, True):
-        sample = TokenSample(verify, is_confirmation=is_confirmation)
-        first_seed = seed + is_confirmation * _CONFIRMATION_SEED_OFFSET
-        yield from _draw_sample(recorder, sample, spec, effort, first_seed)
-        yield sample
-        if sample.impossible or not sample.is_rejected:
-            return
-
-
-def _draw_sample(
-    recorder: AnswerRecorder, sample: TokenSample, spec: str, effort: VerifyEffort, seed: int
-) -> Iterator[MeasurementProgress]:
-    """Adds answers to the sample until it is large enough; seeds count up from `seed`."""
-    rng, began = random.Random(seed), time.monotonic()
-    for n in range(_MAX_SAMPLED_ANSWERS):
-        turn, setting = divmod(n, len(_SAMPLED_SETTINGS))
-        request = GenerateCommand(
-            effort.prompts[turn % len(effort.prompts)],
-            replace(_SAMPLED_SETTINGS[setting], seed=seed + n),
-            effort.tokens_per_answer,
-            verify=sample.verify,
-            spec=spec,
-            draft_length=_SAMPLED_DRAFT_LENGTH,
-        )
+    A divergence counts if it repeats: another number of threads may have rounded differently.
+    """
+    plain = recorder.record(plain_request)
+    totals = ComparisonTotals(prompts=1)
+    for spec, draft_length in variants:
+        request = replace(plain_request, spec=spec, draft_length=draft_length)
         answer = recorder.record(request)
-        sample.add(answer, recorder.replay(answer), rng)
-        elapsed = effort.elapsed_share(began)
-        enough = min(sample.tokens / effort.min_sampled_tokens, elapsed)
-        share = max(sample.tokens / _MAX_SAMPLED_TOKENS, enough)
-        is_first = n == 0 and sample.verify == VERIFY_MODES[0] and not sample.is_confirmation
-        message = f"sampling, {sample.verify}: {sample.tokens} tokens …"
-        yield MeasurementProgress(message, is_step=is_first)
-        if sample.impossible or share >= 1:
-            return
+        totals.add_answer(answer, plain)
+        if recorder.find_divergence(prompt, answer, plain) is not None:
+            divergence = recorder.find_divergence(prompt, recorder.record(request), plain)
+            totals.divergences += [divergence] if divergence is not None else []
+    totals.equal = int(not totals.different)
+    return totals
+
+
+# --- Recording an answer, and repeating its passes without speculation.
+
+
+class AnswerRecorder:
+    """Records and replays answers; raises AnswerCancelled once `should_stop` returns true."""
+
+    def __init__(self, engine: Engine, should_stop: Callable[[], bool]) -> None:
+        self._engine, self._should_stop = engine, should_stop
+
+    def record(self, request: GenerateCommand) -> RecordedAnswer:
+        """Generates from an empty KV cache: reused cells come from passes of other widths."""
+        self._replay(ReplayCommand(request.text, (), (), ()))
+        return record_answer(self._engine, request, self._should_stop)
+
+    def replay(self, answer: RecordedAnswer) -> ReplayResult:
+        """The target's logits for each token, in passes of the same widths, without speculation.
+
+        The first round is the prompt's own pass, which a replay starts with.
+        """
+        later = _rounds_with_tokens(answer)[1:]
+        return self._replay(
+            ReplayCommand(
+                answer.request.text,
+                tuple(answer.ids),
+                tuple(event.drafted + 1 for event in later),
+                tuple(len(event.tokens) for event in later),
+                answer.request.sampling,
+            )
+        )
+
+    def _replay(self, command: ReplayCommand) -> ReplayResult:
+        if self._should_stop():
+            raise AnswerCancelled
+        return self._engine.replay(command)
+
+    def find_divergence(
+        self, prompt: int, answer: RecordedAnswer, plain: RecordedAnswer
+    ) -> Divergence | None:
+        """The first token that the same passes do not give without speculation.
+
+        Or the end, if one answer ends where the plain one, the same so far, goes on.
+        """
+        ids, chosen = answer.ids, list(self.replay(answer).best)
+        expected = chosen
+        if chosen == ids:
+            n = min(len(ids), len(plain.ids))
+            if len(ids) == len(plain.ids) or ids[:n] != plain.ids[:n]:
+                return None
+            expected = plain.ids
+        same = [a == b for a, b in zip(ids, expected, strict=False)]
+        position = same.index(False) if False in same else len(same)
+        return Divergence(
+            prompt=prompt,
+            spec=answer.request.spec,
+            draft_length=answer.request.draft_length,
+            position=position,
+            width=_pass_width_at(answer, position),
+            speculative=next(iter(answer.tokens[position:]), None),
+            expected=next(iter(expected[position:]), None),
+        )
+
+
+def _rounds_with_tokens(answer: RecordedAnswer) -> list[Round]:
+    return [event for event in answer.rounds if event.tokens]
+
+
+def _pass_width_at(answer: RecordedAnswer, position: int) -> int:
+    """Tokens in the pass that produced this position; beyond the end, in the last pass."""
+    end = 0
+    for event in _rounds_with_tokens(answer):
+        end += len(event.tokens)
+        if position < end:
+            break
+    return event.drafted + 1

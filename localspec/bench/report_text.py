@@ -23,8 +23,6 @@ _COLUMNS = (
     "of best",
     "same text",
 )
-
-
 _BAR_WIDTH = 11
 _BAR_BLOCKS = " ▏▎▍▌▋▊▉"
 
@@ -32,34 +30,30 @@ _BAR_BLOCKS = " ▏▎▍▌▋▊▉"
 def format_table(report: BenchReport, *, is_final: bool = True) -> Iterator[str]:
     """A table of at most 77 columns, the file names apart, and a summary once it has rows."""
     draft = f" with {report.draft}" if report.draft else ", no draft model"
-    yield sanitize(f"{report.pair}: {report.model}{draft}", multiline=False)
-    for line in format_machine(report):
-        yield sanitize(line, multiline=False)
-    if report.why:
-        yield sanitize(f"ON, {report.why}", multiline=False)
-    if report.t1_ms is not None:
-        yield _format_costs(report, report.t1_ms)
+    lines = [f"{report.pair}: {report.model}{draft}", *_format_machine(report)]
+    lines += [f"ON, {report.why}"] if report.why else []
+    yield from (sanitize(line, multiline=False) for line in lines)
+    yield from _format_costs(report)
     highest = max((row.speedup.max for row in report.rows if row.speedup), default=1.0)
     for temperature, rows in groupby(report.rows, lambda row: row.temperature):
         yield ""
-        name = format_temperature(temperature)
+        name = f"temperature {temperature:g}"
         yield f"{name:<15} plain  spec tok/s{'':15}{'low–high':<8} accept tok/pass same"
         for row in rows:
             yield _format_table_row(row, max(highest, 1.5))
     if report.rows or is_final:
         yield ""
-        yield from format_summary(report)
+        yield from _format_summary(report)
 
 
-def _format_costs(report: BenchReport, t1_ms: float) -> str:
-    curve = report.verify_curve
-    width = "8" if "8" in curve else max(curve, default="", key=int)
-    parts = [f"one pass {milliseconds(t1_ms)}"]
-    if width and width != "1":
-        parts.append(f"verifying {width} tokens costs {curve[width]:.1f} passes")
-    if report.c is not None:
-        parts.append(f"a draft token {report.c:.2f}")
-    return " · ".join(parts)
+def _format_costs(report: BenchReport) -> Iterator[str]:
+    if (costs := report.measured) is None:
+        return
+    width = "8" if "8" in costs.curve else max(costs.curve, default="1", key=int)
+    text = f"one pass {milliseconds(costs.t1_ms)}"
+    if width != "1":
+        text += f" · verifying {width} tokens costs {costs.curve[width]:.1f} passes"
+    yield text + (f" · a draft token {costs.c:.2f}" if costs.c is not None else "")
 
 
 def _format_table_row(row: WorkloadResult, scale: float) -> str:
@@ -69,10 +63,10 @@ def _format_table_row(row: WorkloadResult, scale: float) -> str:
         low_high = f"{row.speedup.min:.2f}–{row.speedup.max:.2f}"
     return (
         f"{row.name:<10} {' ' if row.counted else '*'}    "
-        f"{format_rate(row.plain_tps):>5} {format_rate(row.spec_tps):>5}  "
+        f"{_format_rate(row.plain_tps):>5} {_format_rate(row.spec_tps):>5}  "
         f"{speed:<{_BAR_WIDTH + 7}} {low_high:<9} "
-        f"{percent(row.acceptance_rate):>5} {format_tokens_per_pass(row):>8} "
-        f"{format_identical(row):>4}"
+        f"{percent(row.acceptance_rate):>5} {_format_tokens_per_pass(row):>8} "
+        f"{f'{row.identical}/{len(row.trials)}':>4}"
     )
 
 
@@ -91,72 +85,61 @@ def format_markdown(report: BenchReport) -> Iterator[str]:
     draft = f"draft {report.draft}" if report.draft else "no draft model"
     why = f" ({report.why})" if report.why else ""
     yield _escape_cell(f"- files: {report.model}, {draft}{why}")
-    yield f"- machine: {_escape_cell(' · '.join(format_machine(report)))}"
-    cost = f"- costs: {milliseconds(report.t1_ms)} per pass"
-    if report.c is not None:
-        cost += f", draft cost ratio {report.c:.3f}"
-    curve = ", ".join(f"v({w}) {v:.2f}" for w, v in report.verify_curve.items())
-    yield cost + (f", {curve}" if curve else "")
+    yield f"- machine: {_escape_cell(' · '.join(_format_machine(report)))}"
+    if (costs := report.measured) is not None:
+        parts = [f"{milliseconds(costs.t1_ms)} per pass"]
+        parts += [f"draft cost ratio {costs.c:.3f}"] if costs.c is not None else []
+        parts += [f"v({width}) {v:.2f}" for width, v in costs.curve.items()]
+        yield f"- costs: {', '.join(parts)}"
     yield f"- {count(report.rounds, 'round')}, {report.max_tokens} tokens per answer"
     yield ""
     yield "| " + " | ".join(_COLUMNS) + " |"
     yield "|---" + "|--:" * (len(_COLUMNS) - 1) + "|"
     for row in report.rows:
-        yield _format_markdown_row(row)
+        yield "| " + " | ".join(map(_escape_cell, _markdown_cells(row))) + " |"
     yield ""
-    for line in format_summary(report):
+    for line in _format_summary(report):
         yield _escape_cell(line) + "  "
 
 
-def _format_markdown_row(row: WorkloadResult) -> str:
-    speed = "–"
-    if row.speedup is not None:
-        speed = f"{row.speedup.median:.2f}× ({row.speedup.min:.2f}–{row.speedup.max:.2f})"
-    cells = (
-        row.name + ("" if row.counted else "*"),
-        f"{row.temperature:g}",
-        format_rate(row.plain_tps),
-        format_rate(row.spec_tps),
-        speed,
-        percent(row.acceptance_rate),
-        format_tokens_per_pass(row),
-        percent(row.share_of_best),
-        format_identical(row),
-    )
-    return "| " + " | ".join(_escape_cell(cell) for cell in cells) + " |"
+def _markdown_cells(row: WorkloadResult) -> Iterator[str]:
+    yield row.name + ("" if row.counted else "*")
+    yield f"{row.temperature:g}"
+    yield _format_rate(row.plain_tps)
+    yield _format_rate(row.spec_tps)
+    speed = row.speedup
+    yield f"{speed.median:.2f}× ({speed.min:.2f}–{speed.max:.2f})" if speed else "–"
+    yield percent(row.acceptance_rate)
+    yield _format_tokens_per_pass(row)
+    yield percent(row.share_of_best)
+    yield f"{row.identical}/{len(row.trials)}"
 
 
-def format_summary(report: BenchReport) -> Iterator[str]:
-    """The lines below the table."""
+def _format_summary(report: BenchReport) -> Iterator[str]:
+    """The lines below the table: means, verdict, and what limits the result."""
     for mean in report.means:
         if mean.speedup is not None:
             over = count(mean.workloads, "workload")
-            yield f"{format_temperature(mean.temperature)}: {mean.speedup:.2f}× plain over {over}"
-    yield from format_verdict(report)
-    yield from format_remarks(report)
-
-
-def format_remarks(report: BenchReport) -> Iterator[str]:
-    """What limits the result; nothing if all is well."""
-    if any(row.counted and (row.share_of_best or 0) > _MAX_PLAUSIBLE_SHARE for row in report.rows):
+            yield f"temperature {mean.temperature:g}: {mean.speedup:.2f}× plain over {over}"
+    yield from _format_verdict(report)
+    if any((row.share_of_best or 0) > _MAX_PLAUSIBLE_SHARE for row in report.counted_rows):
         yield (
             "Some runs are faster than their measured costs allow: other programs were running. "
             "Repeat on an idle machine."
         )
-    left_out = sum(report.left_out.values())
+    n_trials, left_out = len(report.trials), report.left_out
     if left_out:
-        reasons = ", ".join(f"{reason} ({n})" for reason, n in report.left_out.items())
-        yield f"{left_out} of {report.trials} trials left out: {reasons}."
-    if any(not row.counted for row in report.rows):
+        reasons = ", ".join(f"{reason} ({n})" for reason, n in left_out.items())
+        yield f"{sum(left_out.values())} of {n_trials} trials left out: {reasons}."
+    if len(report.counted_rows) < len(report.rows):
         yield "* all trials left out: shown, but not part of the mean."
-    differ = sum(not trial.identical for row in report.rows for trial in row.trials)
-    if differ:
-        yield f"{differ} of {report.trials} texts differ from plain: see `localspec verify`."
+    if differ := sum(not trial.identical for trial in report.trials):
+        yield f"{differ} of {n_trials} texts differ from plain: see `localspec verify`."
     if report.interrupted:
         yield "Interrupted: partial results."
 
 
-def format_verdict(report: BenchReport) -> Iterator[str]:
+def _format_verdict(report: BenchReport) -> Iterator[str]:
     """Whether speculation pays for this pair on this machine, and the likely reason if not."""
     speedup = report.speedup
     if speedup is None:
@@ -164,13 +147,11 @@ def format_verdict(report: BenchReport) -> Iterator[str]:
         yield early if report.interrupted else "No trial counts: no result."
         return
     if speedup >= _MIN_GAIN:
-        counted = [row for row in report.rows if row.counted and row.speedup]
-        best = max(counted, key=lambda row: row.speedup.median if row.speedup else 0)
-        assert best.speedup is not None
-        top = f"{best.speedup.median:.2f}× on {best.name}"
-        yield f"{speedup:.2f}× plain over all workloads; best: {top}."
+        counted = [(row.speedup.median, row.name) for row in report.counted_rows if row.speedup]
+        best, name = max(counted)
+        yield f"{speedup:.2f}× plain over all workloads; best: {best:.2f}× on {name}."
         return
-    limits = [row.best.speedup for row in report.rows if row.counted and row.best]
+    limits = [row.best.speedup for row in report.counted_rows if row.best]
     if speedup >= _MIN_BREAK_EVEN:
         yield f"No difference: {speedup:.2f}× plain."
     elif (limits and max(limits) < _MIN_POSSIBLE_GAIN) or "too small" in report.why:
@@ -182,7 +163,7 @@ def format_verdict(report: BenchReport) -> Iterator[str]:
         yield f"By the measured costs, the best fixed draft length would give {reach}."
 
 
-def format_machine(report: BenchReport) -> Iterator[str]:
+def _format_machine(report: BenchReport) -> Iterator[str]:
     """Two lines: hardware, then software."""
     machine = report.machine
     parts = [machine.cpu + (f", {count(machine.cores, 'core')}" if machine.cores else "")]
@@ -194,25 +175,16 @@ def format_machine(report: BenchReport) -> Iterator[str]:
     yield " · ".join(parts)
 
 
-def format_tokens_per_pass(row: WorkloadResult) -> str:
+def _format_tokens_per_pass(row: WorkloadResult) -> str:
     return "–" if row.mean_accepted_length is None else f"{row.mean_accepted_length:.1f}"
 
 
-def format_identical(row: WorkloadResult) -> str:
-    """Trials with plain decoding's text, of all."""
-    return f"{sum(trial.identical for trial in row.trials)}/{len(row.trials)}"
-
-
-def format_temperature(temperature: float | None) -> str:
-    return f"temperature {temperature:g}"
-
-
-def format_rate(tokens_per_second: float | None) -> str:
+def _format_rate(tokens_per_second: float | None) -> str:
     """Without its unit."""
     return token_rate(tokens_per_second).removesuffix(" tok/s")
 
 
-def _escape_cell(text: object) -> str:
+def _escape_cell(text: str) -> str:
     """Escapes untrusted text for a Markdown table."""
-    plain = sanitize(str(text), multiline=False)
+    plain = sanitize(text, multiline=False)
     return "".join("\\" + c if c in "|*_`<>[]" else c for c in plain)

@@ -7,61 +7,70 @@ from collections.abc import Iterator
 from dataclasses import asdict, field
 from typing import Any, Literal
 
-from localspec.bench.answer_comparison import ComparisonTotals, Divergence, PromptComparison
+from localspec.bench.measurement import RecordedAnswer
 from localspec.bench.sampling_check import DETECTION_POWER, SIGNIFICANCE_LEVEL, TokenSample
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Token
+from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import VerifyMode
 from localspec.sanitize import sanitize
 from localspec.units import count, percent
 
-LONG_PROMPT_INDEX = 1  # The prompt of more than 600 tokens, among those that are compared.
-NEAR_TIE_FACTOR = 4
-"""A near-tie is at most this many times the rounding difference between pass widths."""
-
-LosslessVerdict = Literal["lossless", "near-ties", "divergent"]
+LosslessVerdict = Literal["lossless", "divergent"]
 
 
 @dataclass(frozen=True, slots=True)
-class WidthDifference:
-    """Largest difference of a logit between passes of different widths."""
+class Divergence:
+    """The first token of a speculative answer that its passes alone do not give."""
 
-    difference: float
-    long_difference: float | None = None
-    """That after 640 tokens of context; None if it was not measured."""
+    prompt: int
+    spec: str
+    draft_length: int | None
+    position: int  # The answer's first token is 0.
+    width: int  # Tokens in the pass that produced it.
+    speculative: Token | None  # None: the answer ends here.
+    expected: int | None
+    """Id of the token that the pass gives without speculation; None: plain decoding ends here."""
 
 
-VerifyFinding = WidthDifference | PromptComparison | TokenSample
+@dataclass(slots=True)
+class ComparisonTotals:
+    """Speculative answers, compared with their own passes and with plain decoding."""
+
+    prompts: int = 0
+    answers: int = 0
+    equal: int = 0  # Prompts whose answers all have plain decoding's text.
+    different: int = 0  # Answers with another text.
+    tokens: int = 0
+    drafted: int = 0
+    divergences: list[Divergence] = field(default_factory=list)
+
+    def add_answer(self, answer: RecordedAnswer, plain: RecordedAnswer) -> None:
+        self.answers += 1
+        self.different += answer.ids != plain.ids
+        self.tokens += len(answer.ids)
+        self.drafted += RoundTotals.of(answer.rounds).drafted
+
+    def add(self, other: ComparisonTotals) -> None:
+        self.prompts += other.prompts
+        self.answers += other.answers
+        self.equal += other.equal
+        self.different += other.different
+        self.tokens += other.tokens
+        self.drafted += other.drafted
+        self.divergences += other.divergences
 
 
 @dataclass
 class VerifyReport:
-    difference: float | None = None
-    long_difference: float | None = None
     greedy: ComparisonTotals = field(default_factory=ComparisonTotals)
     seeded: ComparisonTotals = field(default_factory=ComparisonTotals)
-    samples: dict[VerifyMode, TokenSample] = field(default_factory=dict)
+    by_mode: dict[VerifyMode, TokenSample] = field(default_factory=dict)
     is_complete: bool = False  # All parts have run to their end.
 
-    def add(self, event: VerifyFinding) -> None:
-        if isinstance(event, WidthDifference):
-            self.difference, self.long_difference = event.difference, event.long_difference
-        elif isinstance(event, PromptComparison):
-            (self.greedy if event.part == "greedy" else self.seeded).add(event)
-        else:
-            self.samples[event.verify] = event
-
     @property
-    def near_tie_limit(self) -> float:
-        """The widest near-tie in a short context, in logits."""
-        return NEAR_TIE_FACTOR * (self.difference or 0.0)
-
-    def is_near_tie(self, divergence: Divergence) -> bool:
-        """Whether rounding explains the difference, in a context of that length."""
-        limit = self.near_tie_limit
-        if divergence.prompt == LONG_PROMPT_INDEX:
-            limit = max(limit, NEAR_TIE_FACTOR * (self.long_difference or 0.0))
-        return divergence.is_near_tie(limit)
+    def samples(self) -> list[TokenSample]:
+        return list(self.by_mode.values())  # a copy: another thread may add one
 
     @property
     def divergences(self) -> list[Divergence]:
@@ -69,52 +78,43 @@ class VerifyReport:
 
     @property
     def drafted(self) -> int:
-        sampled = sum(sample.totals.drafted for sample in list(self.samples.values()))
+        sampled = sum(sample.totals.drafted for sample in self.samples)
         return self.greedy.drafted + self.seeded.drafted + sampled
 
     @property
     def verdict(self) -> LosslessVerdict | None:
         """None if the check is not complete and has found nothing wrong so far."""
-        explained = all(self.is_near_tie(each) for each in self.divergences)
         # A first rejection needs confirmation; an impossible token does not.
-        decisive = [s for s in list(self.samples.values()) if s.is_confirmation or s.impossible]
-        if not explained or any(sample.is_rejected for sample in decisive):
+        decisive = [
+            sample for sample in self.samples if sample.is_confirmation or sample.impossible
+        ]
+        if self.divergences or any(sample.is_rejected for sample in decisive):
             return "divergent"
-        if not self.is_complete:
-            return None
-        return "near-ties" if self.divergences else "lossless"
+        return "lossless" if self.is_complete else None
 
     def to_json(self) -> dict[str, Any]:
         """Described in docs/json.md."""
         return {
             "verdict": self.verdict,
-            "difference": self.difference,
-            "long_difference": self.long_difference,
-            "limit": None if self.difference is None else self.near_tie_limit,
             "guesses": self.drafted,
-            "greedy": self._totals_to_json(self.greedy),
-            "seeded": self._totals_to_json(self.seeded),
-            "sampled": _samples_to_json(list(self.samples.values())),
+            "greedy": _totals_to_json(self.greedy),
+            "seeded": _totals_to_json(self.seeded),
+            "sampled": _samples_to_json(self.samples),
             "whole": self.is_complete,
         }
 
-    def _totals_to_json(self, totals: ComparisonTotals) -> dict[str, Any]:
-        divergences = [self._divergence_to_json(each) for each in totals.divergences]
-        return asdict(totals) | {"divergences": divergences}
 
-    def _divergence_to_json(self, divergence: Divergence) -> dict[str, Any]:
-        body = asdict(divergence)
-        variant: dict[str, Any] = body.pop("variant")
-        return variant | {
-            **body,
-            "near_tie": self.is_near_tie(divergence),
-            "plain": _token_to_json(divergence.plain),
-            "speculative": _token_to_json(divergence.speculative),
-        }
+def report_to_json(report: VerifyReport, ready: EngineReady) -> dict[str, Any]:
+    """`verify --json`, described in docs/json.md."""
+    return {"schema": 1, "model": ready.model, "draft": ready.draft} | report.to_json()
 
 
-def _token_to_json(token: Token | None) -> dict[str, Any] | None:
-    return None if token is None else {"id": token.id, "text": token.text}
+def _totals_to_json(totals: ComparisonTotals) -> dict[str, Any]:
+    body: dict[str, Any] = asdict(totals)
+    for divergence in body["divergences"]:
+        if token := divergence["speculative"]:
+            divergence["speculative"] = {"id": token["id"], "text": token["text"]}
+    return body
 
 
 def _samples_to_json(samples: list[TokenSample]) -> dict[str, Any]:
@@ -125,21 +125,20 @@ def _samples_to_json(samples: list[TokenSample]) -> dict[str, Any]:
         "p": min(1.0, min(p_values) * len(p_values)) if p_values else None,
         "level": SIGNIFICANCE_LEVEL,
         "power": {"shift": max(shifts), "probability": DETECTION_POWER} if shifts else None,
-        "modes": [_sample_to_json(sample) for sample in samples],
-    }
-
-
-def _sample_to_json(sample: TokenSample) -> dict[str, Any]:
-    return {
-        "verify": sample.verify,
-        "tokens": sample.tokens,
-        "drafted": sample.totals.drafted,
-        "accepted": sample.totals.accepted,
-        "impossible": sample.impossible,
-        "bins": sample.bins,
-        "p": sample.p_value,
-        "shift": sample.detectable_shift,
-        "again": sample.is_confirmation,
+        "modes": [
+            {
+                "verify": sample.verify,
+                "tokens": sample.tokens,
+                "drafted": sample.totals.drafted,
+                "accepted": sample.totals.accepted,
+                "impossible": sample.impossible,
+                "bins": sample.bins,
+                "p": sample.p_value,
+                "shift": sample.detectable_shift,
+                "again": sample.is_confirmation,
+            }
+            for sample in samples
+        ],
     }
 
 
@@ -147,28 +146,23 @@ def _sample_to_json(sample: TokenSample) -> dict[str, Any]:
 
 _MAX_DIVERGENCES_SHOWN = 12
 _WIDTH = 77
-_NOT_MEASURED, _NOT_COMPARED = "not measured", "not compared"
 _VERDICT_TEXTS: dict[LosslessVerdict | None, tuple[str, str]] = {
     "lossless": (
-        "No differences",
-        "The model writes the same with speculation as without: all compared answers are "
-        "identical, token by token.",
-    ),
-    "near-ties": (
-        "Near-ties only",
-        "Some answers differ, but only where two tokens were almost equally probable: a pass "
-        "over several tokens rounds differently from a pass over one. This is not an error: the "
-        "distribution is the same. On a CPU exact mode (--exact on) makes attention round alike; "
-        "weights of many types still round by width.",
+        "Lossless",
+        "Every token is the one that the model chooses: the same passes, repeated without "
+        "drafting, gave the same tokens.",
     ),
     "divergent": (
         "DIFFERS",
-        "Speculation changed the model's output, and rounding does not explain it. Without "
-        "speculation (/spec off, --spec off) output is safe. Please report this with the JSON: "
-        "--json prints it, j copies it.",
+        "Speculation changed the model's output. Without speculation (/spec off, --spec off) "
+        "output is safe. Please report this with the JSON: --json prints it, j copies it.",
     ),
     None: ("Not finished", "No problem found so far."),
 }
+_WIDTHS_TEXT = (
+    " Texts may still part from plain decoding's, because a pass over several tokens rounds "
+    "differently from a pass over one; the distribution is the same."
+)
 
 
 def format_report(
@@ -177,62 +171,42 @@ def format_report(
     """Before the end without a verdict, and without the parts that have not begun."""
     pair = sanitize(ready.model + (f" with {ready.draft}" if ready.draft else ", no draft model"))
     label, meaning = _VERDICT_TEXTS[report.verdict]
+    compared = (report.greedy, report.seeded)
+    if report.verdict == "lossless" and any(each.different for each in compared):
+        meaning += _WIDTHS_TEXT
     if report.is_complete and not report.drafted:
         meaning = "No tokens were drafted, so nothing was verified: this model runs plain."
+    yield f"{pair}: {label}" if is_final else pair
     if is_final:
-        yield f"{pair}: {label}"
         yield from textwrap.wrap(meaning, _WIDTH)
-    else:
-        yield pair
     yield ""
     rows: dict[str, str] = {
-        "rounding": _format_width_difference(report),
         "temperature 0": _format_totals(report.greedy),
         "same seed": _format_totals(report.seeded),
-        **{each.verify: _format_sample(each) for each in list(report.samples.values())},
+        **{each.verify: _format_sample(each) for each in report.samples},
     }
     for name, result in rows.items():
-        if is_final or result not in (_NOT_MEASURED, _NOT_COMPARED):
-            yield from textwrap.wrap(f"{name:<14} {result}", _WIDTH, subsequent_indent=" " * 15)
+        if result or is_final:
+            text = f"{name:<14} {result or 'not compared'}"
+            yield from textwrap.wrap(text, _WIDTH, subsequent_indent=" " * 15)
     if report.divergences:
         yield ""
     for divergence in report.divergences[:_MAX_DIVERGENCES_SHOWN]:
-        line = _format_divergence(divergence, is_near_tie=report.is_near_tie(divergence))
-        yield from textwrap.wrap(sanitize(line, multiline=False), _WIDTH, subsequent_indent="  ")
+        line = sanitize(_format_divergence(divergence), multiline=False)
+        yield from textwrap.wrap(line, _WIDTH, subsequent_indent="  ")
     if len(report.divergences) > _MAX_DIVERGENCES_SHOWN:
         yield f"… and {len(report.divergences) - _MAX_DIVERGENCES_SHOWN} more; the JSON has all."
 
 
-def report_to_json(report: VerifyReport, ready: EngineReady) -> dict[str, Any]:
-    """`verify --json`, described in docs/json.md."""
-    return {"schema": 1, "model": ready.model, "draft": ready.draft} | report.to_json()
-
-
-def _format_width_difference(report: VerifyReport) -> str:
-    if report.difference is None:
-        return _NOT_MEASURED
-    text = "passes over 1 to 16 tokens agree to the last bit"
-    if report.difference:
-        text = (
-            f"logits differ by up to {report.difference:.2g} between passes over 1 to 16 tokens; "
-            f"up to {report.near_tie_limit:.2g} counts as a near-tie"
-        )
-    if report.long_difference is None:
-        return text
-    if not report.long_difference:
-        return f"{text}; after 640 tokens of context, too" if not report.difference else text
-    return (
-        f"{text}; after 640 tokens of context logits differ by up to {report.long_difference:.2g}"
-    )
-
-
 def _format_totals(totals: ComparisonTotals) -> str:
+    """Empty if nothing was compared."""
     if not totals.answers:
-        return _NOT_COMPARED
-    different = len(totals.divergences)
-    result = "all same as plain" if not different else f"{different} differ from plain"
-    prompts = count(totals.prompts, "prompt")
-    return f"{prompts}, {totals.answers} answers, {totals.tokens:,} tokens: {result}"
+        return ""
+    prompts, wrong = count(totals.prompts, "prompt"), len(totals.divergences)
+    result = f"{wrong} wrong" if wrong else "every token as its pass alone gives it"
+    other = totals.different
+    texts = f"{other} with another text than plain" if other else "all the same text as plain"
+    return f"{prompts}, {totals.answers} answers, {totals.tokens:,} tokens: {result}; {texts}"
 
 
 def _format_sample(sample: TokenSample) -> str:
@@ -249,27 +223,13 @@ def _format_sample(sample: TokenSample) -> str:
     return text + result + f"a shift of {percent(shift)} would have been detected)"
 
 
-def _format_divergence(divergence: Divergence, *, is_near_tie: bool) -> str:
-    variant = divergence.variant.spec + (
-        f", draft length {divergence.variant.draft_length}"
-        if divergence.variant.draft_length
-        else ""
+def _format_divergence(divergence: Divergence) -> str:
+    length, token = divergence.draft_length, divergence.speculative
+    variant = divergence.spec + (f", draft length {length}" if length else "")
+    # The token's repr, so that control characters and line ends are visible.
+    shown = "the end" if token is None else repr(token.text) if token.text else f"#{token.id}"
+    expected = "the end" if divergence.expected is None else f"token {divergence.expected}"
+    return (
+        f"prompt {divergence.prompt + 1}, token {divergence.position + 1} ({variant}): {shown} "
+        f"instead of {expected}, in a pass over {count(divergence.width, 'token')}. A bug."
     )
-    text = (
-        f"prompt {divergence.prompt + 1}, token {divergence.position + 1} ({variant}): "
-        f"{_quote_token(divergence.speculative)} instead of {_quote_token(divergence.plain)}, "
-        f"in a pass over {count(divergence.width, 'token')}; "
-    )
-    if not divergence.replayed:
-        return text + "not reproduced by the same passes without speculation. A bug."
-    if divergence.margin is None:
-        return text + "one answer ends where the other continues. A bug."
-    text += f"the two best {divergence.margin:.2g} apart: "
-    if is_near_tie:
-        return text + "a near-tie."
-    return text + f"more than {NEAR_TIE_FACTOR} times the rounding difference. A bug."
-
-
-def _quote_token(token: Token | None) -> str:
-    """The token's repr, so that control characters and line ends are visible."""
-    return "nothing" if token is None else repr(token.text) if token.text else f"#{token.id}"

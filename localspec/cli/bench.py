@@ -8,7 +8,7 @@ import click
 
 from localspec.bench import workloads
 from localspec.bench.benchmark import Benchmark
-from localspec.bench.paired_runs import BenchRequest
+from localspec.bench.workloads import BenchRequest
 from localspec.cli import global_options, measuring, options
 
 

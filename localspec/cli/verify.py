@@ -33,9 +33,9 @@ from localspec.cli import global_options, measuring, options
 def command(pair: str | None, **given: Any) -> int:
     """Check that speculation does not change the output of PAIR.
 
-    PAIR is a pair of the catalogue or any model that `run` accepts. Its answers are compared with
-    those of plain decoding, greedy and with the same seed. Sampled tokens are tested against the
-    model's own probabilities. Exit code 1 if a difference is more than rounding.
+    PAIR is a pair of the catalogue or any model that `run` accepts. The passes of its answers,
+    greedy and with a seed, are repeated without drafting. Sampled tokens are tested against the
+    model's own probabilities. Exit code 1 if a token is wrong.
 
     \b
     localspec verify demo

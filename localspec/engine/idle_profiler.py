@@ -1,4 +1,4 @@
-"""Measures a loaded pair, on command or when idle: thread counts, pass costs, logit difference."""
+"""Measures a loaded pair, on command or when idle: thread counts and pass costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from localspec.protocol.wire import LoadCommand, MeasuredCosts
 _WIDE_PASS = 8  # Width of the passes that represent verification and prompt reading.
 _IDLE_SECONDS = 2.0
 _MAX_DISTURBED = 3  # Measurements in a row that other programs disturbed, before it is given up.
-_LONG_TEXT = 257  # Tokens from which the CPU's attention may depend on the width of a pass.
 _SLOWER_RATIO = 1.15
 _MAX_SLOW_ANSWERS = 3
 """Answers in a row that were slower than measured, before it is measured again."""
@@ -162,19 +161,6 @@ class PairProfiler:
         self._n_slow_answers = self._n_slow_answers + 1 if is_slow else 0
         if self._n_slow_answers >= _MAX_SLOW_ANSWERS:
             self._n_slow_answers, self._is_due = 0, self._may_measure_when_idle
-
-    def measure_logit_difference(self) -> float | None:
-        """In a short context. Empties the target's memory."""
-        return pass_timing.measure_logit_difference(self._target, self._max_draft)
-
-    def measure_long_difference(self) -> float | None:
-        """In a long context. Empties the target's memory."""
-        target = self._target
-        n_cells = min(pass_timing.LONG_CONTEXT, target.n_ctx - pass_timing.N_COMPARED_TOKENS)
-        # A model that needs checkpoints cannot go back to the end of the text.
-        if n_cells < _LONG_TEXT or target.needs_checkpoints:
-            return None
-        return pass_timing.measure_logit_difference(target, self._max_draft, n_cells)
 
     def empty_memories(self) -> None:
         for model in (self._target, self._draft):

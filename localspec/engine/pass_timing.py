@@ -1,4 +1,4 @@
-"""Measures the cost of target and draft passes, and how far logits differ between widths."""
+"""Measures the cost of target and draft passes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.engine.protocols import DecodeInterrupted, LanguageModel
-from localspec.engine.sampling import top_k_ids
+from localspec.engine.protocols import LanguageModel
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.wire import DRAFT_MAX
 
 WIDTHS = (1, 4, 2, 8, 5)
 """The most informative first: a slow model runs out of time. llama.cpp may change kernels at 5."""
@@ -19,10 +17,6 @@ _ANY_TOKEN = 1  # The content does not affect the time.
 _REPEATS = 5
 _THREAD_REPEATS = 4
 _FASTER_RATIO = 0.95  # Another number of threads must reduce the time to this share.
-N_COMPARED_TOKENS = 16  # Tokens over which widths are compared.
-_COMPARED_WIDTHS = (2, 3, 5, 8, 16)
-LONG_CONTEXT = 640
-"""Tokens after which widths are compared again: ggml's CPU may differ from 257 on."""
 
 
 @dataclass
@@ -134,52 +128,3 @@ def measure_threads(
     finally:
         for model, (n, n_batch) in zip(models, before, strict=True):
             model.set_n_threads(n, n_batch)
-
-
-def measure_logit_difference(
-    target: LanguageModel, max_draft: int, n_cells: int = 0
-) -> float | None:
-    """The largest difference of a top-64 logit between one-token and wider passes.
-
-    Measured after a text of `n_cells` tokens. None if the text does not fit, or if the person
-    stops it. Empties the memory.
-    """
-    text = _random_tokens(target, n_cells + N_COMPARED_TOKENS)
-    if len(text) > target.n_ctx:
-        return None
-    target.truncate(0)
-    try:
-        for start in range(0, n_cells, target.n_batch):
-            target.decode(text[start : min(start + target.n_batch, n_cells)], 0)
-        return compare_widths(target, max_draft)
-    except DecodeInterrupted:
-        return None
-    finally:
-        target.truncate(0)
-
-
-def _random_tokens(target: LanguageModel, n: int) -> list[int]:
-    return [int(t) for t in np.random.default_rng(0).integers(0, target.n_vocab, n)]
-
-
-def compare_widths(target: LanguageModel, max_draft: int) -> float:
-    """The largest difference of a top-64 logit between one-token and wider passes.
-
-    The passes continue the text in memory, and are removed again. Wider passes read the keys and
-    values that the passes before them wrote, as in an answer.
-    """
-    start = target.n_past
-    tokens, difference = _random_tokens(target, N_COMPARED_TOKENS), 0.0
-    try:
-        alone = [target.decode([token], 1)[0].copy() for token in tokens]
-        for width in (w for w in _COMPARED_WIDTHS if w <= min(max_draft, DRAFT_MAX) + 1):
-            target.truncate(start)
-            for first in range(0, len(tokens), width):
-                part = tokens[first : first + width]
-                rows = target.decode(part, len(part))
-                for row, expected in zip(rows, alone[first:], strict=False):
-                    ids = top_k_ids(expected, min(64, len(expected)))
-                    difference = max(difference, float(np.abs(row[ids] - expected[ids]).max()))
-        return difference
-    finally:
-        target.truncate(start)

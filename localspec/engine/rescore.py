@@ -6,18 +6,15 @@ It shares no code with drafting, verification and committing, so a replay can ex
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.protocols import DecodeInterrupted, Distribution, Draft, Logits
+from localspec.engine.protocols import DecodeInterrupted, Draft, Logits
 from localspec.engine.sampling import compute_distribution, gumbel_noise
 from localspec.engine.token_probabilities import TokenProbabilities, score_tokens
 from localspec.errors import UsageError
 from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams
-
-_NO_OTHER_TOKEN = 1e30  # Margin if there is no other token: JSON has no infinity.
 
 
 def replay_passes(
@@ -33,7 +30,7 @@ def replay_passes(
     in_vocabulary = all(0 <= token < target.model.n_vocab for token in command.tokens)
     if not (is_complete and fits and in_vocabulary):
         raise UsageError("The passes and the tokens of this replay do not match.")
-    scores: list[tuple[int, float, float, float, float]] = []
+    scores: list[tuple[int, float, float, float]] = []
     target.model.truncate(0)
     try:
         if command.tokens:
@@ -45,7 +42,7 @@ def replay_passes(
         pass
     finally:
         target.model.truncate(0)
-    columns = zip(*scores, strict=True) if scores else ((),) * 5
+    columns = zip(*scores, strict=True) if scores else ((),) * 4
     return ReplayResult(*columns)
 
 
@@ -85,47 +82,16 @@ def _replay_schedule(command: ReplayCommand) -> Iterator[tuple[int, list[int], i
 
 def _score_replayed(
     row: Logits, sampling: SamplingParams, text: Sequence[int], index: int, token: int
-) -> tuple[int, float, float, float, float]:
+) -> tuple[int, float, float, float]:
     """A column of each field of `ReplayResult`."""
     n = sampling.history_length
     recent = list(text[-n:]) if n else []
     distribution = compute_distribution(row, sampling, recent)
     ids, probs, prob = distribution.ids, distribution.probs, distribution.prob(token)
     likelier = (probs > prob) | ((probs == prob) & (ids < token))
-    best, margin = find_choice(row, distribution, sampling, recent, index)
-    return best, margin, prob, float(probs[ids < token].sum()), float(probs[likelier].sum())
-
-
-def find_choice(
-    row: Logits,
-    distribution: Distribution,
-    sampling: SamplingParams,
-    recent: Sequence[int],
-    index: int,
-) -> tuple[int, float]:
-    """The token that the seed's noise samples at position `index` of the answer, and its margin.
-
-    That is the gap to the second best candidate: of logits, and above temperature 0 of their sums
-    with the noise. A token that truncation removed would first have to reach the lowest logit that
-    it kept.
-    """
-    noise = gumbel_noise(sampling.seed, index, distribution.ids)
-    best = int(distribution.ids[(np.log(distribution.probs) + noise).argmax()])
-    without_truncation = replace(
-        sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, xtc_probability=0.0
-    )
-    everything = compute_distribution(row, without_truncation, recent)
-    ids, x = everything.ids, np.log(everything.probs)  # logits, minus a constant
-    is_best = ids == best
-    if sampling.temperature <= 0 or sampling.top_k == 1:
-        gaps = x[is_best] - x
-        gaps[is_best] = np.inf
-    else:
-        scores = x + sampling.temperature * gumbel_noise(sampling.seed, index, ids)
-        is_kept = np.isin(ids, distribution.ids)
-        gaps = np.maximum(np.maximum(scores[is_best] - scores, 0.0), x[is_kept].min() - x)
-        gaps[is_best] = x[is_best] - x[~is_kept].max(initial=-np.inf)
-    return best, min(float(gaps.min()), _NO_OTHER_TOKEN)
+    noise = gumbel_noise(sampling.seed, index, ids)
+    best = int(ids[(np.log(probs) + noise).argmax()])
+    return best, prob, float(probs[ids < token].sum()), float(probs[likelier].sum())
 
 
 def rescore(

@@ -57,8 +57,6 @@ class Session:
         cpu_load = OtherCpuLoad(os.getpid(), os.getppid())
         cpu_load.start()
         self._stop_requested = False
-        self._logit_difference = load.measured.difference if load.measured else None
-        self._long_difference = load.measured.long_difference if load.measured else None
         self._pair = LoadedPair(load, self._is_cancelled)
         self._target, self._draft = self._pair.target, self._pair.draft
         self._drafters = DrafterFactory(self._pair, load, self._is_cancelled)
@@ -170,10 +168,6 @@ class Session:
                 yield SpeculationPlan("probing", step)
             if self._stop_requested:
                 break
-        if command.difference:
-            yield SpeculationPlan("probing", "comparing logits across pass widths")
-            self._logit_difference = self._profiler.measure_logit_difference()
-            self._long_difference = self._profiler.measure_long_difference()
         self._profiler.empty_memories()
         self._drafters.set_costs(self._profiler.costs)
         yield from self.measured_costs()
@@ -197,8 +191,6 @@ class Session:
             c=round(costs.c, 5) if self._draft and costs.is_draft_measured else None,
             threads=self._profiler.threads,
             threads_batch=self._profiler.threads_batch,
-            difference=self._logit_difference,
-            long_difference=self._long_difference,
             survival=self._drafters.saved_stats(),
         )
 

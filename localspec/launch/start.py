@@ -424,12 +424,7 @@ class EngineClient(EngineProcess):
         if measurements.is_trusted(costs):
             self._trusted = costs
         elif self._trusted is not None:  # only times depend on the load
-            costs = replace(
-                self._trusted,
-                survival=measured.survival,
-                difference=measured.difference,
-                long_difference=measured.long_difference,
-            )
+            costs = replace(self._trusted, survival=measured.survival)
         self._store.write_costs(self._key, costs, self._pair_reads)
         self._saved, self._saved_at = measured, time.monotonic()
 

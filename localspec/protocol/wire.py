@@ -103,11 +103,10 @@ class MeasuredCosts:
     """Measurements of a pair on this machine; stored by the parent, sent with `load`.
 
     `t1_ms` is a target pass of one token, host time included; `curve` the verify curve by width, in
-    units of t1; `c` a draft pass in units of t1, None without a draft model; `difference` the
-    largest difference of a logit between widths, None if unknown, `long_difference` that after 640
-    tokens of context; `threads` are those of one-token passes, `threads_batch` those of wider ones,
-    None unless compared with other counts; `survival` the controller's acceptance counts;
-    `other_load` the CPU share of other programs meanwhile.
+    units of t1; `c` a draft pass in units of t1, None without a draft model; `threads` are those of
+    one-token passes, `threads_batch` those of wider ones, None unless compared with other counts;
+    `survival` the controller's acceptance counts; `other_load` the CPU share of other programs
+    meanwhile.
     """
 
     t1_ms: float
@@ -115,8 +114,6 @@ class MeasuredCosts:
     c: float | None = None
     threads: int | None = None
     threads_batch: int | None = None
-    difference: float | None = None
-    long_difference: float | None = None
     survival: dict[str, Any] = field(default_factory=dict)
     other_load: float | None = None
 
@@ -200,13 +197,9 @@ class GenerateCommand:
 
 @dataclass(frozen=True, slots=True)
 class ProbeCommand:
-    """Measure pass costs on this machine; answered with `MeasuredCosts`.
-
-    `difference`: also measure the logit difference between pass widths.
-    """
+    """Measure pass costs on this machine; answered with `MeasuredCosts`."""
 
     seconds: float = 2.0
-    difference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,13 +321,11 @@ class ReplayResult:
     """For each token of a replayed answer, the target's choice and probabilities.
 
     `best` is the token that the seed's Gumbel noise samples, as in `coupled`; at temperature 0 the
-    argmax. `margin` is the gap between the two best candidates: of logits, above temperature 0 with
-    the noise. `probability` is the token's own after truncation and temperature; `below` that of
+    argmax. `probability` is the token's own after truncation and temperature; `below` that of
     all tokens with smaller ids, `above` that of all likelier ones.
     """
 
     best: tuple[int, ...]
-    margin: tuple[float, ...]
     probability: tuple[float, ...]
     below: tuple[float, ...]
     above: tuple[float, ...]

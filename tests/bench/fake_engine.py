@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from localspec.bench.benchmark import Benchmark
-from localspec.bench.paired_runs import BenchRequest, BenchRun
+from localspec.bench.workloads import BenchRequest, BenchRun
 from localspec.protocol.events import (
     EngineReady,
     Event,

@@ -27,15 +27,12 @@ from localspec.protocol.wire import (
 from tests.engines import BareEngine
 from tests.sessions import SETTINGS
 
-DIFFERENCE = 0.01
-"""A scripted engine's rounding difference between pass widths, in logits."""
-
 
 class InProcess(BareEngine):
     """A session with the interface of an engine process."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._session, self.ready = session, session.ready
         self.measured: MeasuredCosts | None = None
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
@@ -69,17 +66,16 @@ class Scripted(BareEngine):
     """An engine with eight tokens, always equally likely; the seed selects one.
 
     It answers with `draw`. A replay gives the honest tokens, or with `repeats` those of `draw`
-    again, as if rounding caused them.
+    again, as if rounding in wide passes caused them.
     """
 
-    def __init__(self, draw: Draw, *, margin: float = 1.0, repeats: bool = False) -> None:
-        self._draw, self._margin, self._repeats = draw, margin, repeats
+    def __init__(self, draw: Draw, *, repeats: bool = False) -> None:
+        self._draw, self._repeats = draw, repeats
         self.measured: MeasuredCosts | None = None
         self.ready = EngineReady({}, "big.gguf", "small.gguf", (), {}, {}, 1.0)
 
     def probe(self, probe: ProbeCommand) -> Iterator[Event]:
-        assert probe.difference
-        self.measured = MeasuredCosts(1.0, {"1": 1.0}, difference=DIFFERENCE)
+        self.measured = MeasuredCosts(1.0, {"1": 1.0})
         yield from ()
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
@@ -101,7 +97,6 @@ class Scripted(BareEngine):
         n = len(replay.tokens)
         return ReplayResult(
             best=tuple(draw(request, position) for position in range(n)),
-            margin=(self._margin,) * n,
             probability=tuple(1 / 8 if token < 8 else 0.0 for token in replay.tokens),
             below=tuple(min(token / 8, 1.0) for token in replay.tokens),
             above=tuple(min(token / 8, 1.0) for token in replay.tokens),

@@ -1,4 +1,4 @@
-"""bench/benchmark.py: the order of events, stopping, and an engine that exits."""
+"""The bench: the order of events, stopping, and an engine that exits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from localspec.bench.benchmark import Benchmark, estimate_bench
-from localspec.bench.paired_runs import BenchRequest
-from localspec.bench.workloads import Workload
+from localspec.bench.workloads import BenchRequest, Workload
 from localspec.errors import EngineError
 from localspec.protocol.events import EngineExit, Event, SpeculationPlan
 from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ProbeCommand
@@ -45,14 +44,14 @@ def test_costs_then_answers_then_the_report() -> None:
     assert not benchmark.has_begun and not benchmark.has_results
     assert benchmark.format_estimate(COSTS) == "12 answers of 20 tokens: about 4 min 0 s."
     costs, estimate, *answers = progress_of(benchmark, engine)
-    assert (costs, estimate) == ("measuring", "12 answers, about 4 min left")
+    assert (costs, estimate) == ("measuring", "12 answers, about 4 min 0 s left")
     assert [text.partition(",")[0] for text in answers] == [
         f"{n} of 12 answers" for n in range(1, 13)
     ]
     assert answers[-1] == "12 of 12 answers, about 0 s left   code"
     report = benchmark.report
     assert [row.name for row in report.rows] == ["code", "code"]
-    assert not report.interrupted and report.c == COSTS.c
+    assert not report.interrupted and report.measured == COSTS
 
 
 def test_the_report_grows_with_the_answers() -> None:
@@ -82,7 +81,7 @@ def test_stopping_drops_the_answer_and_keeps_the_results() -> None:
     for _ in benchmark.run(engine, lambda: len(engine.requests) == 6):
         pass
     assert len(engine.requests) == 6 and len(benchmark.runs) == 5
-    assert benchmark.report.interrupted and benchmark.report.trials == 2
+    assert benchmark.report.interrupted and len(benchmark.report.trials) == 2
     assert benchmark.format_report()[-1] == "Interrupted: partial results."
 
 
@@ -101,4 +100,4 @@ def test_an_engine_exit_is_reported_with_the_earlier_results() -> None:
     benchmark = Benchmark(REQUEST, engine.clock)
     with pytest.raises(EngineError):
         progress_of(benchmark, engine)
-    assert benchmark.report.trials == 3 and benchmark.report.interrupted
+    assert len(benchmark.report.trials) == 3 and benchmark.report.interrupted

@@ -9,23 +9,15 @@ from typing import Any
 
 import pytest
 
-from localspec.bench.lossless_check import (
-    LONG_PROMPT,
-    VERIFY_PROMPTS,
-    LosslessMeasurement,
-    VerifyEffort,
-    check_lossless,
-)
-from localspec.bench.measurement import MeasurementProgress
-from localspec.bench.sampling_check import TokenSample
-from localspec.bench.verify_report import VerifyFinding, VerifyReport, WidthDifference
+from localspec.bench.lossless_check import VERIFY_PROMPTS, LosslessMeasurement, VerifyEffort
+from localspec.bench.verify_report import VerifyReport
 from localspec.engine import verifiers
 from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
 from localspec.engine.protocols import DistributionAt, Draft
 from localspec.launch import Engine
 from localspec.protocol.events import Event
 from localspec.protocol.wire import GenerateCommand, SamplingParams
-from tests.bench.pairs import DIFFERENCE, Draw, Scripted, honest, opened
+from tests.bench.pairs import Draw, Scripted, honest, opened
 from tests.sessions import require_same_logits_at_every_width
 from tests.zoo import Zoo
 
@@ -39,24 +31,14 @@ SHORT = VerifyEffort(
 """For real models."""
 
 
-def report(engine: Engine, effort: VerifyEffort = QUICK, *, draft: bool = True) -> VerifyReport:
-    result = VerifyReport()
-    for finding in findings(engine, effort, draft=draft):
-        result.add(finding)
-    result.is_complete = True
-    return result
-
-
-def findings(
-    engine: Engine,
-    effort: VerifyEffort = QUICK,
-    *,
-    draft: bool = True,
-    stop: Callable[[], bool] = lambda: False,
-) -> Iterator[VerifyFinding]:
-    for event in check_lossless(engine, has_draft_model=draft, effort=effort, should_stop=stop):
-        if not isinstance(event, MeasurementProgress):
-            yield event
+def checked(
+    engine: Engine, effort: VerifyEffort = QUICK, *, stop: Callable[[], bool] = lambda: False
+) -> VerifyReport:
+    measurement = LosslessMeasurement(effort)
+    for _ in measurement.run(engine, stop):
+        pass
+    json.dumps(measurement.to_json(), allow_nan=False)
+    return measurement.report
 
 
 def only_speculative(wrong: Draw, **conditions: Any) -> Draw:
@@ -91,11 +73,11 @@ def impossible(request: GenerateCommand, position: int) -> int:
 
 
 def test_an_honest_engine_is_lossless() -> None:
-    found = report(Scripted(honest))
+    found = checked(Scripted(honest))
     assert found.verdict == "lossless"
     assert found.greedy.equal == found.greedy.prompts == 3
     assert found.seeded.equal == found.seeded.prompts == 3
-    assert all(sample.tokens >= 800 for sample in found.samples.values())
+    assert all(sample.tokens >= 800 for sample in found.samples)
 
 
 def test_no_false_alarm_from_any_seed() -> None:
@@ -106,57 +88,42 @@ def test_no_false_alarm_from_any_seed() -> None:
             seed = request.sampling.seed if request.sampling.temperature else 0
             return random.Random(f"{salt} {seed} {position}").randrange(8)
 
-        assert report(Scripted(draw), SHORT).verdict == "lossless", salt
-
-
-@pytest.mark.parametrize("is_long", [True, False])
-def test_a_long_context_may_differ_by_more(*, is_long: bool) -> None:
-    """A margin that only the widths' difference in long contexts explains."""
-    prompt = LONG_PROMPT if is_long else VERIFY_PROMPTS[0]
-
-    def draw(request: GenerateCommand, position: int) -> int:
-        is_wrong = request.spec != "off" and request.text == prompt
-        return (wrong_once if is_wrong else honest)(request, position)
-
-    found = VerifyReport()
-    engine = Scripted(draw, margin=0.3, repeats=True)
-    for event in findings(engine):
-        if not isinstance(event, TokenSample):
-            found.add(event)
-    found.add(WidthDifference(DIFFERENCE, long_difference=0.1))
-    found.is_complete = True
-    assert found.verdict == ("near-ties" if is_long else "divergent")
+        assert checked(Scripted(draw, repeats=True), SHORT).verdict == "lossless", salt
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "seeded"])
 def test_a_wrong_token_is_found(temperature: float) -> None:
-    found = report(Scripted(only_speculative(wrong_once, temperature=temperature)))
+    found = checked(Scripted(only_speculative(wrong_once, temperature=temperature)))
     assert found.verdict == "divergent"
     totals = found.seeded if temperature else found.greedy
     assert (totals.equal, len(totals.divergences)) == (0, totals.answers)
     divergence = totals.divergences[0]
-    assert (divergence.position, divergence.width, divergence.replayed) == (17, 2, False)
+    assert divergence.speculative is not None
+    assert (divergence.position, divergence.width) == (17, 2)
+    assert divergence.expected == (divergence.speculative.id - 1) % 8
 
 
-def test_a_reproducible_wrong_token_with_a_large_margin_is_found() -> None:
-    """As if a wide pass computed nonsense."""
-    found = report(
-        Scripted(only_speculative(wrong_once, temperature=0.0), margin=0.5, repeats=True)
-    )
-    assert found.verdict == "divergent"
-    assert all(each.replayed for each in found.divergences)
+def test_a_text_that_parts_by_the_widths_of_its_passes_is_reported_apart() -> None:
+    found = checked(Scripted(only_speculative(wrong_once, temperature=0.0), repeats=True))
+    assert found.verdict == "lossless" and not found.divergences
+    assert (found.greedy.equal, found.greedy.different) == (0, found.greedy.answers)
+    assert (found.seeded.equal, found.seeded.different) == (found.seeded.prompts, 0)
 
 
-@pytest.mark.parametrize(
-    ("margin", "verdict"),
-    [(4 * DIFFERENCE, "near-ties"), (4.01 * DIFFERENCE, "divergent"), (0.0, "near-ties")],
-)
-def test_the_margin_separates_rounding_from_a_bug(margin: float, verdict: str) -> None:
-    found = report(
-        Scripted(only_speculative(wrong_once, temperature=0.0), margin=margin, repeats=True)
-    )
-    assert found.verdict == verdict
-    json.dumps(found.to_json(), allow_nan=False)
+def test_a_divergence_that_does_not_repeat_is_none() -> None:
+    """As if another number of threads had rounded the first time."""
+    answers: set[object] = set()
+
+    def wrong_the_first_time(request: GenerateCommand, position: int) -> int:
+        if position == 17:
+            is_first = request not in answers
+            answers.add(request)
+            return (wrong_once if is_first else honest)(request, position)
+        return honest(request, position)
+
+    found = checked(Scripted(only_speculative(wrong_the_first_time, temperature=0.0)))
+    assert found.verdict == "lossless"
+    assert found.greedy.different == found.greedy.answers
 
 
 def test_an_answer_that_ends_early_is_a_divergence() -> None:
@@ -165,30 +132,30 @@ def test_an_answer_that_ends_early_is_a_divergence() -> None:
             events = list(super().generate(request))
             return iter([*events[:-3], events[-1]] if request.spec == "auto" else events)
 
-    found = report(Short(honest))
+    found = checked(Short(honest))
     assert found.verdict == "divergent"
-    assert all(each.margin is None for each in found.divergences)
     assert all(each.speculative is None for each in found.divergences)
+    assert all(each.expected is not None for each in found.divergences)
 
 
 @pytest.mark.parametrize("verify", ["rejection", "block"])
 def test_a_wrong_distribution_is_found(verify: str) -> None:
-    found = report(Scripted(only_speculative(biased, verify=verify)))
+    found = checked(Scripted(only_speculative(biased, verify=verify)))
     assert found.verdict == "divergent"
     assert not found.divergences
-    assert {name for name, sample in found.samples.items() if sample.is_confirmation} == {verify}
+    assert {name for name, sample in found.by_mode.items() if sample.is_confirmation} == {verify}
     assert found.to_json()["sampled"]["p"] < 1e-3
 
 
 def test_a_token_of_probability_0_is_found() -> None:
-    found = report(Scripted(only_speculative(impossible, verify="block")))
+    found = checked(Scripted(only_speculative(impossible, verify="block")))
     assert found.verdict == "divergent"
-    assert found.samples["block"].impossible
+    assert found.by_mode["block"].impossible
 
 
 def test_the_reported_shift_is_below_that_of_the_biased_engine() -> None:
     """`biased` is off by 0.175; 800 tokens detect less."""
-    sampled = report(Scripted(honest)).to_json()["sampled"]
+    sampled = checked(Scripted(honest)).to_json()["sampled"]
     assert 0.05 < sampled["power"]["shift"] < 0.175
 
 
@@ -201,29 +168,20 @@ def test_a_first_rejection_needs_confirmation() -> None:
         samples.add("second" if is_confirmation else "first")
         return (honest if is_confirmation else biased)(request, position)
 
-    found = report(Scripted(only_speculative(first_sample_biased, verify="rejection")))
+    found = checked(Scripted(only_speculative(first_sample_biased, verify="rejection")))
     assert samples == {"first", "second"}
     assert found.verdict == "lossless"
-    assert found.samples["rejection"].is_confirmation
+    assert found.by_mode["rejection"].is_confirmation
 
 
-def test_an_incomplete_check_is_not_lossless() -> None:
-    found = VerifyReport()
-    for finding in findings(Scripted(honest)):
-        found.add(finding)
-        if isinstance(finding, TokenSample):
-            break
-    assert found.verdict is None
-    assert found.to_json()["whole"] is False
-
-
-def test_a_divergence_counts_in_an_incomplete_check() -> None:
-    found = VerifyReport()
-    for finding in findings(Scripted(only_speculative(wrong_once, temperature=0.0))):
-        found.add(finding)
-        if found.greedy.prompts:
-            break
-    assert found.verdict == "divergent"
+def test_an_incomplete_check_is_not_lossless_but_a_divergence_counts() -> None:
+    for draw, verdict in ((honest, None), (only_speculative(wrong_once), "divergent")):
+        measurement = LosslessMeasurement(QUICK)
+        for progress in measurement.run(Scripted(draw)):
+            if progress.text.startswith("same seed"):
+                break
+        assert measurement.report.verdict == verdict
+        assert measurement.to_json()["whole"] is False
 
 
 def test_the_prompts_differ_from_their_first_letters_on() -> None:
@@ -237,16 +195,15 @@ def test_the_prompts_differ_from_their_first_letters_on() -> None:
 def test_models_without_rounding_differences_are_lossless(zoo: Zoo, draft: str | None) -> None:
     require_same_logits_at_every_width(zoo["target"])
     with opened(zoo["target"], zoo[draft] if draft else None) as engine:
-        found = report(engine, SHORT, draft=draft is not None)
-    assert (found.verdict, found.difference) == ("lossless", 0)
+        found = checked(engine, SHORT)
+    assert found.verdict == "lossless"
+    assert found.greedy.different == found.seeded.different == 0
     assert found.drafted > 0
 
 
-def test_models_with_rounding_differences_are_not_divergent(zoo: Zoo) -> None:
+def test_models_with_rounding_differences_are_lossless(zoo: Zoo) -> None:
     with opened(zoo["f32"], zoo["f32"]) as engine:
-        found = report(engine, SHORT)
-    assert found.verdict in ("lossless", "near-ties")
-    assert found.difference
+        assert checked(engine, SHORT).verdict == "lossless"
 
 
 class AcceptAllCoupled(verifiers.GumbelCoupledVerifier):
@@ -275,9 +232,8 @@ def rewind_one_too_few(self: PrefixCache, tokens: Any, n_unchanged: Any = None) 
 def test_accepting_every_draft_token_is_found(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers.GumbelCoupledVerifier, "verify", AcceptAllCoupled.verify)
     with opened(zoo["target"], zoo["stranger"]) as engine:
-        found = report(engine, SHORT)
+        found = checked(engine, SHORT)
     assert found.verdict == "divergent"
-    assert not any(each.is_near_tie(found.near_tie_limit) for each in found.divergences)
 
 
 def test_the_drafts_distribution_is_found_by_sampling(
@@ -285,8 +241,8 @@ def test_the_drafts_distribution_is_found_by_sampling(
 ) -> None:
     monkeypatch.setattr(verifiers.RejectionVerifier, "verify", AcceptAllRejection.verify)
     with opened(zoo["target"], zoo["stranger"]) as engine:
-        found = report(engine, SHORT)
-    sample = found.samples["rejection"]
+        found = checked(engine, SHORT)
+    sample = found.by_mode["rejection"]
     assert found.verdict == "divergent"
     assert sample.impossible or sample.is_confirmation
 
@@ -294,7 +250,7 @@ def test_the_drafts_distribution_is_found_by_sampling(
 def test_a_stale_kv_cache_is_found(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PrefixCache, "rewind_to", rewind_one_too_few)
     with opened(zoo["target"], zoo["stranger"]) as engine:
-        found = report(engine, SHORT)
+        found = checked(engine, SHORT)
     assert found.verdict == "divergent"
 
 
@@ -307,7 +263,7 @@ def test_samples_never_share_a_seed() -> None:
             seen.append((request.verify, request.sampling))
         return honest(request, position)
 
-    report(
+    checked(
         Scripted(draw),
         VerifyEffort(seconds_per_part=0, tokens_per_answer=8, min_sampled_tokens=800),
     )
@@ -334,13 +290,9 @@ class AbandonmentRecorder(Scripted):
 
 
 def test_stopping_within_an_answer_keeps_the_comparisons() -> None:
-    engine, found = AbandonmentRecorder(honest), VerifyReport()
-
-    def stop() -> bool:
-        return engine.answers == 8  # the second prompt's third answer
-
-    for event in findings(engine, stop=stop):
-        found.add(event)
+    engine = AbandonmentRecorder(honest)
+    # The second prompt's third answer.
+    found = checked(engine, stop=lambda: engine.answers == 8)
     assert engine.answers == engine.abandoned == 8, "the engine stops that answer"
     assert (found.greedy.prompts, found.seeded.prompts, found.verdict) == (1, 0, None)
 
@@ -354,11 +306,11 @@ def test_the_report_grows_and_has_its_verdict_at_the_end() -> None:
         assert all(len(line) <= 77 for line in lines)
         shown.append([line.partition("  ")[0] for line in lines if not line.startswith("  ")])
     assert [text.partition(":")[0] for text in steps] == [
-        "measuring rounding differences between passes …",
+        "measuring passes …",
         "temperature 0",
         "same seed",
         "sampling, coupled",
     ]
     assert shown[0] == ["big.gguf with small.gguf", ""]
-    assert shown[-1][2:] == ["rounding", "temperature 0", "same seed", "coupled", "rejection"]
-    assert measurement.format_report()[0] == "big.gguf with small.gguf: No differences"
+    assert shown[-1][2:] == ["temperature 0", "same seed", "coupled", "rejection"]
+    assert measurement.format_report()[0] == "big.gguf with small.gguf: Lossless"

@@ -1,11 +1,106 @@
-"""bench/workloads.py: the prompts."""
+"""The benchmark's prompts, the order of its runs, and the timing of a run."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
 from localspec.bench import workloads
-from localspec.errors import UsageError
+from localspec.bench.workloads import BenchRequest, BenchRun, Workload
+from localspec.errors import EngineError, LocalspecError, UsageError
+from localspec.protocol.events import EngineExit, Event, Round
+from localspec.protocol.wire import GenerateCommand
+from tests.bench.fake_engine import Clock, FakeEngine, collect_runs
+
+CODE = Workload("code", "", ("a", "b", "c"))
+CHAT = Workload("chat", "", ("d", "e"))
+BOTH = BenchRequest("", (CODE, CHAT), (0.0, 0.8), 20)
+ONE = BenchRequest("", (CODE,), (0.0, 0.8), 20)
+
+
+def run(engine: FakeEngine, turns: int = 1, tokens: int = 20) -> list[BenchRun]:
+    request = BenchRequest("", (CODE,), (0.0, 0.8), tokens, "model", "for show", turns)
+    return collect_runs(engine, request)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_every_task_has_both_arms_and_the_arms_alternate(turns: int) -> None:
+    jobs = BOTH.schedule_runs(turns)
+    assert len(jobs) == len(set(jobs)) == 2 * turns * 2 * 5
+    assert {arm for _, arm in jobs} == {"plain", "speculative"}
+    first = [arm for task, arm in jobs if task == jobs[0][0]]
+    assert first[0] != first[1]
+    order = [arm for _, arm in jobs if _.workload == "code" and _.temperature == 0]
+    assert all(a != b for a, b in pairwise(order[:6]))
+
+
+def test_no_run_follows_one_of_the_same_prompt() -> None:
+    """The second arm would reuse the KV cache, and its first token would come too soon."""
+    jobs = BOTH.schedule_runs(2)
+    assert all(a.text != b.text for (a, _), (b, _) in pairwise(jobs))
+
+
+def test_neither_arm_is_first_more_often() -> None:
+    jobs = ONE.schedule_runs(1)
+    first: dict[object, str] = {}
+    for task, arm in jobs:
+        first.setdefault(task, arm)
+    assert sorted(first.values()) == ["plain"] * 3 + ["speculative"] * 3
+
+
+def test_the_arms_differ_in_speculation_alone() -> None:
+    engine = FakeEngine(Clock())
+    run(engine)
+    by_text: dict[object, list[GenerateCommand]] = {}
+    for request in engine.requests:
+        by_text.setdefault((request.text, request.sampling), []).append(request)
+    assert len(by_text) == 6
+    for requests in by_text.values():
+        assert {(r.spec, r.why) for r in requests} == {("off", ""), ("model", "for show")}
+        assert {(r.max_tokens, r.verify) for r in requests} == {(20, "coupled")}
+
+
+def test_speed_first_token_and_latencies() -> None:
+    plain, speculative = run(FakeEngine(Clock()), tokens=10)[:2]
+    assert (plain.arm, speculative.arm) == ("plain", "speculative")
+    assert plain.answer.tokens_per_second == pytest.approx(1.0)
+    assert plain.answer.latencies == pytest.approx([1000.0] * 9)
+    assert plain.answer.first_token_ms == pytest.approx(250.0)
+    # Three tokens per round of 1.5 s: half a second each.
+    assert speculative.answer.tokens_per_second == pytest.approx(2.0)
+    assert speculative.answer.latencies == pytest.approx([500.0] * 9)
+    assert plain.answer.ids == speculative.answer.ids == list(range(100, 110))
+    assert plain.answer.text.split()[0] == "w100"
+
+
+def test_a_stop_keeps_the_complete_runs() -> None:
+    assert len(run(FakeEngine(Clock(), stop_at=4))) == 4
+
+
+class Exiting(FakeEngine):
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        for event in super().generate(request):
+            yield event
+            if isinstance(event, Round) and len(self.requests) == 3:
+                yield EngineExit("signal 9")
+                return
+
+
+class NeverFinishing(FakeEngine):
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        yield from list(super().generate(request))[:-1]
+
+
+def test_an_engine_exit_and_a_missing_end_are_errors() -> None:
+    with pytest.raises(LocalspecError):
+        run(Exiting(Clock()))
+    with pytest.raises(EngineError):
+        run(NeverFinishing(Clock()))
+
+
+# --- the prompts ------------------------------------------------------------------------------
 
 NAMES = ["code", "prose", "chat", "long-form", "copy-edit"]
 

@@ -156,7 +156,7 @@ def test_answers_up_to_a_full_context(zoo: Zoo, taught: Path, spec: str) -> None
 
 def test_measuring_leaves_it_in_step(zoo: Zoo, taught: Path) -> None:
     with loaded(zoo["deep"], taught) as session:
-        list(session.probe(ProbeCommand(0.2, difference=True)))
+        list(session.probe(ProbeCommand(0.2)))
         (measured,) = session.measured_costs()
         said = say(session, PROMPT, spec="model", draft_length=3, max_tokens=60)
     assert measured.c is not None

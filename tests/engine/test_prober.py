@@ -51,62 +51,11 @@ def test_no_draft_no_ratio() -> None:
 def test_a_session_probes_and_answers_as_before(zoo: Zoo) -> None:
     with loaded(zoo["target"], zoo["cousin"]) as session:
         before = say(session, "Hello", max_tokens=20).ids
-        said = list(session.probe(ProbeCommand(seconds=0.5, difference=True)))
+        said = list(session.probe(ProbeCommand(seconds=0.5)))
         assert isinstance(said[-1], MeasuredCosts)
         assert all(isinstance(event, SpeculationPlan) for event in said[:-1])
-        assert said[-1].difference is not None
         assert said[-1].c is not None
         assert say(session, "Hello", max_tokens=20).ids == before
-
-
-def test_widths_that_agree_differ_by_nothing(zoo: Zoo) -> None:
-    with loaded(zoo["f32"]) as session:
-        (*_, shown) = session.probe(ProbeCommand(0.1, difference=True))
-        assert isinstance(shown, MeasuredCosts)
-        assert shown.difference is not None
-        assert shown.difference < 1.0
-
-
-class WideFromHere(HistoryModel):
-    """Beyond 64 tokens, wide passes move every logit, and so does every key they wrote."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.written_wide: set[int] = set()
-
-    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        start = self.n_past
-        rows = super().decode(tokens, outputs)
-        is_split = start >= 64 and outputs > 0
-        rows += 0.25 * (is_split and len(tokens) > 1)
-        rows += 0.5 * any(position < start for position in self.written_wide)
-        if is_split and len(tokens) > 1:
-            self.written_wide |= set(range(start, self.n_past))
-        return rows
-
-    def truncate(self, n_past: int) -> None:
-        super().truncate(n_past)
-        self.written_wide = {position for position in self.written_wide if position < n_past}
-
-
-def test_widths_are_compared_at_the_length_of_a_text_and_over_the_keys_they_wrote() -> None:
-    target = WideFromHere()
-    assert pass_timing.measure_logit_difference(target, 16) == 0
-    assert pass_timing.measure_logit_difference(target, 16, n_cells=64) == pytest.approx(0.75)
-    assert target.n_past == 0
-
-
-def test_a_text_that_does_not_fit_is_not_read() -> None:
-    target = WideFromHere()
-    assert pass_timing.measure_logit_difference(target, 16, n_cells=256) is None
-    assert target.n_past == 0
-
-
-def test_a_probe_compares_widths_in_a_long_context_too(zoo: Zoo) -> None:
-    settings = replace(SETTINGS, n_ctx=1024, kv_type="bf16")
-    with loaded(zoo["target"], settings=settings) as session:
-        (*_, measured) = session.probe(ProbeCommand(seconds=0.1, difference=True))
-        assert isinstance(measured, MeasuredCosts) and measured.long_difference is not None
 
 
 class ThreadedFake(HistoryModel):

@@ -27,7 +27,6 @@ COSTS = MeasuredCosts(
     curve={"1": 1.0, "4": 1.3},
     c=0.1,
     threads=4,
-    difference=None,
     survival={"greedy": {"model": {"b3": [2.0, 5.0]}}},
 )
 
@@ -182,8 +181,7 @@ def build(
 def test_measurements_of_other_devices_and_builds_are_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The difference between pass widths, which exact mode needs, among them."""
-    store, costs = MeasurementStore(tmp_path / "measured.sqlite"), replace(COSTS, difference=0.0)
+    store, costs = MeasurementStore(tmp_path / "measured.sqlite"), COSTS
     build(monkeypatch, ())
     key = make_pair_key(tmp_path, "a.gguf")
     store.write_costs(key, costs, READS)
@@ -194,7 +192,7 @@ def test_measurements_of_other_devices_and_builds_are_not_believed(
         other = make_key(LoadCommand(str(tmp_path / "a.gguf")))
         assert store.read_costs(other) is None
         assert store.read_all() == ()
-        store.write_costs(other, replace(costs, difference=0.5), READS)
+        store.write_costs(other, replace(costs, t1_ms=0.5), READS)
         assert [record.key for record in store.read_all()] == [other]
         build(monkeypatch, backends, *devices, size=2)
         assert store.read_all() == ()

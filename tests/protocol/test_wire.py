@@ -46,7 +46,7 @@ ANSWERS: list[wire.CommandReply] = [
     wire.FailureReply("usage", "what", "hint"),
     wire.DoneReply(),
     wire.MeasuredCosts(2.0, {"1": 1.0}, c=0.5),
-    wire.ReplayResult((1,), (0.5,), (0.5,), (0.0,), (0.1,)),
+    wire.ReplayResult((1,), (0.5,), (0.0,), (0.1,)),
     wire.CountResult(7),
     wire.TokenizeResult((1, 2), ("h", "\xff")),
     wire.InspectResult((TokenScore(0.5, 1, (Alternative(8, "x", 0.25, 2, was_drafted=True),)),)),

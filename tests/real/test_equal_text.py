@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from localspec.bench.answer_comparison import AnswerRecorder
+from localspec.bench.lossless_check import AnswerRecorder
 from localspec.engine.session import Session
 from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
 from tests.engine.test_demo_equality import AS_RUN, TARGET, prompts

@@ -95,12 +95,11 @@ class Checkable(Scripted):
         self,
         says: Draw = honest,
         *,
-        margin: float = 1.0,
         rounds: bool = False,
         gates: dict[int, Gate] | None = None,
         dies_at: int | None = None,
     ) -> None:
-        super().__init__(says, margin=margin, repeats=rounds)
+        super().__init__(says, repeats=rounds)
         self.ready = READY
         self.answers = 0
         self.closed = False

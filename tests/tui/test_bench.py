@@ -112,7 +112,9 @@ async def test_esc_stops_within_the_answer_and_keeps_what_was_measured() -> None
         await until(pilot, "done")
         assert len(engine.requests) == 8
         report = found(pilot)
-        assert report.interrupted and report.trials == 3  # three prompts both ways, one one way
+        assert (
+            report.interrupted and len(report.trials) == 3
+        )  # three prompts both ways, one one way
         assert "Interrupted: partial results." in shown(pilot)
         assert "7 answers, stopped" in shown(pilot)
 
@@ -230,14 +232,14 @@ async def test_an_engine_that_dies_leaves_what_was_measured(copied: list[str]) -
         await pilot.press("enter")
         await until(pilot, "failed")
         assert "the GPU ran out of memory" in shown(pilot)
-        assert found(pilot).trials == 3
+        assert len(found(pilot).trials) == 3
         await wait_until(pilot, lambda: engine.closed)
         await pilot.press("c")
         await pilot.pause()
         assert "Interrupted" in copied[0]
         await pilot.press("enter")
         await until(pilot, "done")
-        assert found(pilot).trials == 30
+        assert len(found(pilot).trials) == 30
 
 
 # --- from Home, with a real pair --------------------------------------------------------------

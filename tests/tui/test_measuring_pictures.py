@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from localspec.bench import results
 from localspec.bench.results import BenchMachine
 from localspec.tui.glyphs import ASCII
-from tests.bench.pairs import DIFFERENCE, honest
+from tests.bench.pairs import honest
 from tests.tui import laboratory
 from tests.tui.laboratory import Checkable, Measurable, held, late, until
 from tests.tui.scenes import Steps, settled
@@ -70,12 +70,11 @@ def bench(what: str, **options: Any) -> Made:
 
 
 def verify(what: str, **options: Any) -> Made:
-    tied = what in ("near-ties", "failed")
+    rounds = what in ("other texts", "failed")
     gate = held() if what == "running" else Gate()
     engine = Checkable(
-        late if tied or what == "differs" else honest,
-        margin=DIFFERENCE,
-        rounds=tied,
+        late if rounds or what == "differs" else honest,
+        rounds=rounds,
         gates={CHECKED: gate},
         dies_at=30 if what == "failed" else None,
     )
@@ -106,7 +105,7 @@ def test_bench(snap_compare: Compare, what: str) -> None:
     assert snap_compare(app, run_before=steps)
 
 
-@pytest.mark.parametrize("what", ["before", "running", "done", "near-ties", "differs", "stopped"])
+@pytest.mark.parametrize("what", ["before", "running", "done", "other texts", "differs", "stopped"])
 def test_verify(snap_compare: Compare, what: str) -> None:
     app, steps = verify(what)
     assert snap_compare(app, run_before=steps)

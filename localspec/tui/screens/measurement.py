@@ -16,7 +16,7 @@ from textual.widgets import Static
 from localspec.bench import workloads
 from localspec.bench.benchmark import Benchmark
 from localspec.bench.lossless_check import LosslessMeasurement
-from localspec.bench.paired_runs import BenchRequest
+from localspec.bench.workloads import BenchRequest
 from localspec.errors import LocalspecError
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
 from localspec.protocol.events import Notice
@@ -39,9 +39,9 @@ _FRAME_SECONDS = 0.25  # Minimum time between two redraws: drawing takes time fr
 _INTROS = {
     "Benchmark": "Several kinds of text are completed plain and with speculation, in turns and "
     "with the same seed, at temperature 0 and 0.8. The output is the same; the speed is measured.",
-    "Verify": "Speculation should make the model faster, not different. Speculative answers are "
-    "compared with plain ones, at temperature 0 and with the same seed, and sampled tokens with "
-    "the model's own probabilities.",
+    "Verify": "Speculation should make the model faster, not different. The passes of speculative "
+    "answers are repeated without drafting, at temperature 0 and with a seed, and sampled tokens "
+    "are tested against the model's own probabilities.",
 }
 _TOKENS = 64  # Tokens of one answer; the same as in `localspec bench`.
 

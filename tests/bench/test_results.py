@@ -1,18 +1,30 @@
-"""bench/aggregation.py: medians, excluded trials, means, and the JSON document."""
+"""Bench results: medians, excluded trials, means, acceptance by position, repetition, JSON."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from localspec.bench import aggregation
-from localspec.bench.aggregation import NOT_A_COPY, REPETITIVE, TOO_SHORT
-from localspec.bench.paired_runs import BenchRequest, BenchRun
-from localspec.bench.results import BenchReport, report_to_json
-from localspec.bench.workloads import Workload
-from localspec.protocol.wire import MeasuredCosts
+from localspec.bench import results, workloads
+from localspec.bench.results import (
+    NOT_A_COPY,
+    REPETITIVE,
+    TOO_SHORT,
+    BenchReport,
+    copied_share,
+    cumulative_acceptance,
+    distinct_4grams,
+    report_to_json,
+)
+from localspec.bench.workloads import BenchRequest, BenchRun, Workload
+from localspec.protocol.events import Round, RoundTimes, Token
+from localspec.protocol.round_totals import DraftTotals, RoundTotals
+from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 from tests.bench.fake_engine import READY, Clock, FakeEngine, collect_runs
 
 CODE = Workload("code", "", ("a", "b", "c"))
@@ -33,9 +45,7 @@ def summary(
     *,
     interrupted: bool = False,
 ) -> BenchReport:
-    return aggregation.build_report(
-        these, REQUEST, READY, measured, rounds=1, interrupted=interrupted
-    )
+    return results.build_report(these, REQUEST, READY, measured, rounds=1, interrupted=interrupted)
 
 
 def report(engine: FakeEngine, *workloads: Workload) -> BenchReport:
@@ -52,7 +62,7 @@ def test_speeds_and_acceptance() -> None:
     assert row.acceptance_rate == pytest.approx(26 / 38)  # the last round could draft two only
     assert row.survival[:2] == (1.0, 1.0)
     assert row.survival[2] == 0.0
-    assert row.identical
+    assert row.identical == 3
     assert row.counted
     assert row.latency_ms is not None
     assert row.latency_ms.p50 == pytest.approx(500)
@@ -136,7 +146,7 @@ def test_a_different_text_is_not_identical() -> None:
     mixed = [run for run in these if run.arm == "plain"]
     mixed += [run for run in other if run.arm == "speculative"]
     (row,) = summary(mixed).rows
-    assert not row.identical
+    assert row.identical == 0
 
 
 def test_a_run_without_its_other_arm_is_ignored() -> None:
@@ -149,19 +159,9 @@ def test_a_run_without_its_other_arm_is_ignored() -> None:
 # --- the JSON document ------------------------------------------------------------------------
 
 ROW = {
-    "name",
-    "temperature",
-    "plain_tps",
-    "spec_tps",
-    "speedup",
-    "theory",
-    "acceptance_rate",
-    "mean_accepted_length",
-    "first_token_ms",
-    "latency_ms",
-    "distinct_4grams",
-    "identical",
-}
+    "name", "temperature", "plain_tps", "spec_tps", "speedup", "theory", "acceptance_rate",
+    "mean_accepted_length", "first_token_ms", "latency_ms", "distinct_4grams", "identical",
+}  # fmt: skip
 """Promised keys; there may be more."""
 
 
@@ -181,3 +181,77 @@ def test_the_document_has_the_promised_keys(engine: FakeEngine) -> None:
     assert row["speedup"] is None or set(row["speedup"]) == {"median", "min", "max"}
     assert row["latency_ms"] is None or set(row["latency_ms"]) == {"p50", "p99"}
     assert len(row["trials"]) == 3
+
+
+# --- acceptance by position -------------------------------------------------------------------
+
+
+def drafted(n: int, accepted: int, emitted: int | None = None) -> Round:
+    count = accepted + 1 if emitted is None else emitted
+    tokens = tuple(Token(i, "", "plain") for i in range(count))
+    return Round(0, "model" if n else None, "", n, accepted, tokens, RoundTimes(0, 0, 0))
+
+
+def verified(rounds: list[Round]) -> list[tuple[int, int]]:
+    return [(place.drafted, place.accepted) for place in RoundTotals.of(rounds).by_position]
+
+
+def test_positions_count_verified_and_accepted_tokens() -> None:
+    rounds = [drafted(3, 3), drafted(3, 1), drafted(2, 0), drafted(0, 0)]
+    assert verified(rounds) == [(3, 2), (2, 1), (1, 1)]
+    rates = [place.acceptance_rate for place in RoundTotals.of(rounds).by_position]
+    assert rates == pytest.approx([2 / 3, 1 / 2, 1])
+
+
+def test_a_round_cut_at_the_end_of_its_answer_rejected_nothing() -> None:
+    assert verified([drafted(5, 2, emitted=2)]) == [(1, 1), (1, 1)]
+    assert verified([drafted(0, 0)]) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 16), st.integers(0, 16)), min_size=1, max_size=60))
+def test_cumulative_acceptance_falls_and_stays_a_probability(pairs: list[tuple[int, int]]) -> None:
+    rounds = [drafted(n, min(n, accepted)) for n, accepted in pairs]
+    values = cumulative_acceptance(RoundTotals.of(rounds).by_position)
+    assert len(values) in (0, DRAFT_MAX)
+    assert all(1 >= a >= b >= 0 for a, b in zip([1.0, *values], values, strict=False))
+
+
+def test_a_rare_position_uses_the_rate_of_the_one_before() -> None:
+    counts = [DraftTotals(1, 100, 80), DraftTotals(1, 80, 40), DraftTotals(1, 2, 0)]
+    assert cumulative_acceptance(counts)[:3] == pytest.approx([0.8, 0.4, 0.2])
+
+
+# --- repetition, within a text and of its prompt ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ids", "share"),
+    [([1, 2, 3], None), ([1, 2, 3, 4], 1.0), ([1] * 8, 1 / 5), ([1, 2, 3, 4, 1, 2, 3, 4], 4 / 5)],
+)
+def test_distinct_runs_of_tokens(ids: list[int], share: float | None) -> None:
+    assert distinct_4grams(ids) == (None if share is None else pytest.approx(share))
+
+
+@given(st.lists(st.integers(0, 3), min_size=4, max_size=60))
+def test_distinct_is_a_share(ids: list[int]) -> None:
+    share = distinct_4grams(ids)
+    assert share is not None
+    assert 0 < share <= 1
+
+
+def test_white_space_does_not_count_for_the_copied_share() -> None:
+    prompt = "def mean(values):\n    return sum(values)"
+    assert copied_share(prompt, "def  mean (values) :\n  return sum(values)") == 1.0
+    assert copied_share(prompt, "none of these words are in it") == 0.0
+    assert copied_share(prompt, "too short") is None
+
+
+def test_the_requested_edit_counts_as_a_copy() -> None:
+    (copy_edit,) = (workload for workload in workloads.load() if workload.copies_prompt)
+    for prompt in copy_edit.prompts:
+        match = re.fullmatch(r"# Before:\n(.*?)\n\n# After: (\w+) becomes (\w+)\n", prompt, re.S)
+        assert match is not None
+        text, old, new = match.groups()
+        edited = re.sub(rf"\b{old}\b", new, text)
+        assert edited != text
+        assert (copied_share(prompt, edited) or 0) > 0.8

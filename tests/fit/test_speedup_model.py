@@ -1,4 +1,4 @@
-"""bench/aggregation.py: acceptance by position, and the speed-up of fixed draft lengths."""
+"""The speed-up of fixed draft lengths, from acceptance and pass costs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.bench.aggregation import (
-    cumulative_acceptance,
-)
 from localspec.fit.speedup_model import SpeculationCosts, best_draft_length, expected_speedup
-from localspec.protocol.events import Round, RoundTimes, Token
-from localspec.protocol.round_totals import DraftTotals, RoundTotals
 from localspec.protocol.wire import DRAFT_MAX
 
 FLAT = {1: 1.0, 17: 1.0}
@@ -20,12 +15,6 @@ FLAT = {1: 1.0, 17: 1.0}
 def independent(alpha: float) -> list[float]:
     """Cumulative acceptance if every draft token is accepted with probability `alpha`."""
     return [alpha**j for j in range(1, DRAFT_MAX + 1)]
-
-
-def drafted(n: int, accepted: int, emitted: int | None = None) -> Round:
-    count = accepted + 1 if emitted is None else emitted
-    tokens = tuple(Token(i, "", "plain") for i in range(count))
-    return Round(0, "model" if n else None, "", n, accepted, tokens, RoundTimes(0, 0, 0))
 
 
 @given(
@@ -72,35 +61,3 @@ def test_the_verify_curve_is_interpolated_and_extrapolated_linearly() -> None:
     assert SpeculationCosts(0.1, {1: 1.0, 4: 0.9}).verify_cost(16) == pytest.approx(0.9), (
         "extrapolation never falls"
     )
-
-
-# --- acceptance by position -------------------------------------------------------------------
-
-
-def verified(rounds: list[Round]) -> list[tuple[int, int]]:
-    return [(place.drafted, place.accepted) for place in RoundTotals.of(rounds).by_position]
-
-
-def test_positions_count_verified_and_accepted_tokens() -> None:
-    rounds = [drafted(3, 3), drafted(3, 1), drafted(2, 0), drafted(0, 0)]
-    assert verified(rounds) == [(3, 2), (2, 1), (1, 1)]
-    rates = [place.acceptance_rate for place in RoundTotals.of(rounds).by_position]
-    assert rates == pytest.approx([2 / 3, 1 / 2, 1])
-
-
-def test_a_round_cut_at_the_end_of_its_answer_rejected_nothing() -> None:
-    assert verified([drafted(5, 2, emitted=2)]) == [(1, 1), (1, 1)]
-    assert verified([drafted(0, 0)]) == []
-
-
-@given(st.lists(st.tuples(st.integers(0, 16), st.integers(0, 16)), min_size=1, max_size=60))
-def test_cumulative_acceptance_falls_and_stays_a_probability(pairs: list[tuple[int, int]]) -> None:
-    rounds = [drafted(n, min(n, accepted)) for n, accepted in pairs]
-    values = cumulative_acceptance(RoundTotals.of(rounds).by_position)
-    assert len(values) in (0, DRAFT_MAX)
-    assert all(1 >= a >= b >= 0 for a, b in zip([1.0, *values], values, strict=False))
-
-
-def test_a_rare_position_uses_the_rate_of_the_one_before() -> None:
-    counts = [DraftTotals(1, 100, 80), DraftTotals(1, 80, 40), DraftTotals(1, 2, 0)]
-    assert cumulative_acceptance(counts)[:3] == pytest.approx([0.8, 0.4, 0.2])
