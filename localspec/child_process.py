@@ -16,16 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_PACKAGE_FOLDER = Path(__file__).resolve().parent
-"""The child's working directory: ggml searches the current directory for libraries."""
-
 _DROPPED_VARIABLES = ("GGML_", "LLAMA_", "LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT", "PYTHONSTARTUP")
 _KEPT_VARIABLES = ("GGML_CUDA_", "GGML_VK_", "GGML_METAL_", "LLAMA_CPP_LIB_PATH")
 """Exceptions to the above: GPU settings, and the path of the user's own llama.cpp build."""
-
-_PR_SET_PDEATHSIG = 1
-_KILL_ON_JOB_CLOSE = 0x2000
-_JOB_EXTENDED_LIMITS = 9
 
 
 def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -64,14 +57,15 @@ def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         return early
     windows = sys.platform == "win32"
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    import_path = [str(_PACKAGE_FOLDER.parent), *filter(None, inherited)]
+    package = Path(__file__).resolve().parent
+    import_path = [str(package.parent), *filter(None, inherited)]
     process = subprocess.Popen(
         arguments,
         bufsize=0,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        cwd=_PACKAGE_FOLDER,
+        cwd=package,  # ggml searches the current directory for libraries.
         # The child imports this same package, from a wheel or from a checkout.
         env=child_environment(os.environ) | {"PYTHONPATH": os.pathsep.join(import_path)},
         start_new_session=not windows,
@@ -85,16 +79,14 @@ def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 def set_up_child(parent_pid: int) -> None:
     """In the child: exit with the parent, be killed before it when memory is short, dump no core.
 
-    `parent_pid` is 0 if a thread other than the main one started the child: Linux sends the death
-    signal when that thread ends.  Limits that the system lacks are skipped.  The child also exits
-    when its stdin closes.
+    Limits that the system lacks are skipped. The child also exits when its stdin closes.
     """
     if sys.platform == "linux":
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
         if parent_pid:
             with suppress(OSError, AttributeError):
-                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
             if os.getppid() != parent_pid:  # the parent exited during start-up
                 os._exit(0)
     if sys.platform != "win32":
@@ -121,7 +113,7 @@ def limit_resources(address_space: int = 0, cpu_seconds: int = 0) -> None:
 
 
 def parent_pid_for_child() -> int:
-    """The argument for the child's `set_up_child`."""
+    """For `set_up_child`; 0 outside the main thread: Linux signals when the thread ends."""
     return os.getpid() if threading.current_thread() is threading.main_thread() else 0
 
 
@@ -152,7 +144,7 @@ def _kill_with_parent(process: subprocess.Popen[bytes]) -> None:  # pragma: no c
     kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined,unused-ignore]
     job = kernel.CreateJobObjectW(None, None)
     limits = (ctypes.c_byte * 144)()  # JOBOBJECT_EXTENDED_LIMIT_INFORMATION on 64 bits
-    ctypes.c_uint32.from_buffer(limits, 16).value = _KILL_ON_JOB_CLOSE
-    kernel.SetInformationJobObject(job, _JOB_EXTENDED_LIMITS, limits, len(limits))
+    ctypes.c_uint32.from_buffer(limits, 16).value = 0x2000  # JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
+    kernel.SetInformationJobObject(job, 9, limits, len(limits))  # 9: the extended limits
     kernel.AssignProcessToJobObject(job, int(process._handle))  # type: ignore[attr-defined,unused-ignore]
     _job_handles.append(job)

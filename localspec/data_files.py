@@ -21,7 +21,7 @@ def read_json(name: str) -> Any:
 
 
 def write_json(name: str, body: Any) -> bool:
-    """Replaces the file atomically; returns False if it cannot be written."""
+    """Replace the file atomically; return False if it cannot be written."""
     path = paths.data_dir() / name
     new = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):

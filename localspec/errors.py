@@ -62,93 +62,63 @@ class LocalspecError(Exception):
         self.hint = hint
 
 
-class UsageError(LocalspecError):
-    """A command, an option or a setting is invalid."""
-
+class UsageError(LocalspecError):  # A command, an option or a setting.
     code, exit_code = "usage", 2
 
 
 class NotFoundError(LocalspecError):
-    """No such file or catalogue entry."""
-
     code, exit_code = "not-found", 3
 
 
 class DoesNotFitError(LocalspecError):
-    """The settings need more memory than is available."""
-
     code, exit_code = "does-not-fit", 4
 
 
 class IncompatiblePairError(LocalspecError):
-    """The draft model cannot be used with this target."""
-
     code, exit_code = "incompatible-pair", 5
 
 
 class StorageError(LocalspecError):
-    """A file cannot be read or written."""
-
     code, exit_code = "storage", 8
 
 
-class EngineError(LocalspecError):
-    """llama.cpp is missing, failed, or produced invalid numbers."""
-
+class EngineError(LocalspecError):  # llama.cpp is missing, failed, or produced invalid numbers.
     code, exit_code = "engine", 9
 
 
 class OutOfMemoryError(LocalspecError):
-    """Memory ran out."""
-
     code, exit_code = "out-of-memory", 11
 
 
 class ModelFileError(LocalspecError):
-    """The model file cannot be used."""
-
     code, exit_code = "model-file", 12
 
 
 class PromptTooLongError(LocalspecError):
-    """The prompt leaves no room for an answer in the context."""
-
     code, exit_code = "prompt-too-long", 13
 
 
-class GrammarError(LocalspecError):
-    """A grammar or a JSON Schema cannot be used."""
-
+class GrammarError(LocalspecError):  # Or a JSON Schema.
     code, exit_code = "grammar", 16
 
 
-class DownloadError(LocalspecError):
-    """A download stopped early; the received part is kept, and the next try resumes it."""
-
+class DownloadError(LocalspecError):  # The received part is kept: the next try resumes it.
     code, exit_code = "download", 6
 
 
 class ChecksumError(LocalspecError):
-    """A file differs from the published one."""
-
     code, exit_code = "checksum", 7
 
 
-class OfflineError(LocalspecError):
-    """The hub is needed, but it is unreachable or offline mode is on."""
-
+class OfflineError(LocalspecError):  # The hub is needed and unreachable, or off.
     code, exit_code = "offline", 10
 
 
-class AccessDeniedError(LocalspecError):
-    """The hub denies access: the repository is gated, or the token is missing or invalid."""
-
+class AccessDeniedError(LocalspecError):  # A gated repository, or a wrong token.
     code, exit_code = "access-denied", 14
 
 
-class InUseError(LocalspecError):
-    """Another localspec is writing the data, or a newer version has written it."""
-
+class InUseError(LocalspecError):  # By another localspec, or written by a newer version.
     code, exit_code = "in-use", 15
 
 

@@ -17,9 +17,8 @@ def package_data_dir() -> Path:
 
 def find_bundled(file: str) -> Path:
     """The model file with this name, in the folder that has it; else where a demo's would be."""
-    folders = (package_data_dir() / name for name in ("demo", "starter"))
-    found = [path for folder in folders if (path := folder / file).exists()]
-    return found[0] if found else package_data_dir() / "demo" / file
+    starter = package_data_dir() / "starter" / file
+    return starter if starter.exists() else package_data_dir() / "demo" / file
 
 
 def catalog_file() -> Path:

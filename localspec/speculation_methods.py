@@ -36,8 +36,7 @@ def check(spec: str, kind: str | None) -> None:
     if spec not in SPECS:
         message = f"Unknown speculation method {spec!r}."
         raise UsageError(message, f"Use one of: {', '.join(SPECS)}.")
-    supported = available(kind)
-    if spec in supported:
+    if spec in (supported := available(kind)):
         return
     hint = f"Use one of: {', '.join(supported)}."
     if kind is None:

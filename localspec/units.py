@@ -1,13 +1,9 @@
 """Formats memory sizes, speeds, shares, durations and counts for display."""
 
-from __future__ import annotations
-
-_GIB = 1024**3
-
 
 def gib(n_bytes: float) -> str:
     """A memory size, in units of 2**30 bytes."""
-    size = n_bytes / _GIB
+    size = n_bytes / 1024**3
     if 0 < size < 0.005:
         return "<0.01 GiB"
     if size < 10:
@@ -15,11 +11,10 @@ def gib(n_bytes: float) -> str:
     return f"{size:.1f} GiB" if size < 100 else f"{size:,.0f} GiB"
 
 
-def token_rate(tokens_per_second: float | None) -> str:
-    if tokens_per_second is None:
+def token_rate(rate: float | None) -> str:
+    if rate is None:
         return "– tok/s"
-    digits = 1 if tokens_per_second < 100 else 0
-    return f"{tokens_per_second:.{digits}f} tok/s"
+    return f"{rate:.1f} tok/s" if rate < 100 else f"{rate:.0f} tok/s"
 
 
 def token_rate_range(low_high: tuple[float, float] | None) -> str:
@@ -43,7 +38,6 @@ def milliseconds(ms: float | None) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """1 chat, 2 chats."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 

@@ -19,7 +19,7 @@ class WorkerAddress:
 
 
 def parse_addresses(text: str | None) -> tuple[WorkerAddress, ...]:
-    """Of `HOST[:PORT],…`; none of None and of `none`.  Raises UsageError."""
+    """Parse `HOST[:PORT],…`; None and `none` give no addresses. Raises UsageError."""
     parts = [] if text is None or text.strip() == "none" else text.split(",")
     addresses = tuple(map(parse_address, parts))
     if len(addresses) > MAX_WORKERS:

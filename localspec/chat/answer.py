@@ -1,4 +1,4 @@
-"""One answer as it is generated, and all that is read from its events."""
+"""One answer as it is generated, and what its events say of it."""
 
 from __future__ import annotations
 
@@ -141,6 +141,6 @@ def replay_turn(
     turn: Turn, thinking_markers: tuple[str, str] | None
 ) -> tuple[GeneratedAnswer, Sequence[AnswerDelta]]:
     """An answer that was generated earlier, and its deltas."""
-    begun = replace(turn, answer="", finish_reason=None, events=())
-    answer = GeneratedAnswer(begun, thinking_markers)
+    question = replace(turn, answer="", finish_reason=None, events=())
+    answer = GeneratedAnswer(question, thinking_markers)
     return answer, [answer.add(event) for event in turn.events]

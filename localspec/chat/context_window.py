@@ -6,12 +6,12 @@ This module has no user interface. Its caller passes an `OverflowChooser` that p
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 
 from localspec import units
 from localspec.chat import settings
-from localspec.chat.answer import AnswerDelta, GeneratedAnswer
+from localspec.chat.answer import AnswerDelta
 from localspec.chat.conversation import Conversation, DroppedTurns, Turn, build_messages
 from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
 from localspec.chat.speculation_stats import SpeculationStats
@@ -103,6 +103,13 @@ class AnswerGenerator:
         self._engine, self._conversation, self._options = engine, conversation, options
         self._choose_policy, self._is_stopped = choose_policy, is_stopped
         self._stats = stats or SpeculationStats()
+        self._answer = self._stats.answer
+        self._older = conversation.turns[:-1]
+        self._n_ctx = n_ctx = options.loaded.n_ctx
+        max_tokens = options.settings.max_tokens or _MIN_ANSWER_TOKENS
+        self._answer_reserve = max(1, min(_MIN_ANSWER_TOKENS, n_ctx // 8, max_tokens))
+        """Tokens kept free for the answer before its question is sent."""
+        self._summary_limit = max(8, min(_MAX_SUMMARY_TOKENS, n_ctx // 8))
         self.request = self._build_request()  # The last request sent to the engine.
 
     def stream(self) -> Iterator[AnswerDelta]:
@@ -154,26 +161,9 @@ class AnswerGenerator:
 
     # --- making room ----------------------------------------------------------------------
 
-    @property
-    def _answer(self) -> GeneratedAnswer:
-        return self._stats.answer
-
-    @property
-    def _n_ctx(self) -> int:
-        return self._options.loaded.n_ctx
-
-    @property
-    def _answer_reserve(self) -> int:
-        """Tokens kept free for the answer before its question is sent."""
-        max_tokens = self._options.settings.max_tokens or _MIN_ANSWER_TOKENS
-        return max(1, min(_MIN_ANSWER_TOKENS, self._n_ctx // 8, max_tokens))
-
-    def _earlier_turns(self) -> Sequence[Turn]:
-        return self._conversation.turns[:-1]
-
     def _dropped_count(self) -> int:
         dropped = self._conversation.dropped
-        return dropped.turns if dropped.is_prefix_of(self._earlier_turns()) else 0
+        return dropped.turns if dropped.is_prefix_of(self._older) else 0
 
     def _count_tokens(self, dropped: DroppedTurns | None = None) -> int:
         command = build_count(self._conversation, self._options, dropped)
@@ -181,17 +171,15 @@ class AnswerGenerator:
 
     def _count_without_earlier_turns(self) -> int:
         """Tokens that no policy can free."""
-        return self._count_tokens(DroppedTurns.from_turns(self._earlier_turns()))
+        return self._count_tokens(DroppedTurns.from_turns(self._older))
 
     def _has_room(self) -> bool:
         """Whether the question can be sent unchanged.
 
         Also True if nothing could be dropped: then the engine reports the overflow.
         """
-        if (
-            self._options.settings.overflow == "stop"
-            or len(self._earlier_turns()) == self._dropped_count()
-        ):
+        can_drop = self._options.settings.overflow != "stop"
+        if not can_drop or len(self._older) == self._dropped_count():
             return True
         try:
             return self._count_tokens() + self._answer_reserve <= self._n_ctx
@@ -199,13 +187,11 @@ class AnswerGenerator:
             return True
 
     def _describe_overflow(self) -> ContextOverflow:
-        turns = len(self._earlier_turns()) - self._dropped_count()
-        choices: tuple[OverflowPolicy, ...] = ("drop", "summarise", "stop")
-        if not self._options.loaded.has_chat_template:  # a summary needs a chat model
-            choices = ("drop", "stop")
-        return ContextOverflow(
-            self._count_tokens(), self._n_ctx, turns, bool(self._answer.rounds), choices
-        )
+        turns, used = len(self._older) - self._dropped_count(), self._count_tokens()
+        overflow = ContextOverflow(used, self._n_ctx, turns, bool(self._answer.rounds))
+        if self._options.loaded.has_chat_template:
+            return overflow
+        return replace(overflow, choices=("drop", "stop"))  # a summary needs a chat model
 
     def _make_room_for_question(self) -> Generator[AnswerDelta, None, bool]:
         """Return False if the user stopped the answer. Raises PromptTooLongError."""
@@ -247,7 +233,7 @@ class AnswerGenerator:
         If a quarter is not possible, the room for an answer or at least one token is enough.
         Returns None if the question and the answer alone are too long.
         """
-        older, first = self._earlier_turns(), self._dropped_count() + 1
+        older, first = self._older, self._dropped_count() + 1
         if first > len(older):
             return None
         shortest = self._count_without_earlier_turns() + spare
@@ -264,10 +250,6 @@ class AnswerGenerator:
 
     # --- summarising ----------------------------------------------------------------------
 
-    @property
-    def _summary_limit(self) -> int:
-        return max(8, min(_MAX_SUMMARY_TOKENS, self._n_ctx // 8))
-
     def _summarise(
         self, dropped: DroppedTurns
     ) -> Generator[AnswerDelta, None, DroppedTurns | None]:
@@ -277,8 +259,7 @@ class AnswerGenerator:
             return None
         turns = units.count(dropped.turns - self._dropped_count() - skipped, "turn")
         rest = f" ({units.count(skipped, 'older turn')} skipped: too long)" if skipped else ""
-        notice = Notice("info", "context-summarising", f"Summarising {turns} …{rest}")
-        yield self._stats.add(notice)
+        yield self._stats.add(Notice("info", "context-summarising", f"Summarising {turns} …{rest}"))
         request = replace(
             self.request,
             messages=messages,
@@ -292,17 +273,17 @@ class AnswerGenerator:
         )
         answered = Turn("").with_events(list(self._engine.generate(request)))
         summary = answered.visible_answer(self._options.loaded.thinking_markers).strip()
-        summarised = DroppedTurns.from_turns(self._earlier_turns()[: dropped.turns], summary)
+        summarised = DroppedTurns.from_turns(self._older[: dropped.turns], summary)
         return summarised if summary and self._count_tokens(summarised) < self._n_ctx else None
 
     def _build_summary_messages(self, dropped: DroppedTurns) -> tuple[tuple[ChatMessage, ...], int]:
         """Return the request for a summary, and how many of the oldest turns do not fit in it."""
-        conversation, first = self._conversation, self._dropped_count()
-        start = first
+        conversation = self._conversation
+        start = first = self._dropped_count()
         question = _SUMMARY_PROMPT.format(words=self._summary_limit // 2)
         previous = conversation.dropped.summary if first else ""
         while start < dropped.turns:
-            turns = conversation.turns[start : dropped.turns]
+            turns = self._older[start : dropped.turns]
             messages = build_messages(conversation.system, previous, turns, Turn(question))
             command = CountCommand(
                 messages=messages, template=self._options.loaded.template_override, think=False
@@ -314,16 +295,14 @@ class AnswerGenerator:
 
 
 def _overflow_notice(dropped: DroppedTurns, n_ctx: int, policy: OverflowPolicy) -> Notice:
-    if dropped.turns == 1:
-        turns, verb = "oldest turn", "is"
-    else:
-        turns, verb = f"{dropped.turns:,} oldest turns", "are"
+    is_one = dropped.turns == 1
+    turns = "oldest turn" if is_one else f"{dropped.turns:,} oldest turns"
+    full = f"The context of {n_ctx:,} tokens is full:"
     if dropped.summary:
-        code = "context-summarised"
         words = units.count(len(dropped.summary.split()), "word")
-        what = f"a summary of {words} replaces the {turns}."
-    else:
-        code = "context-dropped"
-        why = " The summary failed." if policy == "summarise" else ""
-        what = f"the {turns} {verb} no longer sent to the model.{why}"
-    return Notice("info", code, f"The context of {n_ctx:,} tokens is full: {what}")
+        message = f"{full} a summary of {words} replaces the {turns}."
+        return Notice("info", "context-summarised", message)
+    why = " The summary failed." if policy == "summarise" else ""
+    verb = "is" if is_one else "are"
+    message = f"{full} the {turns} {verb} no longer sent to the model.{why}"
+    return Notice("info", "context-dropped", message)

@@ -65,8 +65,7 @@ class Turn:
         return strip_thinking(self.answer, thinking_tags, self.starts_in_thinking)
 
     def with_events(self, events: Sequence[Event]) -> Turn:
-        text = [self.answer]
-        reason = self.finish_reason
+        text, reason = [self.answer], self.finish_reason
         for event in events:
             if isinstance(event, Round):
                 text += [token.text for token in event.tokens]
@@ -102,10 +101,8 @@ def _checksum(turns: Sequence[Turn]) -> int:
     return seal
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationSnapshot:
-    turns: Mapping[int, Turn]
-    path: tuple[Turn, ...]
+ConversationSnapshot = tuple[Mapping[int, Turn], tuple[Turn, ...]]
+"""All turns by id, and the selected path."""
 
 
 class Conversation:
@@ -118,8 +115,7 @@ class Conversation:
         self, seed: int, system: str = "", turns: Iterable[Turn] = (), head: int | None = None
     ) -> None:
         """`turns` and `head` restore a saved chat. A turn's parent has a smaller id."""
-        self.seed = seed
-        self._system = system
+        self.seed, self._system = seed, system
         self.system_since = 0
         """The last turn that was asked before the system prompt was set; 0: none."""
         self._turns = {turn.id: turn for turn in turns}
@@ -212,11 +208,10 @@ class Conversation:
 
     def undo_to(self, turn_id: int) -> Turn:
         """Remove a turn and all later turns from the path. Raises KeyError if it is not on it."""
-        ids = [turn.id for turn in self._path]
-        if turn_id not in ids:
+        removed = self._turns[turn_id]
+        if removed not in self._path:
             raise KeyError(turn_id)
-        removed = self._path[ids.index(turn_id)]
-        self._path = self._path[: ids.index(turn_id)]
+        self._path = self._path[: self._path.index(removed)]
         return removed
 
     def switch_branch(self, turn_id: int) -> None:
@@ -228,11 +223,11 @@ class Conversation:
         self._path = self._path_to(max(family))
 
     def take_snapshot(self) -> ConversationSnapshot:
-        """Save the state, so that `restore` can remove a question that was refused."""
-        return ConversationSnapshot(dict(self._turns), self._path)
+        """For `restore`, which removes a question that was refused."""
+        return dict(self._turns), self._path
 
     def restore(self, snapshot: ConversationSnapshot) -> None:
-        self._turns, self._path = dict(snapshot.turns), snapshot.path
+        self._turns, self._path = dict(snapshot[0]), snapshot[1]
 
     def _children_of(self, parent: int | None) -> tuple[Turn, ...]:
         return tuple(turn for turn in self.all_turns if turn.parent == parent)
@@ -266,10 +261,10 @@ class Conversation:
 
         `chat_seed` replaces the chat's own seed.
         """
-        seed = self.seed if chat_seed is None else chat_seed
-        parts = (seed, len(self._path), self._path[-1].attempt)
         import hashlib  # noqa: PLC0415  loads OpenSSL, and one answer needs no other seed
 
+        seed = self.seed if chat_seed is None else chat_seed
+        parts = (seed, len(self._path), self._path[-1].attempt)
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
@@ -290,10 +285,10 @@ class Conversation:
 
     def _select_turns(self, dropped: DroppedTurns | None) -> tuple[str, Sequence[Turn], Turn]:
         """Return the summary of the dropped turns, the answered turns, and the question."""
-        before = self._path[:-1]
+        *before, last = self._path
         dropped = self.dropped if dropped is None else dropped
         dropped = dropped if dropped.is_prefix_of(before) else DroppedTurns()
-        return dropped.summary, before[dropped.turns :], self._path[-1]
+        return dropped.summary, before[dropped.turns :], last
 
 
 def build_messages(
@@ -304,8 +299,8 @@ def build_messages(
     system = "\n\n".join(filter(None, (system, note)))
     messages = [ChatMessage("system", system)] if system else []
     for turn in turns:
-        messages.append(ChatMessage("user", format_question(turn)))
-        messages.append(ChatMessage("assistant", turn.answer, turn.tokens))
+        answer = ChatMessage("assistant", turn.answer, turn.tokens)
+        messages += [ChatMessage("user", format_question(turn)), answer]
     return (*messages, ChatMessage("user", format_question(last)))
 
 
@@ -322,12 +317,10 @@ def format_question(turn: Turn) -> str:
 
 
 def _plain_question(turn: Turn) -> str:
-    """A question for a completion model: without file names and fences."""
+    """For a completion model: without file names and fences."""
     return "\n\n".join([*(file.text for file in turn.attachments), turn.question])
 
 
 def _join_on_new_line(before: str, more: str) -> str:
-    """Join two texts; a text that is not empty begins on a new line."""
-    if not before or not more or before.endswith("\n"):
-        return before + more
-    return f"{before}\n{more}"
+    is_joined = not before or not more or before.endswith("\n")
+    return before + more if is_joined else f"{before}\n{more}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -25,8 +24,7 @@ from localspec.sanitize import sanitize
 
 _MAX_BYTES = 512 * 1024 * 1024
 _MAX_NAMED_LINES = 5  # Skipped lines that a message lists; more are only counted.
-OVERFLOW_CODES = ("context-dropped", "context-summarised")
-"""Codes of the notices about a context overflow inside an answer."""
+OVERFLOW_CODES = ("context-dropped", "context-summarised")  # Notices inside an answer.
 SKIPPED_LINE_CODES = ("damaged-line", "unknown-event")  # Codes of the notices that `read` adds.
 _HINT = "Create one: localspec run … --events FILE"
 
@@ -44,7 +42,7 @@ def read(path: str | Path) -> list[Event]:
         raise NotFoundError(f"There is no file {name}.", _HINT) from error
     except OSError as error:
         raise StorageError(f"{name} cannot be read: {error.strerror}.", _HINT) from error
-    if not any(isinstance(event, Round) for event in events):
+    if _last_round(events) < 0:
         problem = f"{name} contains no answer." if events else f"{name} is empty."
         if damaged and not events:
             lines = _describe_lines(damaged)
@@ -99,7 +97,10 @@ def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
     events: list[Event] = []
     damaged: list[int] = []
     unknown: list[int] = []
-    for number, line in enumerate(_raw_lines(file), 1):
+    number = bytes_read = 0
+    # An overlong line is cut, and so counts as damaged.
+    while (line := file.readline(MAX_LINE_BYTES)) and bytes_read < _MAX_BYTES:
+        number, bytes_read = number + 1, bytes_read + len(line)
         if not line.strip():
             continue
         try:
@@ -114,14 +115,6 @@ def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
         else:
             damaged.append(number)
     return events, damaged, unknown
-
-
-def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield at most `_MAX_BYTES`; an overlong line is cut, and so counts as damaged."""
-    bytes_read = 0
-    while (line := file.readline(MAX_LINE_BYTES)) and bytes_read < _MAX_BYTES:
-        bytes_read += len(line)
-        yield line
 
 
 def _is_valid(event: Event) -> bool:
@@ -149,19 +142,16 @@ def matches_type(value: Any, annotation: Any) -> bool:
             matches_type(getattr(value, name), part)
             for name, part in _field_types(type(value)).items()
         )
-    return annotation is Any or isinstance(
-        value, int | float if annotation is float else annotation
-    )
+    kinds = int | float if annotation is float else annotation
+    return annotation is Any or isinstance(value, kinds)
 
 
-@cache
-def _field_types(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+_field_types = cache(get_type_hints)
 
 
 def _describe_lines(numbers: list[int]) -> str:
     """`line 3 is`, `lines 3 and 4 are`, …"""
-    shown = [str(number) for number in numbers[:_MAX_NAMED_LINES]]
+    shown = list(map(str, numbers[:_MAX_NAMED_LINES]))
     if len(numbers) > _MAX_NAMED_LINES:
         shown.append(f"{len(numbers) - _MAX_NAMED_LINES} more")
     if len(shown) == 1:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from localspec.models.chat_template.thinking_tags import split_thinking
 from localspec.protocol import events
 from localspec.sanitize import sanitize
 
-_CODE_BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE)
+_CODE_BLOCK = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE)
 
 _HTML_PAGE = """\
 <!DOCTYPE html>
@@ -56,10 +57,9 @@ footer {{ margin-top: 3rem; font-size: 0.8rem; opacity: 0.6; }}
 
 def format_timestamp(seconds: float) -> str:
     """Format seconds since 1970 as ISO 8601 in UTC; invalid values give 1970."""
-    try:
+    with suppress(ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-    except (ValueError, OverflowError, OSError):
-        return datetime.fromtimestamp(0, UTC).isoformat(timespec="seconds")
+    return "1970-01-01T00:00:00+00:00"
 
 
 def snapshot_chat(conversation: Conversation, pair: ChatPair, settings: ChatSettings) -> SavedChat:
@@ -71,11 +71,8 @@ def snapshot_chat(conversation: Conversation, pair: ChatPair, settings: ChatSett
 
 def render(chat: SavedChat, suffix: str) -> str:
     """Render the format of a file suffix: .json, .html, .md, else plain text."""
-    suffix = suffix.lower()
-    if suffix == ".json":
-        return f"{render_json(chat)}\n"
-    renderers = {".html": render_html, ".md": render_markdown}
-    return renderers.get(suffix, render_text)(chat)
+    renderers = {".html": render_html, ".md": render_markdown, ".json": render_json}
+    return renderers.get(suffix.lower(), render_text)(chat)
 
 
 def save_file(path: Path, text: str, *, overwrite: bool) -> None:
@@ -99,8 +96,7 @@ def render_text(chat: SavedChat) -> str:
 
 def render_markdown(chat: SavedChat) -> str:
     """The selected path, without thinking."""
-    name = sanitize(chat.list_entry.pair.name, multiline=False) or "model"
-    blocks = [f"# A chat with {name}"]
+    blocks = [f"# A chat with {sanitize(chat.list_entry.pair.name, multiline=False) or 'model'}"]
     for speaker, text in _speeches(chat, "model"):
         blocks += [f"## {speaker}", text.strip("\n")]
     turns = chat.conversation.turns
@@ -118,16 +114,14 @@ def _speeches(chat: SavedChat, default_name: str) -> Iterator[tuple[str, str]]:
             yield "System", sanitize(conversation.system)
         if question := sanitize(format_question(turn)):
             yield "You", question
-        answer = turn.visible_answer(pair.thinking)
         name = sanitize(turn.model or pair.name, multiline=False)
-        yield name or default_name, sanitize(answer)
+        yield name or default_name, sanitize(turn.visible_answer(pair.thinking))
 
 
 def _turns_before_system(conversation: Conversation) -> int | None:
     """Turns of the path before the first that had the system prompt; None if none had it."""
-    ids = [turn.id for turn in conversation.turns]
-    after = [n for n, id_ in enumerate(ids) if id_ > conversation.system_since]
-    return after[0] if conversation.system and after else None
+    turns = conversation.turns if conversation.system else ()
+    return next((n for n, turn in enumerate(turns) if turn.id > conversation.system_since), None)
 
 
 # --- JSON ---------------------------------------------------------------------------------
@@ -159,7 +153,7 @@ def render_json(chat: SavedChat, *, with_events: bool = False) -> str:
             "turns": [_turn_json(turn, chat, with_events) for turn in conversation.all_turns],
         },
     }
-    return json.dumps(body)
+    return json.dumps(body) + "\n"
 
 
 def _turn_json(turn: Turn, chat: SavedChat, with_events: bool) -> dict[str, Any]:
@@ -223,17 +217,11 @@ def _answer_html(turn: Turn, chat: SavedChat) -> Iterator[str]:
 
 def _markdown_html(text: str) -> Iterator[str]:
     """Yield text blocks and fenced code blocks."""
-    end = 0
-    for code in _CODE_BLOCK.finditer(text):
-        yield from _prose_html(text[end : code.start()])
-        yield f"<pre><code>{_escape(code[2])}</code></pre>"
-        end = code.end()
-    yield from _prose_html(text[end:])
-
-
-def _prose_html(text: str) -> Iterator[str]:
-    if text.strip():
-        yield _text_html(text.strip("\n"))
+    for n, part in enumerate(_CODE_BLOCK.split(text)):  # every second one is code
+        if n % 2:
+            yield f"<pre><code>{_escape(part)}</code></pre>"
+        elif part.strip():
+            yield _text_html(part.strip("\n"))
 
 
 def _text_html(text: str, css_class: str = "said") -> str:

@@ -15,9 +15,6 @@ from localspec.errors import NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
-_NAME = re.compile(r"[\w-]{1,40}")
-_SYSTEM, _CONTEXT = "system", "ctx"  # Keys besides those of `CHAT_SETTING_FIELDS`.
-
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -28,7 +25,7 @@ class Preset:
     @property
     def system(self) -> str | None:
         """The system prompt; None: the preset has none, and the chat keeps its own."""
-        system = self.values.get(_SYSTEM)
+        system = self.values.get("system")
         return None if system is None else str(system)
 
     def apply(self, settings: ChatSettings) -> ChatSettings:
@@ -44,16 +41,16 @@ class Preset:
     @property
     def summary(self) -> str:
         """One line: the settings, then the system prompt."""
-        texts = [f"{key} {_format(value)}" for key, value in self.values.items() if key != _SYSTEM]
+        texts = [f"{key} {_format(value)}" for key, value in self.values.items() if key != "system"]
         return sanitize(" · ".join(filter(None, (*texts, self.system))), multiline=False)
 
 
 def _apply_value(settings: ChatSettings, key: str, value: object) -> ChatSettings:
-    if key == _SYSTEM:
+    if key == "system":
         if not isinstance(value, str):
             raise UsageError("The system prompt must be a text in quotes.", "")
         return settings
-    if key == _CONTEXT:
+    if key == "ctx":
         return replace(settings, ctx=parse_context_size(str(value)))
     return settings.with_value(key, _format(value))
 
@@ -84,19 +81,18 @@ def find(name: str) -> Preset:
 
 def save(name: str, system: str, settings: ChatSettings) -> Preset:
     """Write the system prompt and what differs from the default settings. Raises LocalspecError."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"A preset cannot be called {sanitize(name, multiline=False)[:40]!r}.",
-            "Use letters, digits, - and _.",
-        )
-    values: dict[str, Any] = {_SYSTEM: system} if system else {}
+    if not re.fullmatch(r"[\w-]{1,40}", name):
+        shown = sanitize(name, multiline=False)[:40]
+        message = f"A preset cannot be called {shown!r}."
+        raise UsageError(message, "Use letters, digits, - and _.")
+    values: dict[str, Any] = {"system": system} if system else {}
     for option in CHAT_SETTING_FIELDS.values():
         value = settings.get(option)
         if value != ChatSettings().get(option):
             is_plain = isinstance(value, bool | int | float)
             values[option.name] = value if is_plain else option.value_type.format(value)
     if settings.ctx is not None:
-        values[_CONTEXT] = settings.ctx
+        values["ctx"] = settings.ctx
     toml_file.set_value(f"presets.{name}", values)
     return Preset(name, values)
 

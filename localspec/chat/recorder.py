@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.conversation import Conversation, Turn
@@ -12,7 +12,7 @@ from localspec.chat.history import ChatHistory, ChatLocation, ChatMetadata, Chat
 from localspec.chat.history.file_lock import FileLock
 from localspec.chat.settings import ChatSettings
 from localspec.errors import InUseError, LocalspecError, NotFoundError, UsageError
-from localspec.protocol.events import Event, Notice
+from localspec.protocol.events import Notice
 
 CHECKPOINT_TOKENS = 64
 CHECKPOINT_SECONDS = 1.0  # A crash loses at most this many tokens, or seconds, of an answer.
@@ -57,18 +57,13 @@ class ChatRecorder:
         self._saved_events = self._saved_tokens = 0  # Of that answer.
         self._saved_at = 0.0
         if saved_chat is not None and self._history is not None:
-            self._attach(self._history, saved_chat)
-
-    def _attach(self, history: ChatHistory, saved_chat: SavedChat) -> None:
-        self._location = saved_chat.location
-        self._saved_lengths = {
-            turn.id: len(turn.answer) for turn in saved_chat.conversation.all_turns
-        }
-        self._saved_metadata = self._build_metadata()
-        try:
-            self._acquire_lock(history)
-        except InUseError as error:
-            self.lock_error = error
+            self._location = saved_chat.location
+            self._saved_lengths = {turn.id: len(turn.answer) for turn in conversation.all_turns}
+            self._saved_metadata = self._build_metadata()
+            try:
+                self._acquire_lock(self._history)
+            except InUseError as error:
+                self.lock_error = error
 
     @property
     def chat_id(self) -> int | None:
@@ -114,10 +109,8 @@ class ChatRecorder:
             answer, now = self._answer, time.monotonic()
             if answer is None:
                 return
-            is_due = (
-                answer.totals.tokens - self._saved_tokens >= CHECKPOINT_TOKENS
-                or now - self._saved_at >= CHECKPOINT_SECONDS
-            )
+            n_tokens, seconds = answer.totals.tokens - self._saved_tokens, now - self._saved_at
+            is_due = n_tokens >= CHECKPOINT_TOKENS or seconds >= CHECKPOINT_SECONDS
             if answer.has_ended or (is_due and now >= self._retry_at):
                 self._save_checkpoint(answer, force=answer.has_ended)
 
@@ -136,9 +129,9 @@ class ChatRecorder:
                 return
             self._unsaved_turns.pop(turn.id, None)
             self._saved_lengths.pop(turn.id, None)
-            if self._location is None or self._history is None:
-                return
             history, location = self._history, self._location
+            if location is None or history is None:
+                return
             if ids:
                 metadata = self._build_metadata()
                 self._try_save(lambda: history.remove_turn(location, metadata, turn.id))
@@ -173,22 +166,19 @@ class ChatRecorder:
 
     def _flush(self, *, force: bool = False) -> None:
         """Save the rest of the current answer and stop recording it."""
-        answer = self._answer
-        if answer is not None:
+        if (answer := self._answer) is not None:
             self._save_checkpoint(answer, force=force)
-            if self._unsaved_events(answer) and (force or not self._replaces_answer):
+            is_unsaved = len(answer.turn.events) > self._saved_events
+            if is_unsaved and (force or not self._replaces_answer):
                 self._unsaved_turns[answer.turn.id] = answer.turn
         self._answer = None
-
-    def _unsaved_events(self, answer: GeneratedAnswer) -> Sequence[Event]:
-        return answer.turn.events[self._saved_events :]
 
     def _mark_saved(self, answer: GeneratedAnswer) -> None:
         self._saved_events, self._saved_tokens = len(answer.turn.events), answer.totals.tokens
         self._saved_at = time.monotonic()
 
     def _save_checkpoint(self, answer: GeneratedAnswer, *, force: bool) -> None:
-        turn, events = answer.turn, self._unsaved_events(answer)
+        turn, events = answer.turn, answer.turn.events[self._saved_events :]
         self.conversation.update_turn(turn)
         history, location = self._history, self._location
         if not events or history is None:
@@ -236,9 +226,9 @@ class ChatRecorder:
             self._retry_at = time.monotonic() + _RETRY_SECONDS
             if not self._save_failed:
                 self._save_failed = True
-                hint = f"{error.hint} Saving is retried with every message."
+                hint = f"{error.hint} Saving is retried with every message.".strip()
                 message = f"This chat is not saved: {error.message}"
-                self.notify(Notice("warning", "not-saved", message, hint.strip()))
+                self.notify(Notice("warning", "not-saved", message, hint))
             return False
         finally:
             for notice in self._history.take_notices():

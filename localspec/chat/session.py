@@ -1,8 +1,7 @@
 """A chat session: a conversation with its settings and history, and the answers of an engine.
 
-It knows no terminal and starts no thread. Whoever drives it starts a turn, iterates
-`stream_answer` with a loaded engine, and shows the deltas. One thread may iterate while another
-reads and calls `stop`.
+It has no terminal and starts no thread: a front end starts a turn, iterates `stream_answer` with a
+loaded engine and shows the deltas. Another thread may meanwhile read, and call `stop`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,7 @@ from pathlib import Path
 from localspec import launch
 from localspec.chat import export
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer, replay_turn
-from localspec.chat.context_window import (
-    AnswerGenerator,
-    OverflowChooser,
-    RequestOptions,
-)
+from localspec.chat.context_window import AnswerGenerator, OverflowChooser, RequestOptions
 from localspec.chat.conversation import (
     Attachment,
     Conversation,
@@ -43,8 +38,7 @@ from localspec.sanitize import sanitize
 
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
-_BYTES_PER_TOKEN = 4.0
-"""Of usual vocabularies, until the chat has an answer of `_MIN_SAMPLE` tokens."""
+_BYTES_PER_TOKEN = 4.0  # Of usual vocabularies, until an answer has `_MIN_SAMPLE` tokens.
 _MIN_SAMPLE = 32
 
 
@@ -98,9 +92,7 @@ class ChatSession:
 
     def _replay_last_answer(self, *, with_rounds: bool = True) -> GeneratedAnswer:
         """For the statistics of a chat that is opened again, or by another pair."""
-        if not self.conversation.turns:
-            return GeneratedAnswer()
-        last = self.conversation.turns[-1]
+        last = self.conversation.turns[-1] if self.conversation.turns else Turn("")
         if not with_rounds:
             last = replace(last, events=tuple(e for e in last.events if not isinstance(e, Round)))
         return replay_turn(last, self.thinking_markers)[0]
@@ -142,19 +134,13 @@ class ChatSession:
 
     @property
     def next_speculation(self) -> str:
-        """Said where the settings turn speculation on or off for the next answer; else empty."""
+        """The announcement if the settings turn speculation on or off from the next answer on."""
         last = self._last_request
         if last is None or self.loaded is None or self.stats.plan is None:
             return ""
-        next_spec = self.settings.requested_spec(self.loaded)
-
-        def state(spec: str) -> str:
-            return (
-                "PAUSED" if spec == "auto" and self.is_paused else "OFF" if spec == "off" else "ON"
-            )
-
-        is_changed = state(next_spec) != state(last.spec)
-        return f"{state(next_spec)} FROM THE NEXT ANSWER" if is_changed else ""
+        states = {"off": "OFF", "auto": "PAUSED" if self.is_paused else "ON"}
+        state = states.get(self.settings.requested_spec(self.loaded), "ON")
+        return f"{state} FROM THE NEXT ANSWER" if state != states.get(last.spec, "ON") else ""
 
     @property
     def is_paused(self) -> bool:
@@ -170,10 +156,8 @@ class ChatSession:
     @property
     def last_answer_text(self) -> str:
         """The last visible answer of the path, without thinking; empty if there is none."""
-        for turn in reversed(self.conversation.turns):
-            if text := turn.visible_answer(self.thinking_markers):
-                return text
-        return ""
+        turns, markers = reversed(self.conversation.turns), self.thinking_markers
+        return next(filter(None, (turn.visible_answer(markers) for turn in turns)), "")
 
     @property
     def completes_text(self) -> bool:
@@ -236,11 +220,8 @@ class ChatSession:
 
     def can_ask(self, question: str) -> bool:
         """Whether there is something to send. A text-completion model can just continue."""
-        return bool(
-            question.strip()
-            or self.pending_attachments
-            or (self.completes_text and self.conversation.turns)
-        )
+        can_continue = self.completes_text and self.conversation.turns
+        return bool(question.strip() or self.pending_attachments or can_continue)
 
     def ask(self, question: str) -> None:
         """Start a turn with the pending files. Raises InUseError and changes nothing."""
@@ -371,7 +352,7 @@ class ChatSession:
             self._engine.stop()
 
     def finish_answer(self) -> None:
-        """Save the rest of the answer. Has no effect after the end."""
+        """Save the rest of the answer; may be called again."""
         self.recorder.finish_answer()
         self.is_answering = False
 
@@ -388,14 +369,8 @@ class ChatSession:
         ids = turns[-1].tokens if turns else ()
         if request is None or request.probabilities or not ids:
             return None
-        return InspectCommand(
-            ids,
-            request.text,
-            request.messages,
-            request.template,
-            request.think,
-            request.prior_messages,
-        )
+        prompt = request.text, request.messages, request.template
+        return InspectCommand(ids, *prompt, request.think, request.prior_messages)
 
     # --- settings, new chats and files ----------------------------------------------------
 
@@ -425,10 +400,7 @@ class ChatSession:
 
     def take_notices(self) -> list[Notice]:
         """Notices about saving since the last call."""
-        notices = list(self._notices)
-        for _ in notices:
-            self._notices.popleft()
-        return notices
+        return [self._notices.popleft() for _ in range(len(self._notices))]
 
     def clear(self) -> None:
         """Start a chat with the same seed, system prompt and settings."""
@@ -438,9 +410,9 @@ class ChatSession:
         """Start a chat with default settings and a new seed. `private`: it is not saved."""
         self.settings = self._initial_settings
         seed = random.getrandbits(31)
-        self._start_chat(Conversation(seed, self._initial_system), private=private)
+        self._start_chat(Conversation(seed, self._initial_system), private)
 
-    def _start_chat(self, conversation: Conversation, *, private: bool = False) -> None:
+    def _start_chat(self, conversation: Conversation, private: bool = False) -> None:
         self.require_idle()
         self.recorder.settings, self.conversation = self.settings, conversation
         private = private or not self.saves_new_chats

@@ -6,13 +6,14 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from localspec import launch
 from localspec.chat import presets
 from localspec.chat.conversation import Turn
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS, find_field, parse_context_size
-from localspec.chat.slash_commands import CommandCall, find_command
+from localspec.chat.slash_commands import COMMANDS_BY_NAME, CommandCall
 from localspec.errors import UsageError
 from localspec.launch import recent_pairs
 from localspec.lazy_dataclass import dataclass
@@ -30,7 +31,7 @@ class CommandResult:
 
 def check_argument(call: CommandCall) -> None:
     """Raise UsageError if the command needs an argument and has none."""
-    command = find_command(call.name)
+    command = COMMANDS_BY_NAME[call.name]
     if command.requires_argument and not call.argument:
         raise UsageError(f"/{call.name} needs an argument.", f"Type: {command.usage}")
 
@@ -68,14 +69,9 @@ def _clear(session: ChatSession, _: str) -> CommandResult:
     return CommandResult("Cleared: the model no longer sees the earlier turns.")
 
 
-def _new(session: ChatSession, _: str) -> CommandResult:
-    session.start_new_chat()
-    return CommandResult("New chat.")
-
-
-def _private(session: ChatSession, _: str) -> CommandResult:
-    session.start_new_chat(private=True)
-    return CommandResult("New chat, not saved.")
+def _new(session: ChatSession, _: str, *, private: bool = False) -> CommandResult:
+    session.start_new_chat(private=private)
+    return CommandResult("New chat, not saved." if private else "New chat.")
 
 
 def _undo(session: ChatSession, _: str) -> CommandResult:
@@ -85,16 +81,15 @@ def _undo(session: ChatSession, _: str) -> CommandResult:
 def _turns(session: ChatSession, rest: str) -> CommandResult:
     """`/turns N` goes back to before turn N to edit it; `/turns N B` switches to its branch B."""
     conversation = session.conversation
-    number, *branch_number = rest.split()[:2]
+    number, branch = (*rest.split(), "")[:2]
     turn = _find_turn(number, conversation.turns)
-    if not branch_number:
+    if not branch:
         question = session.return_to(turn.id)
         message = f"Back before turn {number}. The later turns stay as a branch."
         return CommandResult(message, sanitize(question))
-    branch = _find_turn(branch_number[0], conversation.branches(turn.id))
-    session.switch_branch(branch.id)
+    session.switch_branch(_find_turn(branch, conversation.branches(turn.id)).id)
     n_turns = count(len(conversation.turns), "turn")
-    return CommandResult(f"Branch {branch_number[0]} of turn {number}: {n_turns}.")
+    return CommandResult(f"Branch {branch} of turn {number}: {n_turns}.")
 
 
 def _find_turn(number: str, turns: Sequence[Turn]) -> Turn:
@@ -117,29 +112,28 @@ def _model(session: ChatSession, rest: str) -> CommandResult:
         if session.previous_pair is None:
             raise UsageError("There is no previous model.", "Type: /model NAME")
         return _change_pair(session, *session.previous_pair.portable_refs)
-    words = [rest] if os.path.isfile(os.path.expanduser(rest)) else _split_words(rest)
+    words = _split_words(rest)
+    if words is None:
+        raise UsageError("A quotation mark is missing.", "Type: /model NAME [DRAFT]")
     if len(words) > 2:
         raise UsageError("/model takes a model and a draft model.", "Type: /model NAME [DRAFT]")
     return _change_pair(session, *words)
 
 
-def _split_words(text: str) -> list[str]:
-    """Words as in a shell, because a path may contain spaces."""
+def _split_words(text: str) -> list[str] | None:
+    """Words as in a shell, but an existing path is one word. None: a quotation mark is missing."""
+    if os.path.exists(os.path.expanduser(text)):
+        return [text]
     try:
-        return shlex.split(text, posix=os.name == "posix")
-    except ValueError as error:
-        raise UsageError("A quotation mark is missing.", "Type: /model NAME [DRAFT]") from error
+        return [word.strip('"') for word in shlex.split(text, posix=os.name == "posix")]
+    except ValueError:
+        return None
 
 
 def _unquote_path(text: str) -> str:
     """A path in quotation marks, or with escaped spaces as a terminal inserts a dropped file."""
-    if os.path.exists(os.path.expanduser(text)):
-        return text
-    try:
-        words = shlex.split(text, posix=os.name == "posix")
-    except ValueError:  # an apostrophe
-        return text
-    return words[0].strip('"') if len(words) == 1 else text
+    words = _split_words(text) or []
+    return words[0] if len(words) == 1 else text
 
 
 def _draft(session: ChatSession, name: str) -> CommandResult:
@@ -172,9 +166,8 @@ def _ctx(session: ChatSession, text: str) -> CommandResult:
 def _set(session: ChatSession, rest: str) -> CommandResult:
     name, _, value = rest.partition(" ")
     if not value.strip():
-        raise UsageError(
-            "/set needs a name and a value.", f"Names: {', '.join(CHAT_SETTING_FIELDS)}."
-        )
+        names = ", ".join(CHAT_SETTING_FIELDS)
+        raise UsageError("/set needs a name and a value.", f"Names: {names}.")
     return _change_setting(session, name, value)
 
 
@@ -190,7 +183,7 @@ def _preset(session: ChatSession, rest: str) -> CommandResult:
     name = name.strip()
     if word == "save" and name:
         preset = presets.save(name, session.conversation.system, session.settings)
-        return CommandResult(f"Preset {preset.name} is saved: {preset.summary or 'defaults'}.")
+        return CommandResult(f"Preset {name} is saved: {preset.summary or 'defaults'}.")
     if word == "delete" and name:
         presets.remove(name)
         return CommandResult(f"Preset {name} is deleted.")
@@ -200,17 +193,13 @@ def _preset(session: ChatSession, rest: str) -> CommandResult:
 
 
 def _spec(session: ChatSession, text: str) -> CommandResult:
-    if not text.isdecimal():
-        return _choose_drafter(session, text)
-    result = _change_setting(session, "draft_max", text)
-    if session.settings.spec == "off":  # a draft length is set in order to speculate
-        session.settings = session.with_setting("spec", "auto")
-    return result
-
-
-def _choose_drafter(session: ChatSession, text: str) -> CommandResult:
     """`on` is the drafter before `off`; the message compares the speeds if both are known."""
     before = session.settings.spec
+    if text.isdecimal():
+        result = _change_setting(session, "draft_max", text)
+        if before == "off":  # a draft length is set in order to speculate
+            session.settings = session.with_setting("spec", "auto")
+        return result
     if text == "on" and before == "off":
         text = session.last_drafter
     result = _change_setting(session, "spec", text)
@@ -237,7 +226,7 @@ def _read(session: ChatSession, text: str) -> CommandResult:
         return CommandResult("No files are attached.")
     file = session.attach_file(_unquote_path(text))
     n = file.text.count("\n") + 1
-    lines = f"{short_count(n)} line{'s' * (n != 1)}"
+    lines = "1 line" if n == 1 else f"{short_count(n)} lines"
     return CommandResult(f"Attached to your next message: {file.name}, {lines}.")
 
 
@@ -247,15 +236,14 @@ def _rename(session: ChatSession, title: str) -> CommandResult:
 
 
 def _save(session: ChatSession, text: str) -> CommandResult:
-    return CommandResult(
-        f"Saved: {sanitize(str(session.export(_unquote_path(text))), multiline=False)}"
-    )
+    path = session.export(_unquote_path(text))
+    return CommandResult(f"Saved: {sanitize(str(path), multiline=False)}")
 
 
 SESSION_COMMANDS: Mapping[str, Callable[[ChatSession, str], CommandResult]] = {
     "clear": _clear,
     "new": _new,
-    "private": _private,
+    "private": partial(_new, private=True),
     "model": _model,
     "draft": _draft,
     "ctx": _ctx,

@@ -18,11 +18,8 @@ from localspec.models import catalog
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
 
-COMPLETION_MAX_TOKENS = 256
-"""Default max tokens of a completion model, which may never end by itself."""
-
+COMPLETION_MAX_TOKENS = 256  # Default of a completion model, which may never end by itself.
 _MAX_CONTEXT = 100_000_000
-
 OverflowPolicy = options.OverflowPolicy
 CHAT_SETTING_FIELDS: Mapping[str, Option] = {each.name: each for each in options.select("chat")}
 """By name, in screen order."""
@@ -73,15 +70,10 @@ class ChatSettings:
     def with_values(self, values: Mapping[str, Any]) -> ChatSettings:
         """Return a copy with values of options, by name."""
         sampling = {name: value for name, value in values.items() if name in _SAMPLING_NAMES}
-        changes = {
-            OPTIONS[name].attribute: value
-            for name, value in values.items()
-            if name not in _SAMPLING_NAMES
-        }
-        return replace(self, sampling=replace(self.sampling, **sampling), **changes)
+        others = {OPTIONS[name].attribute: values[name] for name in values.keys() - sampling}
+        return replace(self, sampling=replace(self.sampling, **sampling), **others)
 
     def get(self, option: Option) -> Any:
-        """The value of an option."""
         owner = self.sampling if option.name in _SAMPLING_NAMES else self
         return getattr(owner, option.attribute)
 
@@ -105,10 +97,8 @@ class LoadedModel:
     """The properties of a loaded pair that its requests depend on."""
 
     n_ctx: int
-    template: str | None = None
-    """`own`, the name of a built-in template, or None for a text-completion model."""
-    thinking_markers: tuple[str, str] | None = None
-    """The template's markers before and after thinking."""
+    template: str | None = None  # `own`, a built-in one's name; None: a text-completion model.
+    thinking_markers: tuple[str, str] | None = None  # Of the template: before and after thinking.
     spec: str = "auto"
     spec_reason: str = ""  # The catalogue's drafter for the pair (`spec`), and the reason.
     template_override: str | None = None  # A built-in template to use instead of the model's own.
@@ -126,19 +116,17 @@ class LoadedModel:
     ) -> LoadedModel:
         """`raw`: complete text even with a chat model."""
         n_ctx = int((ready.settings.get("target") or {}).get("n_ctx") or 0)
-        chat = ready.settings.get("chat") or {}
-        markers = chat.get("thinking")
         kind = ready.settings.get("draft_kind") or ("model" if ready.draft else None)
+        loaded = cls(n_ctx, spec=spec, spec_reason=spec_reason, draft_kind=kind)
         if raw:
-            return cls(n_ctx, spec=spec, spec_reason=spec_reason, draft_kind=kind)
-        return cls(
-            n_ctx,
-            template or chat.get("template"),
-            (str(markers[0]), str(markers[1])) if markers else None,
-            spec,
-            spec_reason,
-            template,
-            kind,
+            return loaded
+        chat = ready.settings.get("chat") or {}
+        start, end = chat.get("thinking") or ("", "")
+        return replace(
+            loaded,
+            template=template or chat.get("template"),
+            thinking_markers=(str(start), str(end)) if start or end else None,
+            template_override=template,
         )
 
     def check(self, name: str, settings: ChatSettings) -> None:
@@ -161,13 +149,14 @@ def build_request(
 ) -> GenerateCommand:
     """Build the engine request for the last turn; its seed is derived unless `seed` is given."""
     seed = conversation.derive_seed(settings.seed) if seed is None else seed
+    is_chat, messages = loaded.has_chat_template, conversation.messages()
     max_tokens = settings.max_tokens
     if max_tokens is None:
-        max_tokens = max(1, loaded.n_ctx) if loaded.has_chat_template else COMPLETION_MAX_TOKENS
+        max_tokens = max(1, loaded.n_ctx) if is_chat else COMPLETION_MAX_TOKENS
     return GenerateCommand(
-        text="" if loaded.has_chat_template else conversation.prompt_text(),
-        messages=conversation.messages() if loaded.has_chat_template else (),
-        prior_messages=() if loaded.has_chat_template else conversation.messages(),
+        text="" if is_chat else conversation.prompt_text(),
+        messages=messages if is_chat else (),
+        prior_messages=() if is_chat else messages,
         template=loaded.template_override,
         sampling=replace(settings.sampling, seed=seed),
         max_tokens=max_tokens,
@@ -176,9 +165,9 @@ def build_request(
         spec=settings.requested_spec(loaded),
         why=loaded.spec_reason if settings.spec == "auto" else "",
         resumed_tokens=conversation.turns[-1].tokens,
-        think_budget=settings.think_budget if loaded.has_chat_template else None,
+        think_budget=settings.think_budget if is_chat else None,
         draft_length=settings.draft_length,
-        think=settings.think if loaded.has_chat_template else None,
+        think=settings.think if is_chat else None,
         probabilities=probabilities,
         grammar=settings.grammar,
         json_schema=settings.json_schema,

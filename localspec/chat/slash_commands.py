@@ -40,14 +40,12 @@ class UnknownCommand:
 
     @property
     def message(self) -> str:
-        hint = (
-            f"Did you mean {self.suggestion}?" if self.suggestion else "/help lists the commands."
-        )
+        near = self.suggestion
+        hint = f"Did you mean {near}?" if near else "/help lists the commands."
         return f"Unknown command: {self.text}. {hint}"
 
 
 _ON_OFF = ("on", "off")
-_SPEC_CHOICES = ("on", *SPECS)
 
 COMMANDS = (
     SlashCommand("help", "Show these commands.", aliases=("?",)),
@@ -101,7 +99,7 @@ COMMANDS = (
         "Turn speculation on or off, or choose a drafter; N: max draft tokens.",
         "on|off|DRAFTER|N",
         (),
-        _SPEC_CHOICES,
+        ("on", *SPECS),
     ),
     SlashCommand("stats", "Show statistics of the last answer."),
     SlashCommand(
@@ -130,13 +128,7 @@ COMMANDS = (
     SlashCommand("logs", "Show the last lines of the engine log, and the log file's path."),
 )
 
-_BY_NAME = {word: command for command in COMMANDS for word in (command.name, *command.aliases)}
-_COMMAND_PATTERN = re.compile(r"/([A-Za-z]+|\?)(?:\s+(.*))?", re.DOTALL)
-
-
-def find_command(name: str) -> SlashCommand:
-    """Find a command by name or alias. Raises KeyError."""
-    return _BY_NAME[name]
+COMMANDS_BY_NAME = {word: each for each in COMMANDS for word in (each.name, *each.aliases)}
 
 
 def parse(text: str) -> CommandCall | UnknownCommand | None:
@@ -145,15 +137,15 @@ def parse(text: str) -> CommandCall | UnknownCommand | None:
     A path (`/usr/bin`) is a message, and so is a multi-line text that begins with an unknown
     command.
     """
-    match = _COMMAND_PATTERN.fullmatch(text.strip())
+    match = re.fullmatch(r"/([A-Za-z]+|\?)(?:\s+(.*))?", text.strip(), re.DOTALL)
     if match is None:
         return None
     name, rest = match[1].lower(), match[2] or ""
-    if name in _BY_NAME:
-        return CommandCall(_BY_NAME[name].name, rest)
+    if name in COMMANDS_BY_NAME:
+        return CommandCall(COMMANDS_BY_NAME[name].name, rest)
     if "\n" in rest:
         return None
-    near = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, COMMANDS_BY_NAME, n=1, cutoff=0.5)
     return UnknownCommand(f"/{name}", f"/{near[0]}" if near else "")
 
 

@@ -14,8 +14,7 @@ from localspec.protocol.round_totals import DraftTotals, RoundTotals
 from localspec.protocol.wire import MeasuredCosts
 from localspec.units import percent
 
-RECENT_ROUNDS = 32
-"""Number of rounds in the strip, a column each, and in the figures labelled `now`."""
+RECENT_ROUNDS = 32  # In the strip, a column each, and in the figures labelled `now`.
 MIN_DRAFTED = 10  # Below this number of draft tokens no acceptance rate is shown.
 _MIN_ROUNDS = 8  # Rounds before a speed is compared, and plain rounds before they are the standard.
 _RANGE_ERRORS = 2.0  # Half the width of a range, in standard errors: about 95 %.
@@ -96,9 +95,9 @@ class SpeculationStats:
 
     def start_answer(self, answer: GeneratedAnswer) -> None:
         """Until the answer reports its own, the plan and prompt size of the previous one hold."""
-        self._keep_speed()
-        self._previous_plan, self._previous_prefill = self.plan, self._prefill
-        self.answer = answer
+        plan, prefill = self.plan, self._prefill
+        self.show_answer(answer)
+        self._previous_plan, self._previous_prefill = plan, prefill
 
     def show_answer(self, answer: GeneratedAnswer) -> None:
         """For another branch of the chat: the last answer that it shows, or an empty one."""
@@ -107,7 +106,7 @@ class SpeculationStats:
         self.answer = answer
 
     def for_new_chat(self) -> SpeculationStats:
-        """Of a chat with the same pair, whose speeds are known."""
+        """For a chat with the same pair, whose speeds are known."""
         self._keep_speed()
         return SpeculationStats(self.measured, _last_speeds=dict(self._last_speeds))
 
@@ -151,14 +150,6 @@ class SpeculationStats:
         return self.answer.context_tokens
 
     @property
-    def first_token_ms(self) -> float | None:
-        return self.answer.first_token_ms
-
-    @property
-    def answer_tokens(self) -> int:
-        return self.answer.totals.tokens
-
-    @property
     def recent_rounds(self) -> Sequence[Round]:
         return self.answer.rounds[-RECENT_ROUNDS:]
 
@@ -169,8 +160,8 @@ class SpeculationStats:
     @property
     def rounds_to_next_trial(self) -> int | None:
         """Rounds until a paused drafter is tried again; None if unknown or due."""
-        until = self.plan.until if self.plan is not None else None
-        left = 0 if until is None else until - len(self.answer.rounds)
+        until = (self.plan and self.plan.until) or 0
+        left = until - len(self.answer.rounds)
         return left if left > 0 else None
 
     # --- speeds ---------------------------------------------------------------------------
@@ -190,25 +181,20 @@ class SpeculationStats:
     @property
     def plain_speed(self) -> float | None:
         """Tokens per second without speculation, from the nearest measurement there is."""
-        timed = _timed_rounds(self.recent_rounds)
+        own = _own_plain_speed(_timed_rounds(self.recent_rounds))
         measured = 1e3 / self.measured.t1_ms if self.measured and self.measured.t1_ms > 0 else None
-        return _own_plain_speed(timed) or self._last_speeds.get(True) or measured
+        return own or self._last_speeds.get(True) or measured
 
     @property
     def speedup(self) -> Speedup | None:
         """Of the recent rounds; of the last answer with speculation if it is off."""
-        if self.is_off:
-            speed, plain = self.speculative_speed, self.plain_speed
-            ratio = speed / plain if speed and plain else None
-            return Speedup(ratio, ratio, ratio) if ratio else None
-        return measure_speedup(self.recent_rounds, self.plain_speed)
+        plain = self.plain_speed
+        if not self.is_off:
+            return measure_speedup(self.recent_rounds, plain)
+        ratio = (self.speculative_speed or 0.0) / plain if plain else 0.0
+        return Speedup(ratio, ratio, ratio) if ratio else None
 
     # --- acceptance -----------------------------------------------------------------------
-
-    @property
-    def tokens_per_pass(self) -> float | None:
-        """Tokens per pass of the target; a plain pass gives 1."""
-        return self.totals.tokens_per_pass
 
     @property
     def break_even_rate(self) -> float | None:

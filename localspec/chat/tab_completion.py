@@ -11,13 +11,12 @@ from pathlib import Path
 
 from localspec.chat import presets
 from localspec.chat.settings import value_choices
-from localspec.chat.slash_commands import COMMANDS, SlashCommand, find_command
+from localspec.chat.slash_commands import COMMANDS, COMMANDS_BY_NAME, SlashCommand
 from localspec.errors import LocalspecError
 from localspec.models import model_lookup
 from localspec.sanitize import sanitize
 
 _MAX_ENTRIES = 2000  # Entries of a folder that are looked at.
-_CACHE_SECONDS = 10
 
 
 def complete(line: str) -> list[str]:
@@ -27,11 +26,9 @@ def complete(line: str) -> list[str]:
     name, space, rest = line[1:].partition(" ")
     if not space:
         return sorted(f"/{word}" for word in _complete_name(name.lower()))
-    try:
-        command = find_command(name.lower())
-    except KeyError:
-        return []
-    return [f"/{name} {argument}" for argument in _complete_argument(command, rest)]
+    command = COMMANDS_BY_NAME.get(name.lower())
+    arguments = _complete_argument(command, rest) if command else ()
+    return [f"/{name} {argument}" for argument in arguments]
 
 
 def _complete_name(prefix: str) -> Iterator[str]:
@@ -48,8 +45,8 @@ def _complete_argument(command: SlashCommand, rest: str) -> list[str]:
         setting, _, value = rest.partition(" ")
         return [f"{setting} {word}" for word in value_choices(setting) if word.startswith(value)]
     words = [word for word in command.choices if word.startswith(rest)]
-    complete = _CANDIDATES.get(command.name)
-    return words + complete(rest) if complete else words
+    complete = _COMPLETERS.get(command.name, lambda _: [])
+    return words + complete(rest)
 
 
 def complete_path(typed: str, suffix: str = "") -> list[str]:
@@ -74,14 +71,14 @@ def _complete_model(typed: str) -> list[str]:
     """Names that contain what is typed, those that begin with it first; or paths."""
     if typed.startswith(("/", "~", ".")):
         return complete_path(typed, ".gguf")
-    names = _installed_names(int(time.monotonic() / _CACHE_SECONDS))
+    names = _installed_names(int(time.monotonic() / 10))
     matches = [name for name in names if typed.lower() in name.lower()]
     return sorted(matches, key=lambda name: not name.lower().startswith(typed.lower()))
 
 
 @functools.lru_cache(maxsize=1)
 def _installed_names(_: int) -> Sequence[str]:
-    """Of a period of some seconds: listing the files takes a while."""
+    """Cached for ten seconds: listing the files takes a while."""
     try:
         return [name for name, _ in model_lookup.list_installed()]
     except LocalspecError:  # a damaged models.yaml
@@ -93,7 +90,7 @@ def _complete_preset(typed: str) -> list[str]:
     return [f"{word}{space}{preset}" for preset in presets.load() if preset.startswith(name)]
 
 
-_CANDIDATES: Mapping[str, Callable[[str], list[str]]] = {
+_COMPLETERS: Mapping[str, Callable[[str], list[str]]] = {
     "read": complete_path,
     "save": complete_path,
     "model": _complete_model,
@@ -111,16 +108,11 @@ def is_final(line: str) -> bool:
 
 def usage(line: str) -> str:
     """The arguments and the help of a command whose name is complete; empty for other lines."""
-    try:
-        command = find_command(line[1:])
-    except KeyError:
-        return ""
-    return f"{command.argument}  {command.help}".strip()
+    command = COMMANDS_BY_NAME.get(line[1:])
+    return f"{command.argument}  {command.help}".strip() if command else ""
 
 
 def takes_argument(line: str) -> bool:
     """Whether the line is a command's name that an argument can follow."""
-    try:
-        return bool(find_command(line[1:]).argument)
-    except KeyError:
-        return False
+    command = COMMANDS_BY_NAME.get(line[1:])
+    return bool(command and command.argument)

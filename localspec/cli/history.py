@@ -122,7 +122,7 @@ def show(chat: str, as_json: bool) -> int:
     with open_history() as history:
         saved = history.load_chat(find_chat_id(history, chat), with_events=False)
     if as_json:
-        click.echo(export.render_json(saved))
+        click.echo(export.render_json(saved), nl=False)
         return 0
     click.echo(export.render_text(saved), nl=False)
     turns = saved.conversation.turns
@@ -215,7 +215,7 @@ def export_command(
     with open_history() as history:
         saved = history.load_chat(find_chat_id(history, chat), with_events=rounds)
     if file_format == "json":
-        text = export.render_json(saved, with_events=rounds) + "\n"
+        text = export.render_json(saved, with_events=rounds)
     else:
         text = export.render_html(saved) if file_format == "html" else export.render_markdown(saved)
     if output is None:

@@ -146,7 +146,7 @@ def test_what_was_refused_was_never_asked() -> None:
     for change in changes:
         change()
         conversation.restore(before)
-        assert conversation.all_turns == conversation.turns == before.path
+        assert conversation.all_turns == conversation.turns == before[1]
 
 
 def test_there_is_nothing_to_take_back_from_an_empty_chat() -> None:

@@ -116,12 +116,10 @@ class HistoryDatabase:
         """Reopen the database if its file was replaced or deleted."""
         if self.write_error is not None:
             return
-        try:
-            is_same_file = self.path.stat().st_ino == self._inode
-        except OSError:
-            is_same_file = False
-        if not is_same_file:
-            self._reopen()
+        with suppress(OSError):
+            if self.path.stat().st_ino == self._inode:
+                return
+        self._reopen()
 
     def _repair(self) -> None:
         self._connection.close()
@@ -178,11 +176,10 @@ def create_private_file(path: Path) -> None:
 def to_user_error(error: Exception, path: Path) -> LocalspecError:
     """Convert an OSError or a SQLite error into an error with a message and a hint."""
     shown = sanitize(str(path), multiline=False)
+    other_folder = "Use --data-dir for another folder."
     if isinstance(error, OSError):
         reason = error.strerror or "it cannot be opened"
-        return StorageError(
-            f"{shown} cannot be written: {reason}.", "Use --data-dir for another folder."
-        )
+        return StorageError(f"{shown} cannot be written: {reason}.", other_folder)
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return InUseError("Another localspec is still writing chats.", "Try again.")
@@ -190,6 +187,4 @@ def to_user_error(error: Exception, path: Path) -> LocalspecError:
         sqlite3.SQLITE_FULL: "Free some disk space.",
         sqlite3.SQLITE_IOERR: "Is the disk full, or was it removed?",
     }
-    return StorageError(
-        f"{shown} cannot be used: {error}.", hints.get(code, "Use --data-dir for another folder.")
-    )
+    return StorageError(f"{shown} cannot be used: {error}.", hints.get(code, other_folder))

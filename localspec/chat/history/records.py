@@ -17,11 +17,10 @@ from localspec.chat.settings import ChatSettings
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol import events
 from localspec.protocol.events import Event, FinishReason, Prefill
-from localspec.protocol.json_dataclasses import from_json
+from localspec.protocol.json_dataclasses import from_json, parse_object
 
 _T = TypeVar("_T")
-_MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024
-"""Limit for an unpacked checkpoint: a damaged one must not fill the memory."""
+_MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024  # Unpacked: a damaged one must not fill the memory.
 
 SYSTEM_SINCE = "system_since"  # A key beside those of the settings.
 TURN_COLUMNS = "key, id, parent, question, attached, answer, reason, attempt, inside, model"
@@ -102,34 +101,31 @@ def replace_surrogates(text: str) -> str:
 
 def load_settings(text: object) -> tuple[ChatSettings, int]:
     """The settings, and `Conversation.system_since`. Invalid values become the defaults."""
-    try:
-        body = _parse_object(text)
-    except ValueError:
-        return ChatSettings(), 0
+    body = _parse_object(text)
     if body.get("exact", False) is None:  # `auto`, which earlier versions had
-        text = json.dumps({**body, "exact": False})
+        body["exact"] = False
     since = body.get(SYSTEM_SINCE)
-    settings = _load(ChatSettings, text) or ChatSettings()
+    settings = _load(ChatSettings, body) or ChatSettings()
     return settings, since if isinstance(since, int) else 0
 
 
-def _load(kind: type[_T], text: object) -> _T | None:
-    """None if the text is damaged, or a field has a wrong type."""
+def _load(kind: type[_T], body: Mapping[str, Any]) -> _T | None:
+    """None if a field is missing or has a wrong type."""
     try:
-        value = from_json(kind, _parse_object(text))
+        value = from_json(kind, body)
     except ValueError:
         return None
     return value if events_file.matches_type(value, kind) else None
 
 
 def load_pair(text: object) -> ChatPair:
-    pair = _load(ChatPair, text)
+    pair = _load(ChatPair, _parse_object(text))
     return pair if pair is not None and len(pair.thinking or "ab") == 2 else ChatPair("")
 
 
 def load_dropped(text: object) -> DroppedTurns:
     """An invalid value drops nothing: then all turns are sent."""
-    dropped = _load(DroppedTurns, text)
+    dropped = _load(DroppedTurns, _parse_object(text))
     return dropped if dropped is not None and dropped.turns >= 0 else DroppedTurns()
 
 
@@ -140,14 +136,12 @@ def load_attachments(text: object) -> tuple[Attachment, ...]:
         return ()
 
 
-def _parse_object(text: object) -> Mapping[str, Any]:
+def _parse_object(text: object) -> dict[str, Any]:
+    """Empty if the text is damaged."""
     try:
-        body = json.loads(str(text))
-    except RecursionError as error:
-        raise ValueError("too deep") from error
-    if not isinstance(body, dict):
-        raise ValueError("not an object")
-    return body
+        return parse_object(str(text).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return {}
 
 
 # --- events -----------------------------------------------------------------------------
@@ -183,11 +177,10 @@ def unpack_events(body: Any) -> list[Event]:
 
 def load_list_entry(row: Sequence[Any]) -> ChatListEntry:
     """Raises ValueError if the row is damaged."""
-    id_, title, pair, turns, created, updated = row
+    id_, title, pair, turns, *times = row
     try:
-        return ChatListEntry(
-            int(id_), str(title), load_pair(pair), int(turns), float(created), float(updated)
-        )
+        created, updated = map(float, times)
+        return ChatListEntry(int(id_), str(title), load_pair(pair), int(turns), created, updated)
     except (TypeError, OverflowError) as error:
         raise ValueError("a damaged row") from error
 
@@ -217,8 +210,7 @@ def load_turn(row: Sequence[Any], answer_events: Sequence[Event] | None = None) 
 
 def clear_missing_parents(turns: Iterable[Turn]) -> list[Turn]:
     """Make a valid tree: a turn whose parent is missing becomes a first turn."""
-    by_id: dict[int, Turn] = {}
+    by_id: dict[int | None, Turn] = {}
     for turn in sorted(turns, key=lambda turn: turn.id):
-        is_orphan = turn.parent is not None and turn.parent not in by_id
-        by_id[turn.id] = replace(turn, parent=None) if is_orphan else turn
+        by_id[turn.id] = turn if turn.parent in by_id else replace(turn, parent=None)
     return list(by_id.values())

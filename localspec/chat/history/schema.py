@@ -10,9 +10,7 @@ from localspec.errors import InUseError
 
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT = 2.0  # Seconds to wait for another writing process.
-
-MAX_CHECKED_BYTES = 32 * 1024 * 1024
-"""Files up to this size are checked when opened; that takes tens of milliseconds."""
+MAX_CHECKED_BYTES = 32 * 1024 * 1024  # Larger files are not checked when opened: it takes a while.
 
 TABLES = {
     "chats": """id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, seed INTEGER NOT NULL,
@@ -30,7 +28,6 @@ TABLES = {
 """`state` has one row: the database id (`name`), and a change counter that orders all rows."""
 _ADDED_COLUMN = ("turns", "model", "TEXT NOT NULL DEFAULT ''")
 """A column that the first files lack; older versions of localspec ignore it."""
-_CREATE_INDEX = "CREATE INDEX IF NOT EXISTS touched ON chats (touched)"
 
 _CORRUPT_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 _SHORT_READ_CODE = sqlite3.SQLITE_IOERR | (2 << 8)  # read beyond the end of a truncated file
@@ -82,7 +79,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     for name, columns in TABLES.items():
         connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
-    connection.execute(_CREATE_INDEX)
+    connection.execute("CREATE INDEX IF NOT EXISTS touched ON chats (touched)")
     if connection.execute("SELECT count(*) FROM state").fetchone() == (0,):
         connection.execute("INSERT INTO state VALUES (?, 0)", (os.urandom(8).hex(),))
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -6,8 +6,8 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,10 +27,6 @@ from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, Notice
 
 _EXCERPT_MARGIN = 60  # Characters of an excerpt before the match; twice as many follow it.
-_MIN_TERM_LENGTH = 3  # The index cannot find shorter terms.
-_CHANGED_TURNS = (
-    "SELECT key, question, answer, changed FROM turns WHERE changed > ? ORDER BY changed"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +86,9 @@ class ChatHistory:
 
     def find_last_id(self) -> int:
         """The id of the most recently used chat. Raises NotFoundError if there is none."""
-        entries = self.list_chats(1)
-        if not entries:
-            raise NotFoundError("There are no chats yet.", "Start one: localspec run")
-        return entries[0].id
+        if entries := self.list_chats(1):
+            return entries[0].id
+        raise NotFoundError("There are no chats yet.", "Start one: localspec run")
 
     def load_chat(self, chat: int, *, with_events: bool = True) -> SavedChat:
         """Load a chat with all branches. Without `with_events`, answers have only their text.
@@ -196,20 +191,16 @@ class ChatHistory:
         """
         for chat in chats:
             self.find_entry(chat)
-        locks: list[file_lock.FileLock] = []
-        try:
+
+        def work(db: sqlite3.Connection) -> None:
             for chat in chats:
-                locks.append(self.acquire_lock(chat))
+                _delete_turns(db, "chat = ?", (chat,))
+                db.execute("DELETE FROM chats WHERE id = ?", (chat,))
 
-            def work(db: sqlite3.Connection) -> None:
-                for chat in chats:
-                    _delete_turns(db, "chat = ?", (chat,))
-                    db.execute("DELETE FROM chats WHERE id = ?", (chat,))
-
+        with ExitStack() as locks:
+            for chat in chats:
+                locks.enter_context(closing(self.acquire_lock(chat)))
             self._database.run_write(work)
-        finally:
-            for lock in locks:
-                lock.close()
         for chat in chats:
             with suppress(OSError):
                 self._lock_path(chat).unlink(missing_ok=True)
@@ -265,7 +256,7 @@ class SearchIndex:
         self, database: sqlite3.Connection, terms: Sequence[str]
     ) -> list[int] | None:
         """Return the keys of turns that may match all terms, latest first; None means any turn."""
-        indexed_terms = [term for term in terms if len(term) >= _MIN_TERM_LENGTH]
+        indexed_terms = [term for term in terms if len(term) >= 3]  # it has no shorter ones
         if not indexed_terms:
             return None
         try:
@@ -304,7 +295,10 @@ class SearchIndex:
             index.execute("DELETE FROM seen")
             index.execute("INSERT INTO seen VALUES (?, 0)", (name,))
         clock = row[0] if row else 0
-        for key, question, answer, changed in database.execute(_CHANGED_TURNS, (clock,)):
+        query = (
+            "SELECT key, question, answer, changed FROM turns WHERE changed > ? ORDER BY changed"
+        )
+        for key, question, answer, changed in database.execute(query, (clock,)):
             index.execute("DELETE FROM words WHERE rowid = ?", (key,))
             text = f"{question}\n{answer}".lower()
             index.execute("INSERT INTO words (rowid, said) VALUES (?, ?)", (key, text))
@@ -380,13 +374,15 @@ def _write_chat(
         if db.execute(f"UPDATE chats SET {sets} WHERE id = :id", values | {"id": chat}).rowcount:
             return chat
         raise _chat_not_found(chat)
-    values |= {
-        "title": records.replace_surrogates(metadata.title),
-        "seed": metadata.seed,
-        "created": values["updated"],
-    }
+    title = records.replace_surrogates(metadata.title)
+    added = {"title": title, "seed": metadata.seed, "created": values["updated"]}
+    return _insert(db, "chats", values | added)
+
+
+def _insert(db: sqlite3.Connection, table: str, values: Mapping[str, object]) -> int:
+    """Returns the key of the new row."""
     names = ", ".join(f":{name}" for name in values)
-    inserted = db.execute(f"INSERT INTO chats ({', '.join(values)}) VALUES ({names})", values)
+    inserted = db.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({names})", values)
     return int(inserted.lastrowid or 0)
 
 
@@ -405,9 +401,7 @@ def _write_turn(db: sqlite3.Connection, chat: int, turn: Turn, clock: int) -> No
         "changed": clock,
         "model": records.replace_surrogates(turn.model),
     }
-    names = ", ".join(f":{name}" for name in values)
-    inserted = db.execute(f"INSERT INTO turns ({', '.join(values)}) VALUES ({names})", values)
-    _add_events(db, int(inserted.lastrowid or 0), turn.events)
+    _add_events(db, _insert(db, "turns", values), turn.events)
 
 
 def _add_events(db: sqlite3.Connection, key: int, events: Sequence[Event]) -> None:
@@ -427,16 +421,11 @@ def _append_to_answer(
         raise _chat_not_found(chat)
     more = Turn("").with_events(events)
     _add_events(db, key[0], events)
+    text = records.replace_surrogates(more.answer)
     db.execute(
         "UPDATE turns SET answer = answer || ?, reason = ?, inside = max(inside, ?), "
         "changed = ? WHERE key = ?",
-        (
-            records.replace_surrogates(more.answer),
-            more.finish_reason,
-            more.starts_in_thinking,
-            clock,
-            key[0],
-        ),
+        (text, more.finish_reason, more.starts_in_thinking, clock, key[0]),
     )
     now = (time.time(), clock, chat)
     db.execute("UPDATE chats SET updated = ?, touched = ? WHERE id = ?", now)

@@ -138,8 +138,8 @@ def _status_numbers(session: ChatSession, phase: str) -> str:
         parts.append(f"{session.n_omitted_turns} old {turns} left out")
     if stats.reused_tokens:
         parts.append(f"reused {_short_count(stats.reused_tokens)}")
-    if stats.first_token_ms is not None and phase != "answering":
-        parts.append(f"first token {milliseconds(stats.first_token_ms)}")
+    if stats.answer.first_token_ms is not None and phase != "answering":
+        parts.append(f"first token {milliseconds(stats.answer.first_token_ms)}")
     return "   ".join(parts)
 
 

@@ -156,7 +156,7 @@ def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
     for part, label in ((stats.recent, "now"), (totals, "chat")):
         rate = format_acceptance(part.accepted, part.drafted)
         yield _two_columns(f"{rate} drafted" if part.drafted else rate, label)
-    per_pass = stats.tokens_per_pass
+    per_pass = stats.totals.tokens_per_pass
     yield Content(f"{per_pass:.1f} tokens per target pass" if per_pass else "– tokens per pass")
     if totals.overlapped:
         yield _two_columns(percent(totals.overlap_hits / totals.overlapped), "drafted in time")
