@@ -8,7 +8,7 @@ In ten minutes: the memory estimate of `fit` against what llama.cpp allocates, a
 it is installed; the messages when memory runs out, before the load (exit 4) and while the context
 is created (exit 11); equality with everything on the GPU; costs and speeds (`localspec bench`);
 equality with half of the layers on the GPU and the draft on the CPU; a comparison with llama.cpp's
-programs, if given (bench_peers.py). Memory cannot run out during an answer: llama.cpp allocates all
+programs, if given (bench.py peers). Memory cannot run out during an answer: llama.cpp allocates all
 of it before the first token. A part that takes more than its share of the time is given up.
 
 Without a GPU, the parts that need one report that. --quick: a smoke test. Let nothing else run
@@ -116,7 +116,7 @@ def speed(pair: Pair, quick: bool) -> Iterator[str]:
 def beside(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
     if args.llama_cpp is None:
         raise UnavailableError("llama.cpp's programs are not given")
-    words = [sys.executable, str(HERE / "bench_peers.py"), "--gpu-layers", "999"]
+    words = [sys.executable, str(HERE / "bench/bench.py"), "peers", "--gpu-layers", "999"]
     words += ["--target", pair.target, "--draft", pair.draft, "--llama-cpp", args.llama_cpp]
     words += ["--gamma", *(("3",) if args.quick else ("2", "5", "8"))]
     if args.quick:

@@ -20,7 +20,7 @@ from localspec.protocol.events import Round
 from localspec.protocol.wire import GenerateCommand, KvType, SamplingParams
 from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
 
-TEXT = Path(__file__).resolve().parents[2] / "scripts" / "demo_text.py"
+TEXT = Path(__file__).resolve().parents[2] / "scripts/train/demo_text.py"
 DEMO = package_data_dir() / "demo"
 TARGET, DRAFT = DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf"
 AS_RUN = replace(SETTINGS, n_ctx=None, n_ubatch=512, n_threads=1)

@@ -254,7 +254,9 @@ def test_drafts_that_lose_time_are_said_to() -> None:
 
 def test_nothing_is_known_before_anything_happened() -> None:
     shown = stats()
-    assert shown.speedup is None and shown.draft_sources == [] and shown.tokens_per_pass is None
+    assert (
+        shown.speedup is None and shown.draft_sources == [] and shown.totals.tokens_per_pass is None
+    )
     assert lines(shown) == [
         "READY",
         "with speculation – tok/s",
@@ -337,11 +339,11 @@ def test_the_context_holds_prompt_and_answer() -> None:
     shown = stats(Prefill(0, 40, 30), Prefill(40, 40, 30), round_(1, 4, 3))
     assert (shown.context_tokens, shown.reused_tokens, shown.prefill) == (44, 30, None)
     shown.add(GenerationFinished("eog", "", {"timings": {"first_token_ms": 12.0}}))
-    assert shown.first_token_ms == 12.0
+    assert shown.answer.first_token_ms == 12.0
 
 
 def test_another_answer_begins_anew_but_the_chat_goes_on() -> None:
     shown = stats(round_(1, 4, 2))
     shown.start_answer(GeneratedAnswer())
     assert (shown.recent.drafted, shown.totals.acceptance_rate) == (0, 0.5)
-    assert shown.answer_tokens == 0
+    assert shown.answer.totals.tokens == 0

@@ -1,0 +1,219 @@
+"""What a head and prompt lookup give a chat model on real text, by the type of its weights.
+
+    bench.py chat --target MODEL.gguf --head HEAD.gguf [--types Q8_0 BF16] [--copies DIR]
+
+The workloads of `localspec bench` as requests to a chat model, each answered plainly (`--spec
+off`), with the head (`--spec eagle3`, 3 draft tokens), with prompt lookup (`--spec lookup`), and by
+`auto`, which has both. The copies in other types are made by llama.cpp (bench.py pair --from).
+Speed-ups are ratios of tokens per second after the first token, of the same prompt; geometric means
+over the prompts. Short answers: from the request to the last token, prompt included.
+
+A model this small is computed, not read from memory. The same text where passes are read:
+
+    bench.py pair DIR --from MODEL.gguf --size 1b --head HEAD.gguf
+    bench.py chat --target DIR/1b-target-BF16.gguf --head DIR/1b-BF16-HEAD.gguf --types
+
+Everything in a workload or a block of questions is asked one way, then the next way, in reverse
+order every second time, so that no prompt follows itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import geometric_mean, median
+
+from pair import TOLERANCE, quantize
+from programs import BenchError
+from turns import table
+
+from localspec.bench import workloads
+from localspec.engine_process.client import EngineProcess
+from localspec.models.reference import parse_file_name
+from localspec.protocol.events import EngineExit, GenerationFinished
+from localspec.protocol.round_totals import DraftTotals
+from localspec.protocol.wire import (
+    ChatMessage,
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    ProbeCommand,
+    SamplingParams,
+)
+
+REQUESTS = {
+    "code": "Complete this Python code:\n\n",
+    "prose": "Continue this story:\n\n",
+    "chat": "",
+    "long-form": "Continue this article:\n\n",
+    "copy-edit": "Write the changed code:\n\n",
+}
+"""What turns a text of a workload into a request."""
+ARMS: dict[str, tuple[str, int | None]] = {
+    "plain": ("off", None),
+    "head": ("eagle3", 3),
+    "lookup": ("lookup", None),
+    "both": ("auto", None),
+}
+"""The drafter, and its draft length; None for localspec's default."""
+COUNTRIES = [
+    "France",
+    "Japan",
+    "Egypt",
+    "Brazil",
+    "Canada",
+    "Kenya",
+    "India",
+    "Norway",
+    "Peru",
+    "Chile",
+]
+QUESTIONS = (
+    "What is the capital of {}?",
+    "Which language do most people speak in {}?",
+    "On which continent is {}?",
+    "Name one dish from {}.",
+    "Name a neighbour of {}.",
+)
+SHORT, SHORT_TOKENS = " Answer in one short sentence.", 32
+BLOCK = 10  # Short questions that are asked one way before the next way.
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--target", type=Path, required=True)
+    add("--head", type=Path, required=True)
+    add("--types", nargs="*", choices=list(TOLERANCE), default=["Q8_0", "BF16"])
+    add("--copies", type=Path, default=Path("build/copies"), metavar="DIR")
+    add("--workload", action="append", default=[], choices=list(REQUESTS))
+    add("--prompts", type=int, default=3, help="of a workload")
+    add("--rounds", type=int, default=1, help="times that each is answered")
+    add("--tokens", type=int, default=64, help="of an answer, at most")
+    add("--questions", type=int, default=50, help="with short answers")
+    add("--temperature", type=float, default=0.0)
+    add("--threads", type=int, help="localspec's choice by default")
+
+
+def main(args: argparse.Namespace) -> None:
+    args.copies.mkdir(parents=True, exist_ok=True)
+    files = {parse_file_name(args.target.name).tag or "as it is": args.target}
+    for kind in args.types:
+        files[kind] = args.copies / f"{args.target.stem}-{kind}.gguf"
+        if not files[kind].exists():
+            quantize(args.target, files[kind], kind)
+    speeds = [("type", "workload", "plain, tok/s", "head", "lookup", "both")]
+    short, curves = [("type", *ARMS)], []
+    for name, path in files.items():
+        model = ChatModel(path, args.head, args)
+        try:
+            measure(model, ["Hello"], 1, 8)  # warm caches
+            for cells in workload_rows(name, model, args):
+                speeds.append(cells)
+                print(*cells, file=sys.stderr, flush=True)
+            if args.questions:
+                short.append(short_row(name, model, args))
+            curves.append(f"- {name}: {model.curve()}")
+        finally:
+            model.engine.close()
+    print("Speed-up (acceptance rate, tokens a pass):\n", table(speeds), sep="\n")
+    print("\nShort answers, ms, median / P99:\n", table(short), sep="\n")
+    print("\nA pass of one token, passes of several in such passes, a draft token of the head:\n")
+    print(*curves, sep="\n")
+
+
+@dataclass
+class WorkloadResults:
+    """What one way of drafting did with a workload, by prompt and turn."""
+
+    speeds: list[float] = field(default_factory=list)  # Tokens per second after the first.
+    seconds: list[float] = field(default_factory=list)  # From the request to the last token.
+    drafts: DraftTotals = field(default_factory=DraftTotals)
+    passes: int = 0
+    tokens: int = 0
+
+    def describe(self, plain: WorkloadResults) -> str:
+        ratios = [ours / theirs for ours, theirs in zip(self.speeds, plain.speeds, strict=True)]
+        rate = self.drafts.acceptance_rate
+        share = "–" if rate is None else f"{rate:.0%}"
+        return f"{geometric_mean(ratios):.2f} × ({share}, {self.tokens / self.passes:.2f})"
+
+
+class ChatModel:
+    """A target with its head, in an engine of its own."""
+
+    def __init__(self, target: Path, head: Path, args: argparse.Namespace) -> None:
+        settings = ContextSettings(n_ctx=2048, n_threads=args.threads)
+        self.sampling = SamplingParams(temperature=args.temperature, seed=1)
+        self.engine = EngineProcess()
+        load = LoadCommand(str(target.resolve()), str(head.resolve()), settings, settings)
+        self.engine.load(load)
+        for _ in self.engine.probe(ProbeCommand(seconds=2.0)):
+            pass
+
+    def ask(self, request: str, arm: str, max_tokens: int, results: WorkloadResults) -> None:
+        spec, length = ARMS[arm]
+        messages = (ChatMessage("user", request),)
+        command = GenerateCommand("", self.sampling, max_tokens, spec=spec, messages=messages)
+        began = time.perf_counter()
+        for event in self.engine.generate(replace(command, draft_length=length)):
+            if isinstance(event, EngineExit):
+                raise BenchError(f"The engine exited: {event.how}.")
+            if isinstance(event, GenerationFinished):
+                finished = event
+        results.seconds.append(time.perf_counter() - began)
+        totals, speculation = finished.totals, finished.totals["speculation"]
+        results.speeds.append(totals["timings"]["tokens_per_second"] or 0.0)
+        results.drafts.count(speculation["drafted"], speculation["accepted"])
+        results.passes += speculation["rounds"] + speculation["paused_rounds"]
+        results.tokens += totals["tokens"]
+
+    def curve(self) -> str:
+        """The costs of passes: one token, several, and one of the head."""
+        measured = self.engine.measured
+        assert measured is not None
+        widths = ", ".join(f"v({w}) {v:.2f}" for w, v in measured.curve.items() if w != "1")
+        return f"{measured.t1_ms:.1f} ms · {widths} · c {measured.c or 0:.2f}"
+
+
+def chat_requests(workload: workloads.Workload) -> list[str]:
+    if workload.name == "chat":
+        return [text.split("Question: ")[-1].removesuffix("Answer:") for text in workload.prompts]
+    return [f"{REQUESTS[workload.name]}{text}" for text in workload.prompts]
+
+
+def measure(
+    model: ChatModel, requests: Sequence[str], rounds: int, max_tokens: int
+) -> dict[str, WorkloadResults]:
+    found = {arm: WorkloadResults() for arm in ARMS}
+    for turn in range(rounds):
+        for arm, request in itertools.product(list(ARMS)[:: -1 if turn % 2 else 1], requests):
+            model.ask(request, arm, max_tokens, found[arm])
+    return found
+
+
+def workload_rows(
+    name: str, model: ChatModel, args: argparse.Namespace
+) -> Iterator[tuple[str, ...]]:
+    for workload in workloads.load(args.workload):
+        requests = chat_requests(workload)[: args.prompts]
+        found = measure(model, requests, args.rounds, args.tokens)
+        plain = found.pop("plain")
+        cells = (results.describe(plain) for results in found.values())
+        yield name, workload.name, f"{median(plain.speeds):.0f}", *cells
+
+
+def short_row(name: str, model: ChatModel, args: argparse.Namespace) -> tuple[str, ...]:
+    """The seconds of whole short answers: the median, and what one in a hundred exceeds."""
+    questions = [q.format(c) + SHORT for q in QUESTIONS for c in COUNTRIES][: args.questions]
+    seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    for start in range(0, len(questions), BLOCK):
+        found = measure(model, questions[start : start + BLOCK], 1, SHORT_TOKENS)
+        for arm, results in found.items():
+            seconds[arm] += results.seconds
+    p99 = {arm: sorted(taken)[int(0.99 * len(taken))] for arm, taken in seconds.items()}
+    return name, *(f"{1e3 * median(seconds[arm]):.0f} / {1e3 * p99[arm]:.0f}" for arm in ARMS)

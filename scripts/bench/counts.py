@@ -1,0 +1,125 @@
+"""Compare drafted and accepted tokens with llama.cpp's program: same files, prompts, length.
+
+    bench.py counts --target T.gguf --draft HEAD.gguf [--draft …] --llama-cpp build/bin
+
+Greedy, so the text is the target's and only the drafts can differ. Nothing is timed: other programs
+may run. If the draft is the target's own file, its MTP layer drafts.
+
+localspec's first token comes from the prompt's own pass, without a draft; llama.cpp drafts it. So
+llama.cpp gets the prompt plus that token, and rounds begin at the same positions. They are compared
+one by one, up to where llama.cpp shortens its drafts to the remaining tokens. Known differences:
+
+- a draft token that ends the answer: localspec stops drafting there, llama.cpp continues;
+- two tokens that are almost equally likely for a head: llama.cpp's head also reads rejected draft
+  tokens, in passes of another width, so sums differ in their last bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import programs
+from programs import BenchError, Case, Settings
+from prompts import prompts_of
+from turns import table
+
+from localspec.machine.llama_params import has_amx
+
+COLUMNS = (
+    *("draft", "γ", "prompt", "llama.cpp accepted/drafted", "localspec", "different rounds"),
+    "same text",
+)
+_ROUND = re.compile(r"accepted (\d+)/(\d+) draft tokens")
+Rounds = list[tuple[int, int]]
+"""Accepted and drafted tokens of each round."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--target", required=True, metavar="GGUF")
+    add("--draft", required=True, action="append", metavar="GGUF")
+    add("--llama-cpp", required=True, metavar="DIR", help="llama.cpp's programs")
+    add("--gamma", type=int, nargs="+", default=[1, 3, 5], metavar="N")
+    add("--tokens", type=int, default=96, metavar="N")
+    add("--prompts", type=Path, metavar="FILE", help="JSON: {name: text, …}")
+
+
+def main(args: argparse.Namespace) -> None:
+    rows, n_rounds, n_different = [COLUMNS], 0, 0
+    prompts = prompts_of(args.prompts)
+    for draft, gamma, name in itertools.product(args.draft, args.gamma, prompts):
+        settings = settings_of(args, draft)
+        theirs, ours, same_text = count(settings, Case(name, prompts[name]), gamma)
+        different = sum(a != b for a, b in zip(theirs, ours, strict=True))
+        n_rounds, n_different = n_rounds + len(theirs), n_different + different
+        cells = (f"{different} of {len(theirs)}", "yes" if same_text else "no")
+        kind = programs.drafting(settings)
+        rows.append((kind, str(gamma), name, share(theirs), share(ours), *cells))
+        print(*rows[-1], file=sys.stderr)
+    print(table(rows), f"\n{n_rounds - n_different:,} of {n_rounds:,} rounds are the same.")
+
+
+def count(settings: Settings, case: Case, gamma: int) -> tuple[Rounds, Rounds, bool]:
+    """llama.cpp's rounds and ours, and whether its text has ours. Raises BenchError."""
+    text, first, ours = our_rounds(settings, case, gamma)
+    for _ in range(programs.TRIES):  # the log may be truncated
+        log, theirs = their_rounds(settings, replace(case, prompt=case.prompt + first), gamma)
+        if text in log:
+            break
+    n = n_compared(theirs, settings.tokens - gamma - 2)
+    return theirs[:n], ours[:n], text in log
+
+
+def our_rounds(settings: Settings, case: Case, gamma: int) -> tuple[str, str, Rounds]:
+    """localspec's answer, its first token and the rounds after it."""
+    options = ("--draft", settings.draft or "", "--spec", "model", "--draft-max", str(gamma))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events"
+        document = programs.localspec_answer(settings, case, (*options, "--events", str(path)))
+        events = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        found = [(e["accepted"], e["drafted"]) for e in events if e["ev"] == "round"]
+    return document["text"], document["tokens"][0]["text"], found[1:]
+
+
+def their_rounds(settings: Settings, case: Case, gamma: int) -> tuple[str, Rounds]:
+    command = programs.speculative_simple_command(settings, case, gamma)
+    out, log = programs.call(settings, [*command, "--verbosity", "5"])
+    found = [(int(accepted), int(drafted)) for accepted, drafted in _ROUND.findall(log + out)]
+    if not found:
+        raise BenchError(f"{command[0]} printed no rounds.")
+    return log + out, found
+
+
+def n_compared(rounds: Rounds, tokens: int) -> int:
+    """The number of rounds that produce the first `tokens` tokens."""
+    produced = itertools.accumulate((accepted + 1 for accepted, _ in rounds), initial=0)
+    return sum(before <= tokens for before in list(produced)[:-1])
+
+
+def share(rounds: Rounds) -> str:
+    return f"{sum(accepted for accepted, _ in rounds)}/{sum(drafted for _, drafted in rounds)}"
+
+
+def settings_of(args: argparse.Namespace, draft: str) -> Settings:
+    """Both compute alike: drafts of full length, no sampler but the best token."""
+    repack = ["--no-repack"] if has_amx() else []  # as localspec
+    same = "-fit off -fa on -ctk f16 -ctv f16 -ctkd f16 -ctvd f16"
+    drafts = "--spec-draft-n-min 0 --spec-draft-p-min 0 --samplers top_k --top-k 1"
+    return Settings(
+        target=args.target,
+        draft=draft,
+        folder=args.llama_cpp,
+        tokens=args.tokens,
+        ctx=1024,
+        threads=1,
+        gpu_layers=0,
+        llama_cpp_options=(*same.split(), *drafts.split(), *repack),
+        localspec_options=("--flash-attn", "on", "--kv", "f16"),
+    )

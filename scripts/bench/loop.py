@@ -1,0 +1,223 @@
+"""Host time per round: everything outside llama_decode, by vocabulary size and mode.
+
+    bench.py loop [--vocab 4096 49152 131072 262144] [--rounds 300] [--parts] [--probabilities]
+                  [--target MODEL.gguf]
+
+CPU time of the engine's thread, from one event written to the next; another program slows it only a
+little. "plain" drafts nothing. In "5 rows" a tiny random model of each vocabulary size drafts for
+itself, so almost every draft token is accepted and every row is verified: the most expensive case.
+`--target` measures a real model, plain: its passes leave the caches as cold as in use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import gguf
+import numpy as np
+
+from localspec.engine import drafters, speculative_loop
+from localspec.engine.drafters import draft_sampler
+from localspec.engine.llama.context import LlamaContext
+from localspec.engine.llama.library import C
+from localspec.engine.output_processor import OutputProcessor
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.speculative_loop import GenerationJob, speculative_decode
+from localspec.engine.token_probabilities import score_tokens
+from localspec.engine.verifiers import GumbelCoupledVerifier, make_verifier
+from localspec.machine.llama_params import ModelRole
+from localspec.protocol.events import Round
+from localspec.protocol.wire import (
+    ContextSettings,
+    GenerateCommand,
+    SamplingParams,
+    VerifyMode,
+    encode_output,
+)
+
+DRAFT_LENGTH, WIDTH = 4, 64
+MODES: dict[str, tuple[VerifyMode, SamplingParams]] = {
+    "greedy": ("coupled", SamplingParams(temperature=0)),
+    "coupled, top-k 40": ("coupled", SamplingParams(seed=7)),
+    "rejection, top-k 40": ("rejection", SamplingParams(seed=7)),
+    "coupled, whole vocabulary": ("coupled", SamplingParams(top_k=0, top_p=1, min_p=0, seed=7)),
+}
+PARTS: dict[str, tuple[Any, str]] = {
+    "draft's distributions": (draft_sampler, "compute_distribution"),
+    "target's distributions": (speculative_loop, "compute_distribution"),
+    "draws": (GumbelCoupledVerifier, "sample_draft_token"),
+    "batches": (LlamaContext, "decode"),
+    "truncation": (LlamaContext, "truncate"),
+    "text and events": (OutputProcessor, "_to_round"),
+}
+"""The functions that `--parts` times; `batches` without the time in llama_decode."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--vocab", type=int, nargs="*", default=[4096, 49152, 131072, 262144])
+    add("--rounds", type=int, default=300)
+    add("--parts", action="store_true", help="show where the time goes")
+    add("--probabilities", action="store_true", help="compute token probabilities")
+    add("--target", type=Path, metavar="GGUF", help="plain, of this model")
+
+
+def main(args: argparse.Namespace) -> None:
+    print("host ms per round: median (90 %)")
+    settings = ContextSettings(n_ctx=4096, n_threads=1, flash_attn="on")
+    if args.target:
+        target = LlamaContext(args.target, ModelRole(settings, 1, 0))
+        return print_times([target], args, target.n_vocab)
+    for n_vocab in args.vocab:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "tiny.gguf"
+            write_model(path, n_vocab)
+            target = LlamaContext(path, ModelRole(settings, DRAFT_LENGTH + 1, DRAFT_LENGTH))
+            draft = LlamaContext(path, ModelRole(settings, 1, DRAFT_LENGTH))
+            print_times([target, draft], args, n_vocab)
+            target.close()
+            draft.close()
+    return None
+
+
+def print_times(models: Sequence[LlamaContext], args: argparse.Namespace, n_vocab: int) -> None:
+    cases = {"plain": models[:1], f"{DRAFT_LENGTH + 1} rows": models}
+    for mode in MODES:
+        for name, used in list(cases.items())[: len(models)]:
+            times = host_times(used, mode, args.rounds, args.probabilities)
+            print(
+                f"  {n_vocab:>7,}  {mode:<26} {name:<7} {statistics.median(times):.3f} "
+                f"({statistics.quantiles(times, n=10)[-1]:.3f})",
+                flush=True,
+            )
+            if args.parts:
+                busy, spent = sum(model.decode_seconds for model in models), dict[str, float]()
+                with timed_parts(spent):
+                    n = len(host_times(used, mode, args.rounds, args.probabilities))
+                spent["batches"] -= sum(model.decode_seconds for model in models) - busy
+                print("           " + "  ".join(f"{k} {v / n * 1e3:.3f}" for k, v in spent.items()))
+
+
+def host_times(
+    models: Sequence[LlamaContext], mode: str, rounds: int, probabilities: bool = False
+) -> list[float]:
+    """Milliseconds per round outside llama_decode, text and events included.
+
+    Without a second model nothing is drafted.
+    """
+    verify, sampling = MODES[mode]
+    target, *drafts = (PrefixCache(model) for model in models)
+    vocabulary = models[0].vocabulary
+    verifier = make_verifier(verify, sampling.seed)
+    prompt = [1, *range(300, 340)]
+    inputs = drafters.DrafterInputs(
+        drafts[0] if drafts else None,
+        verifier,
+        sampling,
+        len(prompt),
+        vocabulary.n_tokens,
+        lambda _: False,
+        keep_logits=probabilities,
+    )
+    length = DRAFT_LENGTH if drafts else 0
+    job = GenerationJob(
+        prompt,
+        sampling,
+        rounds * (length + 1),
+        length,
+        lambda _: False,
+        lambda: False,
+        score_tokens=score_tokens if probabilities else None,
+    )
+    drafter = drafters.make("model" if drafts else "none", inputs)
+    steps = speculative_decode(target, drafter, verifier, job)
+    events = OutputProcessor(GenerateCommand("", sampling), vocabulary, "").process(steps)
+    times, decoding = list[float](), [0.0]
+    with timed_decode(decoding), open(os.devnull, "wb", buffering=0) as output:
+        began, decoded = time.thread_time(), 0.0
+        for event in events:
+            output.write(encode_output(1, event))
+            now = time.thread_time()
+            if isinstance(event, Round) and event.drafted == length:
+                times.append((now - began - (decoding[0] - decoded)) * 1e3)
+            began, decoded = now, decoding[0]
+    for model in models:
+        model.truncate(0)
+    return times
+
+
+@contextmanager
+def timed_decode(seconds: list[float]) -> Iterator[None]:
+    """Adds the CPU seconds of this thread inside llama_decode to the first of `seconds`."""
+    decode = C.llama_decode
+
+    def run(*given: Any) -> int:
+        began = time.thread_time()
+        result: int = decode(*given)
+        seconds[0] += time.thread_time() - began
+        return result
+
+    with patch.object(C, "llama_decode", run):
+        yield
+
+
+@contextmanager
+def timed_parts(spent: dict[str, float]) -> Iterator[None]:
+    """Adds the seconds spent in each of PARTS to `spent`."""
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            began = time.perf_counter()
+            result = function(*given)
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
+            return result
+
+        return run
+
+    real = {name: getattr(*place) for name, place in PARTS.items()}
+    for name, place in PARTS.items():
+        setattr(*place, timed(name, real[name]))
+    try:
+        yield
+    finally:
+        for name, place in PARTS.items():
+            setattr(*place, real[name])
+
+
+def write_model(path: Path, n_vocab: int) -> None:
+    """One llama layer with random weights and a byte vocabulary padded to n_vocab."""
+    rng = np.random.default_rng(n_vocab)
+    out = gguf.GGUFWriter(path, "llama")
+    out.add_block_count(1)
+    out.add_context_length(4096)
+    out.add_embedding_length(WIDTH)
+    out.add_feed_forward_length(WIDTH)
+    out.add_head_count(2)
+    out.add_head_count_kv(2)
+    out.add_layer_norm_rms_eps(1e-5)
+    out.add_tokenizer_model("llama")
+    tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{i:02X}>".encode() for i in range(256))]
+    tokens += [f"t{i}".encode() for i in range(n_vocab - len(tokens))]
+    out.add_token_list(tokens)
+    out.add_token_scores([0.0] * n_vocab)
+    out.add_token_types([2, 3, 3] + [6] * 256 + [1] * (n_vocab - 259))
+    shapes = {"token_embd": (n_vocab, WIDTH), "output": (n_vocab, WIDTH), "output_norm": (WIDTH,)}
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+        shapes[f"blk.0.{name}"] = (WIDTH, WIDTH)
+    shapes |= {"blk.0.attn_norm": (WIDTH,), "blk.0.ffn_norm": (WIDTH,)}
+    for name, shape in shapes.items():
+        data = rng.standard_normal(shape) if len(shape) == 2 else np.ones(shape)
+        out.add_tensor(f"{name}.weight", data.astype(np.float32))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()

@@ -1,0 +1,396 @@
+"""Runs the compared programs, llama.cpp's and localspec, and parses their output."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from localspec.bench.results import distinct_4grams
+from localspec.models import draft_heads
+from localspec.models.gguf import reader
+
+LIMIT_S = 1800
+_IDLE_S = 1.0  # A program is idle if it computes for less than a tenth of that time.
+TRIES = 5  # llama.cpp logs in a thread of its own; about one exit in thirty truncates the log.
+TOP_K, TOP_P, MIN_P = 40, 0.95, 0.05  # Of every program, at temperatures above 0.
+MIN_TOKENS = 8  # A shorter answer says nothing of speed.
+
+_ENCODED = re.compile(r"encoded +\d+ tokens in +([\d.]+) seconds")
+_DECODED = re.compile(r"decoded +(\d+) tokens in +[\d.]+ seconds, speed: +([\d.]+) t/s")
+_DRAFTED = re.compile(r"n_drafted += (\d+)")
+_ACCEPTED = re.compile(r"n_accept += (\d+)")
+
+
+class BenchError(Exception):
+    """A program failed, or cannot be measured."""
+
+
+class ShortAnswerError(BenchError):
+    """An answer of fewer than MIN_TOKENS."""
+
+
+def require_length(tokens: int) -> None:
+    if tokens < MIN_TOKENS:
+        raise ShortAnswerError(f"The answer has {tokens} tokens.")
+
+
+def conditions() -> str:
+    """The machine and the versions, for the head of a report."""
+    load = f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown"
+    return (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, load now {load}, "
+        f"llama-cpp-python {version('llama-cpp-python')}, Python {platform.python_version()}"
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings for all programs; None leaves each program its own default."""
+
+    target: str
+    draft: str | None
+    folder: str  # Of llama.cpp's programs.
+    tokens: int
+    ctx: int
+    threads: int | None = None
+    gpu_layers: int | None = None
+    llama_cpp_options: tuple[str, ...] = ()
+    localspec_options: tuple[str, ...] = ()
+    data_dir: str | None = None  # localspec's measurements; None: the user's own.
+
+    def program(self, name: str) -> str:
+        return shutil.which(name, path=self.folder) or os.path.join(self.folder, name)
+
+    def has_program(self, name: str) -> bool:
+        return os.path.exists(self.program(name))
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    prompt: str
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One answer of one program."""
+
+    speed: float  # Tokens per second after the first token.
+    tokens: int
+    answer_s: float  # Reading the prompt and decoding `Settings.tokens` tokens.
+    drafted: int = 0
+    accepted: int = 0
+    text: str = ""
+    distinct: float | None = None  # The share of distinct 4-grams of localspec's answers.
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    # llama.cpp's programs also take flags from these variables.
+    found = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+    if settings.data_dir is not None:
+        found["LOCALSPEC_DATA_DIR"] = settings.data_dir
+        found["LOCALSPEC_CONFIG"] = os.path.join(settings.data_dir, "none.toml")
+    return found
+
+
+def call(settings: Settings, command: Sequence[str]) -> tuple[str, str]:
+    """Runs a program; returns stdout and stderr. Raises BenchError."""
+    env = environment(settings)
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, env=env, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BenchError(f"{command[0]}: {error}") from error
+    out, err = (raw.decode("utf-8", "replace") for raw in (done.stdout, done.stderr))
+    if done.returncode != 0:
+        raise BenchError(f"{command[0]} exited with {done.returncode}:\n{last_lines(err or out)}")
+    return out, err
+
+
+def last_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-5:])
+
+
+# --- llama.cpp ------------------------------------------------------------------------------
+
+
+def model_options(settings: Settings) -> list[str]:
+    """What llama-server and llama-speculative-simple have in common."""
+    options = ["-m", settings.target, "-c", str(settings.ctx)]
+    numbers = {"-t": settings.threads, "-tb": settings.threads, "-ngl": settings.gpu_layers}
+    if settings.draft is not None:
+        options += ["--spec-type", f"draft-{drafting(settings)}"]
+        options += ["-md", settings.draft] if settings.draft != settings.target else []
+        numbers |= {f"{name}d": number for name, number in numbers.items()}
+    return options + given(numbers)
+
+
+def given(numbers: Mapping[str, int | None]) -> list[str]:
+    """Options as words, without those that are None."""
+    return [word for name, n in numbers.items() if n is not None for word in (name, str(n))]
+
+
+@cache
+def drafting(settings: Settings) -> str:
+    """llama.cpp's name of the draft kind; a target that is its own draft is MTP."""
+    if settings.draft is None or settings.draft == settings.target:
+        return "mtp"
+    kind = draft_heads.file_draft_kind(reader.read(Path(settings.draft)))
+    return "simple" if kind == "model" else kind
+
+
+def llama_server_command(settings: Settings) -> list[str]:
+    program, options = settings.program("llama-server"), settings.llama_cpp_options
+    return [program, *model_options(settings), *options]
+
+
+def localspec_server_command(settings: Settings) -> list[str]:
+    """`localspec serve` without a draft."""
+    options = (*PLAIN, *model_settings(settings), *settings.localspec_options)
+    return [*LOCALSPEC, "serve", settings.target, *options]
+
+
+class LlamaServer:
+    """A server with llama.cpp's API, started for the first answer and kept until it is closed."""
+
+    def __init__(
+        self, settings: Settings, command: Callable[[Settings], list[str]] = llama_server_command
+    ) -> None:
+        self._settings, self._command = settings, command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 — closed with the server
+        self._port = 0
+
+    def complete(self, case: Case) -> Run:
+        began = time.perf_counter()
+        answer = self.post("/completion", self._request(case, self._settings.tokens))
+        total_s = time.perf_counter() - began
+        timings = answer["timings"]
+        require_length(timings["predicted_n"])
+        # The first token comes with the prompt's pass, as in localspec's tokens_per_second.
+        speed = (timings["predicted_n"] - 1) / (timings["predicted_ms"] / 1e3)
+        prompt_s = total_s - timings["predicted_ms"] / 1e3
+        return Run(
+            speed=speed,
+            tokens=timings["predicted_n"],
+            answer_s=prompt_s + (self._settings.tokens - 1) / speed,
+            drafted=timings.get("draft_n", 0),
+            accepted=timings.get("draft_n_accepted", 0),
+            text=answer["content"],
+        )
+
+    def prefill(self, prompt: str) -> float:
+        """Tokens per second."""
+        body = self._request(Case("", prompt), 1) | {"max_tokens": 1}
+        timings = self.post("/v1/completions", body)["timings"]
+        return float(timings["prompt_n"] / timings["prompt_ms"] * 1e3)
+
+    def cut(self, text: str, tokens: int) -> str:
+        """The beginning of a text that has this many tokens, or nearly."""
+        ids = self.post("/tokenize", {"content": text})["tokens"][:tokens]
+        return str(self.post("/detokenize", {"tokens": ids})["content"])
+
+    def _request(self, case: Case, tokens: int) -> dict[str, Any]:
+        sampling = {"temperature": case.temperature, "top_k": TOP_K, "top_p": TOP_P, "min_p": MIN_P}
+        limits = {"n_predict": tokens, "cache_prompt": False}
+        return {"prompt": case.prompt, "seed": case.seed, **sampling, **limits}
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if self._process is None:
+            self._start()
+        status, content = self._ask("POST", path, json.dumps(body))
+        if status != http.client.OK:
+            raise BenchError(f"the server: {content[:300]}")
+        answer: dict[str, Any] = json.loads(content)
+        return answer
+
+    def _start(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        address = ("--host", "127.0.0.1", "--port", str(self._port))
+        command = [*self._command(self._settings), *address]
+        env = environment(self._settings)
+        try:
+            self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=env)
+        except OSError as error:
+            raise BenchError(f"{command[0]}: {error}") from error
+        limit = time.monotonic() + LIMIT_S
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > limit:
+                self._log.seek(0)
+                log = self._log.read().decode("utf-8", "replace")
+                raise BenchError(f"{command[0]} does not start:\n{last_lines(log)}")
+            time.sleep(0.1)
+
+    def _is_ready(self) -> bool:
+        try:
+            return self._ask("GET", "/health")[0] == http.client.OK
+        except BenchError:
+            return False
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=LIMIT_S)
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, response.read().decode("utf-8", "replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise BenchError(f"the server: {error}") from error
+        finally:
+            connection.close()
+
+    def wait_until_idle(self) -> None:
+        assert self._process is not None
+        program = psutil.Process(self._process.pid)
+        seconds, before = self._cpu_seconds(program), -math.inf
+        while seconds > before + _IDLE_S / 10:
+            time.sleep(_IDLE_S)
+            seconds, before = self._cpu_seconds(program), seconds
+
+    @staticmethod
+    def _cpu_seconds(program: psutil.Process) -> float:
+        family = (program, *program.children(recursive=True))
+        return float(sum(sum(each.cpu_times()[:2]) for each in family))
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+def speculative_simple(settings: Settings, case: Case, gamma: int | None) -> Run:
+    """With gamma None, its default draft length."""
+    command = speculative_simple_command(settings, case, gamma)
+    for _ in range(TRIES):
+        out, log = call(settings, command)
+        patterns = (_ENCODED, _DECODED, _DRAFTED, _ACCEPTED)
+        encoded, decoded, drafted, accepted = (pattern.search(log) for pattern in patterns)
+        if encoded and decoded and drafted and accepted:
+            require_length(int(decoded[1]))
+            speed = float(decoded[2])
+            return Run(
+                speed=speed,
+                tokens=int(decoded[1]),
+                answer_s=float(encoded[1]) + settings.tokens / speed,
+                drafted=int(drafted[1]),
+                accepted=int(accepted[1]),
+                text=out.partition(case.prompt.strip())[2],
+            )
+    raise BenchError(
+        f"{command[0]} printed no speed, {TRIES} times (at real-time priority it never does)."
+    )
+
+
+def speculative_simple_command(settings: Settings, case: Case, gamma: int | None) -> list[str]:
+    """It stops one token after -n, so -n is one less."""
+    return [
+        settings.program("llama-speculative-simple"),
+        *model_options(settings),
+        *([] if gamma is None else ["--spec-draft-n-max", str(gamma)]),
+        *("-p", case.prompt, "--no-escape", "-n", str(settings.tokens - 1)),
+        *("--temp", str(case.temperature), "--seed", str(case.seed)),
+        *("--top-k", str(TOP_K), "--top-p", str(TOP_P), "--min-p", str(MIN_P)),
+        *settings.llama_cpp_options,
+    ]
+
+
+# --- localspec ------------------------------------------------------------------------------
+
+LOCALSPEC = (sys.executable, "-m", "localspec")
+PLAIN = ("--draft", "none", "--spec", "off")
+
+
+def localspec(settings: Settings, case: Case, options: Sequence[str]) -> Run:
+    document = localspec_answer(settings, case, options)
+    timings, speculation = document["timings"], document["speculation"]
+    require_length(len(document["tokens"]))
+    speed = timings["tokens_per_second"]
+    return Run(
+        speed=speed,
+        tokens=len(document["tokens"]),
+        answer_s=timings["prefill_ms"] / 1e3 + (settings.tokens - 1) / speed,
+        drafted=speculation["drafted"],
+        accepted=speculation["accepted"],
+        text=document["text"],
+        distinct=distinct_4grams([token["id"] for token in document["tokens"]]),
+    )
+
+
+def localspec_answer(settings: Settings, case: Case, options: Sequence[str]) -> dict[str, Any]:
+    """The document that `localspec run --json` prints."""
+    out, _ = call(settings, localspec_command(settings, case, options))
+    answer: dict[str, Any] = json.loads(out)
+    return answer
+
+
+def localspec_command(settings: Settings, case: Case, options: Sequence[str]) -> list[str]:
+    command = [
+        *(*LOCALSPEC, "run", settings.target, *options, "--raw", "-p", case.prompt),
+        *("--temperature", str(case.temperature), "--seed", str(case.seed)),
+        *("--top-k", str(TOP_K), "--top-p", str(TOP_P), "--min-p", str(MIN_P)),
+        *("--max-tokens", str(settings.tokens), "--json", "--private"),
+    ]
+    return [*command, *model_settings(settings), *settings.localspec_options]
+
+
+def model_settings(settings: Settings) -> list[str]:
+    """What all commands of localspec have in common."""
+    threads, layers = settings.threads, settings.gpu_layers
+    draft = {"--draft-threads": threads, "--draft-gpu-layers": layers}
+    return given({"--ctx": settings.ctx, "--threads": threads, "--gpu-layers": layers} | draft)
+
+
+# --- the first characters -------------------------------------------------------------------
+
+
+def raw_program(settings: Settings, prompt: str) -> list[str]:
+    """llama.cpp's program that continues a text, which it writes first; empty without one."""
+    options = ["-m", settings.target, "-n", "16"]
+    if settings.has_program("llama-completion"):
+        words = [*options, "-p", prompt, "--temp", "0", "-no-cnv"]
+        return [settings.program("llama-completion"), *words, *settings.llama_cpp_options]
+    if settings.has_program("llama-simple"):
+        return [settings.program("llama-simple"), *options, prompt]
+    return []
+
+
+def first_output(settings: Settings, command: Sequence[str], after: bytes) -> tuple[float, float]:
+    """Seconds until output follows `after`, and CPU seconds until the end. Raises BenchError."""
+    cpu_before = sum(os.times()[2:4])
+    began, seconds, text = time.perf_counter(), 0.0, b""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(settings),
+    ) as process:
+        assert process.stdout is not None
+        while part := os.read(process.stdout.fileno(), 65536):
+            text += part
+            if not seconds and after in text and text[text.find(after) + len(after) :].strip():
+                seconds = time.perf_counter() - began
+    if process.returncode or not seconds:
+        raise BenchError(f"{command[0]} failed: {text[-500:]!r}")
+    return seconds, sum(os.times()[2:4]) - cpu_before

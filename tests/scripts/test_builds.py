@@ -1,0 +1,225 @@
+"""scripts/builds.py: the way to a build for this computer's GPU, and back to a plain one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import bootstrap
+import builds
+import pytest
+
+from localspec.machine import llama_cpp_builds
+from localspec.machine.llama_cpp_builds import LlamaCppBuild, SystemHardware
+from tests.scripts import SCRIPTS
+
+CUDA = LlamaCppBuild(
+    "cuda",
+    "NVIDIA driver (570.86) found",
+    wheel_index="https://wheels.example/cu125",
+    cmake="-DGGML_CUDA=on",
+    libraries=("nvidia-cublas-cu12",),
+    compilers=("nvcc-of-no-computer",),
+)
+
+
+class Shell:
+    """Carries out nothing; commands that hold a word of `fails` fail."""
+
+    def __init__(self, *fails: str) -> None:
+        self.fails = fails
+        self.ran: list[list[str]] = []
+        self.environ: list[Mapping[str, str]] = []
+        self.said: list[str] = []
+        self.user: dict[str, str] = {}
+
+    def run(self, command: Sequence[str], environ: Mapping[str, str]) -> bool:
+        self.ran.append(list(command))
+        self.environ.append(environ)
+        return not any(word in part for word in self.fails for part in command)
+
+    def install(self, choice: LlamaCppBuild) -> bool:
+        tools = ("python", None)
+        return builds.install(choice, "0.3.36", tools, self.run, self.said.append, self.user)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[SystemHardware]:
+    """What detection finds, to be changed."""
+    found = [SystemHardware("Linux", "x86_64")]
+    monkeypatch.setattr(llama_cpp_builds, "detect_hardware", lambda: found[0])
+    return found
+
+
+def test_nothing_special_is_installed_as_ever(here: list[SystemHardware]) -> None:
+    assert builds.choose("", {}) is None
+    assert builds.choose("cpu", {}) is None
+    assert builds.choose("", {"LOCALSPEC_BACKEND": "cpu"}) is None
+
+
+def test_a_driver_asks_for_its_build(here: list[SystemHardware]) -> None:
+    here[0] = SystemHardware("Linux", "x86_64", "570.86", 8.9)
+    choice = builds.choose("", {})
+    assert choice is not None
+    assert choice.backend == "cuda"
+
+
+def test_a_persons_own_way_to_build_is_left_alone(here: list[SystemHardware]) -> None:
+    here[0] = SystemHardware("Linux", "x86_64", "570.86", 8.9)
+    assert builds.choose("", {"CMAKE_ARGS": "-DGGML_BLAS=on"}) is None
+    both = {"CMAKE_ARGS": "-DGGML_BLAS=on", "LOCALSPEC_BACKEND": "cuda"}
+    assert builds.choose("", both) is not None
+
+
+def test_what_was_chosen_once_stays(here: list[SystemHardware]) -> None:
+    kept = builds.choose("vulkan", {})
+    assert kept is not None
+    assert kept.backend == "vulkan"
+    back = builds.choose("vulkan", {"LOCALSPEC_BACKEND": "cpu"})
+    assert back is not None
+    assert back.backend == "cpu"
+    assert builds.choose("nonsense", {}) is None
+
+
+def test_a_wrong_name_gets_one_sentence(here: list[SystemHardware]) -> None:
+    with pytest.raises(SystemExit, match="must be one of cpu, cuda"):
+        builds.choose("", {"LOCALSPEC_BACKEND": "gpu"})
+
+
+def test_the_wheel_its_libraries_and_whether_it_loads() -> None:
+    shell = Shell()
+    assert shell.install(CUDA)
+    wheel, libraries, check = shell.ran
+    assert "https://wheels.example/cu125" in wheel
+    assert libraries[-2:] == ["nvidia-cublas-cu12", "llama-cpp-python==0.3.36"]
+    assert "--no-deps" in wheel and "--no-deps" not in libraries
+    assert check[:2] == ["python", "-c"]
+    assert "NVIDIA (CUDA)" in shell.said[0]
+
+
+def test_without_a_wheel_or_a_compiler_the_plain_one_has_to_do() -> None:
+    shell = Shell("--only-binary")
+    assert not shell.install(CUDA)
+    assert len(shell.ran) == 1
+    assert "nvcc-of-no-computer" in shell.said[-1]
+
+
+def test_without_a_wheel_that_loads_it_is_compiled() -> None:
+    shell = Shell("import llama_cpp")
+    compilable = LlamaCppBuild(
+        "cuda", "", CUDA.wheel_index, "-DGGML_CUDA=on", compilers=(sys.executable,)
+    )
+    assert not shell.install(compilable)
+    build = shell.ran[3]
+    assert "--no-binary" in build
+    assert shell.environ[3] == {"CMAKE_ARGS": "-DGGML_CUDA=on"}
+    shell = Shell("--only-binary")
+    assert shell.install(compilable)
+
+
+VULKAN = LlamaCppBuild(
+    "vulkan",
+    "",
+    CUDA.wheel_index,
+    "-DGGML_VULKAN=on",
+    compilers=(sys.executable,),
+    required_header=("vulkan/vulkan_core.h", "VkLayerSettingEXT"),
+    core_seconds=960,
+)
+
+
+def test_the_users_cmake_arguments_are_kept_and_ask_for_a_build_from_source() -> None:
+    shell = Shell()
+    shell.user = {"CMAKE_ARGS": "-DGGML_NATIVE=off"}
+    assert shell.install(replace(VULKAN, required_header=None))
+    assert "--no-binary" in shell.ran[0]
+    assert shell.environ[0] == {"CMAKE_ARGS": "-DGGML_VULKAN=on -DGGML_NATIVE=off"}
+
+
+def test_headers_that_are_too_old_are_refused_before_minutes_are_spent(tmp_path: Path) -> None:
+    header = tmp_path / "vulkan" / "vulkan_core.h"
+    header.parent.mkdir()
+    header.write_text("typedef struct VkInstance_T* VkInstance;\n")
+    shell = Shell()
+    shell.user = {"CMAKE_ARGS": f"-DVulkan_INCLUDE_DIR={tmp_path}"}
+    assert not shell.install(VULKAN)
+    assert shell.ran == []
+    assert str(header) in shell.said[-1] and "docs/gpu.md" in shell.said[-1]
+    header.write_text("typedef struct VkLayerSettingEXT { int a; } VkLayerSettingEXT;\n")
+    assert shell.install(VULKAN)
+
+
+def test_the_time_of_a_build_is_that_of_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    shell = Shell("--only-binary")
+    shell.install(replace(VULKAN, required_header=None))
+    assert "about 9 min on 2 cores" in shell.said[-1]
+    shell.install(replace(VULKAN, required_header=None, core_seconds=None))
+    assert "how long was not measured" in shell.said[-1]
+
+
+def test_the_projects_own_version_is_installed() -> None:
+    assert builds.pinned_release(SCRIPTS.parent / "pyproject.toml").startswith("0.3.")
+
+
+# In the checkout.
+
+
+@pytest.fixture
+def venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bootstrap.Venv:
+    for name in (llama_cpp_builds.ENV_VARIABLE, *builds.USER_BUILD_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    pinned = '[project]\ndependencies = ["llama-cpp-python==0.3.36"]\n'
+    (tmp_path / "pyproject.toml").write_text(pinned)
+    venv = bootstrap.Venv(tmp_path)
+    venv.python.parent.mkdir(parents=True)
+    venv.python.touch()
+    bootstrap.write_stamp(venv, bootstrap.fingerprint(venv), [])
+    return venv
+
+
+def test_another_backend_than_the_installed_makes_a_checkout_unready(
+    venv: bootstrap.Venv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for asked, installed, ready in (
+        ("", "", True),
+        ("cpu", "", True),
+        ("cuda", "", False),
+        ("cuda", "cuda", True),
+        ("cpu", "cuda", False),
+        ("", "cuda", True),
+    ):
+        venv.build.write_text(installed)
+        monkeypatch.setenv(llama_cpp_builds.ENV_VARIABLE, asked)
+        assert bootstrap.is_ready(venv, []) == ready
+
+
+def test_a_build_is_fetched_once_for_each_version(
+    venv: bootstrap.Venv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Sequence[str]] = []
+
+    def logged(
+        venv: bootstrap.Venv,
+        command: Sequence[str],
+        environ: Mapping[str, str] | None = None,
+        *,
+        core_seconds: int | None,
+    ) -> int:
+        ran.append(command)
+        return 0
+
+    monkeypatch.setattr(bootstrap, "call_logged", logged)
+    bootstrap.install_build(venv, None, CUDA, reinstall=True)
+    assert len(ran) == 3
+    assert ran[0][:5] == [str(venv.python), "-m", "pip", "install", "-v"]
+    assert ran[2][1] == "-c"
+    assert builds.read_backend(venv.build) == "cuda"
+    (venv.packages / "llama_cpp_python-0.3.36.dist-info").mkdir(parents=True)
+    bootstrap.install_build(venv, None, CUDA, reinstall=False)
+    assert len(ran) == 3
+    (venv.packages / "llama_cpp_python-0.3.36.dist-info").rename(venv.packages / "other")
+    bootstrap.install_build(venv, None, CUDA, reinstall=False)
+    assert len(ran) == 6

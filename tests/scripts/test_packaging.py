@@ -1,0 +1,141 @@
+"""The content of a wheel, and the modules that a start imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec import paths
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKED = ("pyproject.toml", "models.yaml", "README.md", "LICENSE")
+HEAVY = {"llama_cpp", "numpy", "textual", "rich", "huggingface_hub", "psutil"}
+
+WHAT_IS_IMPORTED = """
+import json, sys
+from localspec.cli import main
+try:
+    main({arguments})
+except SystemExit as end:
+    print(json.dumps([end.code or 0, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built offline from a copy of its sources."""
+    pytest.importorskip("hatchling", reason="hatchling is not installed")
+    copy = tmp_path_factory.mktemp("source")
+    for name in PACKED:
+        shutil.copy(ROOT / name, copy / name)
+    shutil.copytree(
+        ROOT / "localspec", copy / "localspec", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (built,) = (copy / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The wheel unpacked, as pip would."""
+    folder = tmp_path_factory.mktemp("installed")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def python(code: str, packages: Path) -> subprocess.CompletedProcess[str]:
+    """Runs code with the package in `packages` first on the path, outside the repository."""
+    environment = {**os.environ, "PYTHONPATH": str(packages), "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=packages,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_catalogue_is_found_in_the_repository() -> None:
+    assert paths.catalog_file() == ROOT / "models.yaml"
+    assert paths.catalog_file().is_file()
+
+
+def test_a_wheel_contains_the_catalogue_and_the_demo_pair(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        assert archive.read("localspec/models.yaml") == (ROOT / "models.yaml").read_bytes()
+    assert {f"localspec/data/demo/demo-{role}.gguf" for role in ("target", "draft")} <= names
+    starter = ("smollm2-135m-eagle3.gguf", "README.md", "LICENSE")
+    assert {f"localspec/data/starter/{name}" for name in starter} <= names
+    assert not [name for name in names if name.startswith(("tests", "scripts", "docs"))]
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def test_every_module_is_in_the_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    files = (ROOT / "localspec").rglob("*")
+    modules = [
+        path for path in files if path.suffix in (".py", ".jinja", ".yaml", ".toml", ".typed")
+    ]
+    assert {path.relative_to(ROOT).as_posix() for path in modules} <= names
+
+
+def test_an_installed_package_finds_its_files(installed: Path) -> None:
+    done = python(
+        "from localspec import launch, paths\n"
+        "choice = launch.resolve_pair('demo', 'auto')\n"
+        "print(paths.catalog_file(), choice.target, choice.draft, sep='\\n')",
+        installed,
+    )
+    assert done.returncode == 0, done.stderr
+    catalogue, target, draft = map(Path, done.stdout.splitlines())
+    assert catalogue == installed / "localspec" / "models.yaml"
+    assert target.parent == draft.parent == installed / "localspec" / "data" / "demo"
+
+
+def test_an_installed_package_answers(installed: Path) -> None:
+    done = python(
+        "from localspec.cli import main\n"
+        "main(['run', 'demo', '-p', 'import os', '--max-tokens', '4', '--json', '--seed', '1'])",
+        installed,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["model"] == "demo-target.gguf"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        ([], 2),
+        (["--version"], 0),
+        (["-h"], 0),
+        (["version"], 0),
+        (["run", "--help"], 0),
+        (["run", "--no-such-option"], 2),
+        (["run", "absent.gguf", "-p", "x"], 3),
+        (["nonsense"], 2),
+    ],
+)
+def test_heavy_modules_are_imported_for_answers_only(arguments: list[str], code: int) -> None:
+    done = python(WHAT_IS_IMPORTED.format(arguments=arguments), ROOT)
+    returned, modules = json.loads(done.stderr.splitlines()[-1])
+    assert returned == code
+    assert not HEAVY & set(modules)
+    assert not [name for name in modules if f"{name}.".startswith("localspec.engine.")]

@@ -1,0 +1,177 @@
+"""scripts/train without torch: prompts, the target's answers in shards, the head file."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import head_answers
+import head_files
+import head_prompts
+import head_shards
+import numpy as np
+import pytest
+from head_answers import AnswerPlan, BatchedTarget
+from numpy.typing import NDArray
+
+from localspec import LLM
+from localspec.engine.llama.context import LlamaContext
+from localspec.engine.llama.hidden_states import LayerHiddenStates
+from localspec.machine.llama_params import ModelRole
+from localspec.protocol.wire import ContextSettings
+from tests import heads
+
+LAYERS = (1, 2, 3)
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}assistant:"
+PROMPTS = [f"the {letter} is {letter}" for letter in "abcdefgh"]
+
+
+def never() -> None:
+    return
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes for a tiny model."""
+    sizes = {"SEQUENCES": 3, "SEQUENCE_TOKENS": 160, "PROMPT_TOKENS": 80, "ANSWER_TOKENS": 24}
+    for name, size in {**sizes, "FOLLOW_UPS": 1}.items():
+        monkeypatch.setattr(head_answers, name, size)
+    monkeypatch.setattr(head_shards, "SHARD_TOKENS", 60)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = heads.deep()
+    target.template = TEMPLATE
+    return target.write(tmp_path_factory.mktemp("target") / "target.gguf")
+
+
+@pytest.fixture
+def target(model: Path, small: None) -> Iterator[BatchedTarget]:
+    found = BatchedTarget(model, LAYERS, threads=1, seed=1)
+    yield found
+    found.close()
+
+
+def conversations(folder: Path) -> Iterator[tuple[dict[str, NDArray[Any]], slice, slice]]:
+    """A shard's arrays, and where each conversation is in those of tokens and of own tokens."""
+    for shard in head_shards.shards(folder):
+        arrays = {p.stem: np.load(p) for p in shard.glob("*.npy")}
+        ends = arrays["lengths"].cumsum()
+        finals = np.concatenate(([0], arrays["own"].cumsum()))
+        for end, length in zip(ends, arrays["lengths"], strict=True):
+            yield arrays, slice(end - length, end), slice(finals[end - length], finals[end])
+
+
+def alone(path: Path, tokens: list[int]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The hidden states and logits of a text in a context with one sequence."""
+    settings = ContextSettings(n_ctx=256, n_gpu_layers=0)
+    context = LlamaContext(path, ModelRole(settings, 256, 0))
+    states = LayerHiddenStates(context.handle, context.model, LAYERS)
+    logits = context.decode(tokens, len(tokens)).copy()
+    found = states.states(len(tokens))
+    context.close()
+    return found, logits
+
+
+def test_the_hidden_states_in_shards_are_those_of_their_tokens(
+    model: Path, target: BatchedTarget, tmp_path: Path
+) -> None:
+    plan = AnswerPlan(tmp_path / "answers", PROMPTS, never, follow_ups=("why is the a",))
+    head_answers.write_answers(target, plan)
+    output = head_files.Source(model).weights()["output.weight"]
+    seen = 0
+    for arrays, here, finals in conversations(plan.folder):
+        tokens, own = arrays["tokens"][here], arrays["own"][here]
+        states, logits = alone(model, tokens.tolist())
+        assert np.allclose(arrays["states"][here], states, atol=0.02, rtol=0.01)
+        assert np.allclose(arrays["finals"][finals] @ output.T, logits[own], atol=0.1)
+        assert own.any() and not own[: len(target.tokenize(target.render([("user", "")])))].any()
+        seen += 1
+    assert seen == len(PROMPTS)
+
+
+def test_after_an_interruption_each_prompt_is_answered_once(
+    target: BatchedTarget, tmp_path: Path
+) -> None:
+    passes = 0
+
+    def interrupt() -> None:
+        nonlocal passes
+        passes += 1
+        if passes == 60:
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "answers"
+    with pytest.raises(KeyboardInterrupt):
+        head_answers.write_answers(target, AnswerPlan(folder, PROMPTS, interrupt))
+    first = head_shards.answered(folder)
+    assert 0 < len(first) < len(PROMPTS)
+    head_answers.write_answers(target, AnswerPlan(folder, PROMPTS, never))
+    numbers = [n for shard in head_shards.shards(folder) for n in np.load(shard / "prompts.npy")]
+    assert sorted(numbers) == list(range(len(PROMPTS)))
+
+
+def test_no_conversation_begins_after_the_limit(target: BatchedTarget, tmp_path: Path) -> None:
+    plan = AnswerPlan(tmp_path / "answers", PROMPTS, never, limit=30)
+    head_answers.write_answers(target, plan)
+    assert 30 <= head_shards.own_tokens(plan.folder) <= 30 + 24 * head_answers.SEQUENCES
+
+
+def test_prompts_are_different_and_held_out_ones_share_no_text_of_this_computer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for page in range(40):
+        (tmp_path / "man1").mkdir(exist_ok=True)
+        (tmp_path / "man1" / f"tool{page}.1").write_text(f"a tool\n\n{'many words ' * 30}{page}")
+    monkeypatch.setattr(head_prompts, "MAN_PAGES", tmp_path)
+    monkeypatch.setattr(head_prompts, "DOCUMENTS", ())
+    monkeypatch.setattr(head_prompts, "library_modules", lambda: [json, inspect, shutil])
+    head_prompts.all_texts_of_this_computer.cache_clear()
+    train = head_prompts.make_prompts(300, held_out=False)
+    held_out = head_prompts.make_prompts(60, held_out=True)
+    assert len(set(train)) == 300 and len(set(held_out)) == 60
+    assert not set(train) & set(held_out)
+    assert not [p for p in (*train, *held_out) if head_prompts.FIELD.fullmatch(p)]
+    texts = [head_prompts.texts_of_this_computer(part) for part in (False, True)]
+    for name, ours in texts[0].items():
+        assert not set(ours) & set(texts[1][name])
+
+
+def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError(\"No module named 'torch'\")\n")
+    script = Path(head_answers.__file__).parent / "train_heads.py"
+    done = subprocess.run(
+        [sys.executable, script, "--help"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "pip install -e '.[train]'" in done.stderr
+
+
+def test_a_head_with_a_reduced_vocabulary_drafts_and_changes_no_text(
+    model: Path, tmp_path: Path
+) -> None:
+    source = head_files.Source(model)
+    random = heads.eagle3(layers=LAYERS, like=heads.DEEP).tensors
+    kept = np.arange(259, len(source.value("tokenizer.ggml.tokens")), 2, dtype=np.int64)
+    path = tmp_path / "head.gguf"
+    head_files.write_eagle3(path, source, LAYERS, random, kept)
+    written = head_files.Source(path).weights(lambda name: name == "output.weight")
+    rows = written["output.weight"]
+    assert np.allclose(rows, source.weights()["output.weight"][kept], atol=0.01)
+    with LLM(str(model), str(path), spec="eagle3", ctx=512, threads=1) as llm:
+        drafted = llm.generate("the one is", max_tokens=40, temperature=0.0, draft_max=3)
+        plain = llm.generate("the one is", max_tokens=40, temperature=0.0, spec="off")
+    assert drafted.speculation["drafted"] > 0
+    assert drafted.text == plain.text
