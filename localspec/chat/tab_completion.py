@@ -45,8 +45,8 @@ def _complete_argument(command: SlashCommand, rest: str) -> list[str]:
         setting, _, value = rest.partition(" ")
         return [f"{setting} {word}" for word in value_choices(setting) if word.startswith(value)]
     words = [word for word in command.choices if word.startswith(rest)]
-    complete = _COMPLETERS.get(command.name, lambda _: [])
-    return words + complete(rest)
+    complete = _COMPLETERS.get(command.name)
+    return words + complete(rest) if complete else words
 
 
 def complete_path(typed: str, suffix: str = "") -> list[str]:

@@ -106,8 +106,8 @@ def main(args: argparse.Namespace) -> None:
         files[kind] = args.copies / f"{args.target.stem}-{kind}.gguf"
         if not files[kind].exists():
             quantize(args.target, files[kind], kind)
-    speeds = [("type", "workload", "plain, tok/s", "head", "lookup", "both")]
-    short, curves = [("type", *ARMS)], []
+    speeds: list[Sequence[str]] = [("type", "workload", "plain, tok/s", "head", "lookup", "both")]
+    short, curves = list[Sequence[str]]([("type", *ARMS)]), []
     for name, path in files.items():
         model = ChatModel(path, args.head, args)
         try:

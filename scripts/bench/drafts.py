@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import eq
 from pathlib import Path
+from typing import Literal
 
 from programs import BenchError
 from turns import table
@@ -148,7 +149,7 @@ def judge_and_run(
     args: argparse.Namespace, draft: str, answers: Sequence[ScoreDraftCommand]
 ) -> JudgedDraft:
     is_lookup = draft == "lookup"
-    spec = "lookup" if is_lookup else "model"
+    spec: Literal["model", "lookup"] = "lookup" if is_lookup else "model"
     engine = load(args, None if is_lookup else Path(draft))
     try:
         kind = "lookup" if is_lookup else engine.ready.settings["draft_kind"]

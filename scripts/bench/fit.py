@@ -59,7 +59,3 @@ def measure(path: Path, settings: ContextSettings) -> tuple[int, int]:
         estimate, load, (header, None), memory_probe.count_buffers(load, header)
     )
     return exact.of(HOST).total, sum(part.total for part in real_loads.load(load).values())
-
-
-if __name__ == "__main__":
-    main()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -49,14 +50,9 @@ def main(args: argparse.Namespace) -> None:
         rows = [columns("in this process", "pipe")]
         for spec in args.spec:
             request = greedy_request(args, spec)
-            rows.append(
-                compare(
-                    spec,
-                    lambda request=request: texts_of(session.generate(request)),
-                    lambda request=request: texts_of(engine.generate(request)),
-                    args.rounds,
-                )
-            )
+            inside = partial(texts, session.generate, request)
+            piped = partial(texts, engine.generate, request)
+            rows.append(compare(spec, inside, piped, args.rounds))
         print(table(rows))
     session.close()
 
@@ -80,8 +76,10 @@ def greedy_request(args: argparse.Namespace, spec: str) -> GenerateCommand:
     return GenerateCommand(PROMPT, SamplingParams(temperature=0), args.tokens, spec=spec)
 
 
-def texts_of(events: Iterator[Event]) -> Iterator[str]:
-    for event in events:
+def texts(
+    generate: Callable[[GenerateCommand], Iterator[Event]], request: GenerateCommand
+) -> Iterator[str]:
+    for event in generate(request):
         if isinstance(event, EngineExit):
             raise BenchError(f"The engine exited: {event.how}.")
         if isinstance(event, Round) and (text := "".join(token.text for token in event.tokens)):

@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from http.client import HTTPConnection, HTTPResponse
 from statistics import median
 from typing import Any
@@ -40,13 +41,9 @@ def main(args: argparse.Namespace) -> None:
             request = pipe.greedy_request(args, spec)
             body = {"prompt": PROMPT, "temperature": 0, "max_tokens": args.tokens}
             body |= {"localspec": {"spec": spec}}
+            over_pipe = partial(pipe.texts, engine.generate, request)
             rows.append(
-                pipe.compare(
-                    spec,
-                    lambda request=request: pipe.texts_of(engine.generate(request)),
-                    lambda body=body: read_stream(port, body),
-                    args.rounds,
-                )
+                pipe.compare(spec, over_pipe, partial(read_stream, port, body), args.rounds)
             )
         print(table(rows), "", table(list(header_rows(port))), sep="\n")
 

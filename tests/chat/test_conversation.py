@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from localspec.chat.conversation import Attachment, Conversation, Turn, format_question
 from localspec.protocol.events import GenerationFinished, Prefill, Round, RoundTimes, Token
 from localspec.protocol.wire import ChatMessage
-from tests.chat.talk import add_events
+from tests.chat.saved_chats import add_events
 
 
 def said(text: str) -> Round:

@@ -12,8 +12,9 @@ import pytest
 from localspec.chat import export
 from localspec.chat.conversation import Attachment, Conversation
 from localspec.chat.history import ChatHistory, SavedChat
+from localspec.errors import StorageError
 from localspec.protocol import events
-from tests.chat.talk import about, add_events, answer
+from tests.chat.saved_chats import about, add_events, answer
 from tests.chat.test_session import Talk
 
 HOSTILE = "<script>alert('x')</script> & \"q\" \x1b[2J\u202e"
@@ -94,7 +95,6 @@ def test_json_with_rounds(kept: SavedChat) -> None:
 
 @pytest.mark.parametrize("suffix", ["md", "html", "txt"])
 def test_a_system_prompt_stands_where_it_was_set(tmp_path: Path, suffix: str) -> None:
-    """Review B 8: an export headed the chat with one that was set after every answer."""
     history = ChatHistory.open(tmp_path / "chats.sqlite")
     talk = Talk(history)
 
@@ -106,20 +106,34 @@ def test_a_system_prompt_stands_where_it_was_set(tmp_path: Path, suffix: str) ->
     talk.type("/system Use rhymes.")
     assert "Use rhymes." not in exported("before")
     talk.ask("two")
-    text = exported("after")
-    assert text.index("one") < text.index("Use rhymes.") < text.index("two")
+    after = exported("after")
     talk.session.close()
     chat = history.load_chat(history.find_last_id())
     history.close()
-    text = export.render(chat, f".{suffix}")
-    assert text.index("one") < text.index("Use rhymes.") < text.index("two")
+    for text in (after, export.render(chat, f".{suffix}")):
+        assert text.index("one") < text.index("Use rhymes.") < text.index("two")
 
 
-def test_markdown(kept: SavedChat) -> None:
+def test_texts_have_what_was_said_without_thinking(kept: SavedChat) -> None:
     text = export.render_markdown(kept)
-    assert text.startswith("# A chat with Qwen3 8B\n\n## System\n")
-    assert CODE in text and "they ask" not in text
+    assert text.startswith("# A chat with Qwen3 8B\n\n## System\n\nbe brief <script>")
+    assert f"\n\n## Qwen3 8B\n\n{CODE}\n\n## You\n\nmore\n\n" in text and "they ask" not in text
     assert text.endswith("cut o\n\n*(interrupted)*\n")
+    plain = export.render_text(kept)
+    assert plain.startswith("System: be brief") and f"\n\nQwen3 8B: {CODE}\n\nYou: more" in plain
+    assert plain.endswith("\n\nQwen3 8B: cut o\n") and "\x1b" not in text + plain
+
+
+def test_a_file_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "chat.md"
+    export.save_file(path, "one", overwrite=False)
+    with pytest.raises(StorageError, match="already exists"):
+        export.save_file(path, "two", overwrite=False)
+    assert path.read_text() == "one"
+    export.save_file(path, "two", overwrite=True)
+    assert path.read_text() == "two" and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(StorageError, match="cannot be written"):
+        export.save_file(tmp_path / "no" / "chat.md", "one", overwrite=False)
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), 1e300, -1e300])

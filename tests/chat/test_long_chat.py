@@ -16,8 +16,8 @@ from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import SamplingParams
 from tests import tinygguf
-from tests.chat.talk import add_events
-from tests.chat.test_context import InProcess
+from tests.chat.saved_chats import add_events
+from tests.chat.test_context_window import InProcess
 from tests.often import often
 from tests.sessions import SETTINGS, Said, folded, loaded
 from tests.tinygguf import BOS, Model

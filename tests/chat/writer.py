@@ -16,7 +16,7 @@ from localspec.chat.conversation import Conversation
 from localspec.chat.history import ChatHistory
 from localspec.chat.recorder import ChatRecorder
 from localspec.protocol.events import GenerationFinished, Prefill
-from tests.chat.talk import PAIR, spoken
+from tests.chat.saved_chats import PAIR, spoken
 
 
 def main(file: str, seed: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from localspec import paths
 from localspec.chat.history import ChatHistory, schema
-from tests.chat.talk import put, said
+from tests.chat.saved_chats import put, said
 from tests.cli.command import ROOT, localspec
 from tests.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
 

@@ -16,7 +16,7 @@ from localspec.chat.conversation import Conversation
 from localspec.chat.history import ChatHistory
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from tests import heads, sessions, tinygguf
-from tests.chat.talk import about, add_events
+from tests.chat.saved_chats import about, add_events
 from tests.cli.command import ROOT, command, environment, localspec
 from tests.tinygguf import Model
 from tests.zoo import Zoo

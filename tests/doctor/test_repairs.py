@@ -21,7 +21,7 @@ from localspec.doctor.findings import CommandLine, Finding, Level, RepairAction
 from localspec.doctor.repair_runner import RepairRunner
 from localspec.machine import llama_cpp_builds
 from localspec.machine.llama_cpp_builds import RunCommand, SystemHardware
-from tests.chat.talk import put
+from tests.chat.saved_chats import put
 
 NVIDIA = SystemHardware("Linux", "x86_64", "570.86.15", 8.9)
 TIMEOUT = 20.0

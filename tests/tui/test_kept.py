@@ -25,7 +25,7 @@ from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.saved_chats import SavedChats, format_day
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
-from tests.chat import talk
+from tests.chat import saved_chats
 from tests.tui.scenes import MACHINE, as_it_is, settled
 from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, painted, wait_until
 
@@ -238,9 +238,9 @@ async def test_a_chat_of_files_is_gone_on_with() -> None:
     demo = paths.package_data_dir() / "demo"
     target, draft = str(demo / "demo-target.gguf"), str(demo / "demo-draft.gguf")
     with closing(ChatHistory.open()) as history:
-        old = talk.chat(("before", "said"))
+        old = saved_chats.chat(("before", "said"))
         pair = ChatPair(target, draft, "demo-target")
-        history.save_chat(None, replace(talk.about(old), pair=pair), old.all_turns)
+        history.save_chat(None, replace(saved_chats.about(old), pair=pair), old.all_turns)
     async with app() as one:
         await one.press("down", "enter")
         await one.until("ready")

@@ -30,7 +30,7 @@ from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.themes import MONOCHROME
 from localspec.tui.wizard.shortlist import Candidate
-from tests.chat.talk import put
+from tests.chat.saved_chats import put
 from tests.fakehub import FakeHub
 from tests.tui import scenes, wizards
 from tests.tui.before import been_here

@@ -31,7 +31,7 @@ from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
-from tests.chat.talk import add_events
+from tests.chat.saved_chats import add_events
 from tests.often import often
 from tests.tui import scenes, test_doctor, test_first, test_log, wizards
 from tests.tui import test_snapshots as pictures

@@ -1,4 +1,4 @@
-"""The list of recently opened pairs."""
+"""The pairs that were opened lately, and the one of the last run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,23 +21,34 @@ def model(folder: Path, name: str) -> Path:
 def test_the_latest_comes_first_and_only_once(tmp_path: Path) -> None:
     first = ResolvedPair(model(tmp_path, "a.gguf"), model(tmp_path, "d.gguf"))
     second = ResolvedPair(model(tmp_path, "b.gguf"), None)
-    for choice in (first, second, first):
-        recent_pairs.add(choice)
+    for pair in (first, second, first):
+        recent_pairs.add(pair)
     assert recent_pairs.load() == [first, second]
+    second.target.unlink()
+    assert recent_pairs.load() == [first], "files that are gone are not listed"
 
 
-def test_files_that_are_gone_are_not_listed(tmp_path: Path) -> None:
-    choice = ResolvedPair(model(tmp_path, "a.gguf"), None)
-    recent_pairs.add(choice)
-    choice.target.unlink()
-    assert recent_pairs.load() == []
+def test_the_last_pair_is_opened_again(tmp_path: Path) -> None:
+    assert recent_pairs.load_last() is None
+    assert recent_pairs.resolve_default(None, "auto") == ("demo", "auto")
+    recent_pairs.save_last("qwen3-8b", "auto")
+    recent_pairs.save_last("llama-3.1-8b", "llama-3.2-1b")
+    assert recent_pairs.resolve_default(None, "auto") == ("llama-3.1-8b", "llama-3.2-1b")
+    assert recent_pairs.resolve_default(None, "none") == ("llama-3.1-8b", "none")
+    assert recent_pairs.resolve_default("other", "auto") == ("other", "auto")
+    file = model(tmp_path, "a.gguf")
+    recent_pairs.save_last(str(file), "none")
+    assert recent_pairs.load_last() == (str(file), "none")
+    file.unlink()
+    assert recent_pairs.load_last() is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "3", "[3]", '[{"target": 1}]', "null", '[{"a": 1}]'])
+@pytest.mark.parametrize("text", ["", "{", "3", "[3]", '[{"target": 1}]', "null", '{"model": 1}'])
 def test_a_damaged_file_is_as_none(text: str) -> None:
-    paths.data_dir().mkdir(parents=True)
-    (paths.data_dir() / "recent.json").write_text(text)
-    assert recent_pairs.load() == []
+    paths.data_dir().mkdir(parents=True, exist_ok=True)
+    for name in ("recent.json", "last.json"):
+        (paths.data_dir() / name).write_text(text)
+    assert recent_pairs.load() == [] and recent_pairs.load_last() is None
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(
@@ -47,6 +58,23 @@ def test_a_folder_that_cannot_be_written_is_done_without(
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "file" / "data"))
     recent_pairs.add(ResolvedPair(model(tmp_path, "a.gguf"), None))
     assert recent_pairs.load() == []
+
+
+def test_references_that_open_the_same_files_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = str(model(tmp_path, "a.gguf"))
+    assert launch.make_portable_refs(target, "auto") == (target, "auto")
+    assert launch.make_portable_refs("qwen3-8b", "auto") == ("qwen3-8b", "auto")
+    demo = paths.package_data_dir() / "demo"
+    monkeypatch.chdir(demo)
+    assert launch.make_portable_refs("demo-target.gguf", "none") == ("demo-target", "none")
+    bundled = launch.make_portable_refs("demo-target", str(demo / "demo-draft.gguf"))
+    assert bundled == ("demo-target", "demo-draft")
+    monkeypatch.chdir(tmp_path)
+    for name in ("demo", "auto"):  # a reference and a word, not these files
+        model(tmp_path, name)
+    assert launch.make_portable_refs("demo", "auto") == ("demo", "auto")
 
 
 def test_a_file_that_was_opened_by_its_path_is_found_by_its_name(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +20,7 @@ from localspec.chat.conversation import SUMMARY_HEADING, Conversation, DroppedTu
 from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
 from localspec.engine.session import Session
 from localspec.errors import EngineError, PromptTooLongError
-from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Prefill, Round
+from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Prefill
 from localspec.protocol.wire import (
     ContextSettings,
     CountCommand,
@@ -30,7 +28,7 @@ from localspec.protocol.wire import (
     ReplayCommand,
     SamplingParams,
 )
-from tests.chat.talk import add_events
+from tests.chat.saved_chats import add_events
 from tests.engines import BareEngine
 from tests.often import often
 from tests.sessions import SETTINGS, Said, folded, loaded, require_same_logits_at_every_width
@@ -132,7 +130,7 @@ def meter_of_last(engine: InProcess, conversation: Conversation, how: RequestOpt
 # --- overflow during an answer ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", often(KINDS.keys(), ("attention", "hybrid", "head", "mtp")))
 def test_an_answer_goes_on_wherever_the_end_of_the_context_meets_it(
     zoo: Zoo, kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -164,7 +162,7 @@ def test_an_answer_goes_on_wherever_the_end_of_the_context_meets_it(
             assert (first.ids, first.reason) == (said.ids[:room], "context")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", often(KINDS.keys(), ("attention", "window-cut", "hybrid", "mtp")))
 def test_stopping_there_fills_the_context_to_its_last_token(zoo: Zoo, kind: str) -> None:
     target, draft, settings = KINDS[kind]
     rooms = {"model": (1, 2, 7), "auto": (3, 13), "lookup": (5,)}
@@ -214,8 +212,11 @@ def test_a_summary_stands_for_what_is_left_out(zoo: Zoo, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "room", "overflow"),
     [
-        *product(("attention",), (-40, 0, 30), ("drop", "summarise", "ask")),
-        *((kind, 0, "drop") for kind in KINDS if kind != "attention"),
+        ("attention", -40, "drop"),
+        ("attention", 0, "ask"),
+        ("attention", 30, "summarise"),
+        ("hybrid", 0, "drop"),
+        ("head", 0, "drop"),
     ],
 )
 def test_a_question_for_which_there_is_no_room(
@@ -247,18 +248,7 @@ def test_a_question_for_which_there_is_no_room(
         )
 
 
-def test_nothing_is_sent_where_the_person_stops(zoo: Zoo) -> None:
-    with engine(zoo, *KINDS["attention"]) as one:
-        how = plain("attention", "ask")
-        conversation = talked(one, how, 30)
-        one.asked.clear()
-        with pytest.raises(PromptTooLongError, match=r"exceeds the context \(482 / "):
-            write(one, conversation, how)
-        assert one.asked == []
-        assert conversation.dropped == DroppedTurns()
-
-
-def test_stopped_in_the_middle_it_ends_there(zoo: Zoo) -> None:
+def test_where_the_person_stops_nothing_is_sent_and_an_answer_ends(zoo: Zoo) -> None:
     asked: list[ContextOverflow] = []
 
     def choose(full: ContextOverflow) -> OverflowPolicy:
@@ -267,6 +257,11 @@ def test_stopped_in_the_middle_it_ends_there(zoo: Zoo) -> None:
 
     with engine(zoo, *KINDS["attention"]) as one:
         how = plain("attention", "ask")
+        conversation = talked(one, how, 30)
+        one.asked.clear()
+        with pytest.raises(PromptTooLongError, match=r"exceeds the context \(482 / "):
+            write(one, conversation, how)
+        assert one.asked == [] and conversation.dropped == DroppedTurns()
         conversation = talked(one, how, 70)
         said, events, _ = write(one, conversation, how, choose)
     assert [full.mid_answer for full in asked] == [True]
@@ -387,16 +382,3 @@ def test_the_meter_is_exact(zoo: Zoo) -> None:
             assert said.text == CHAT_TEXT
             read = [event for event in events if isinstance(event, Prefill)]
             assert {event.total for event in read} == {foretold}
-
-
-def test_every_turn_of_a_chat_by_files(zoo: Zoo, tmp_path: Path) -> None:
-    """Round numbers continue over two engine requests, so all rounds are counted."""
-    with engine(zoo, *KINDS["attention"]) as one:
-        how = plain("attention", "drop")
-        conversation = talked(one, how, 66)
-        said, events, _ = write(one, conversation, how)
-    turn = conversation.turns[-1]
-    assert turn.answer == said.text
-    assert turn.finish_reason == "length"
-    rounds = [event for event in events if isinstance(event, Round)]
-    assert [token.id for heard in rounds for token in heard.tokens] == said.ids

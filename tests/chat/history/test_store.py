@@ -17,16 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.conversation import Attachment, Conversation
-from localspec.chat.history import ChatHistory, file_lock, records, schema
+from localspec.chat.history import ChatHistory, records, schema
 from localspec.chat.history.store import SearchIndex
 from localspec.chat.settings import ChatSettings
 from localspec.errors import InUseError, LocalspecError, NotFoundError, StorageError
-from tests.chat.talk import PAIR, about, add_events, answer, chat, put, said
+from tests.chat.saved_chats import PAIR, about, add_events, answer, chat, put, said
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
-not_root = pytest.mark.skipif(
-    sys.platform == "win32" or os.geteuid() == 0, reason="root may write anywhere"
-)
 
 
 @pytest.fixture
@@ -80,27 +77,12 @@ def test_the_last_used_comes_first_whatever_the_clock_says(
     first, second = put(history, ("one", "1")), put(history, ("two", "2"))
     monkeypatch.setattr(time, "time", lambda: 5.0)  # the clock was set back
     third = put(history, ("three", "3"))
-    assert [one.id for one in history.list_chats()] == [
-        third.chat_id,
-        second.chat_id,
-        first.chat_id,
-    ]
+    ids = [place.chat_id for place in (third, second, first)]
+    assert [one.id for one in history.list_chats()] == ids
     history.append_events(first, 1, answer("more"))
-    assert [one.id for one in history.list_chats()] == [
-        first.chat_id,
-        third.chat_id,
-        second.chat_id,
-    ]
+    assert [one.id for one in history.list_chats()] == [ids[2], *ids[:2]]
     assert [one.id for one in history.list_chats(1)] == [first.chat_id]
     assert history.find_last_id() == first.chat_id
-
-
-def test_a_list_reads_no_turns(history: ChatHistory, path: Path) -> None:
-    put(history, ("one", "1"), ("two", "2"))
-    with closing(sqlite3.connect(path)) as other, other:
-        other.execute("DROP TABLE turns")
-    (listed,) = history.list_chats()
-    assert (listed.title, listed.turn_count, listed.pair.name) == ("one", 2, "Qwen3 8B")
 
 
 def test_an_answer_grows_by_checkpoints(history: ChatHistory) -> None:
@@ -126,12 +108,6 @@ def test_what_is_not_there(history: ChatHistory) -> None:
             missing(9)
     with pytest.raises(NotFoundError):
         history.find_last_id()
-
-
-def test_a_new_title(history: ChatHistory) -> None:
-    place = put(history, ("one", "1"))
-    history.rename_chat(place.chat_id, "  About\n\x1b[2J one ")
-    assert history.find_entry(place.chat_id).title == "About \x1b[2J one"  # shown with clean()
 
 
 def test_a_tree_that_makes_no_sense_is_one_again(history: ChatHistory, path: Path) -> None:
@@ -184,7 +160,7 @@ def test_search(history: ChatHistory) -> None:
     assert words_of(history, "fib") == [(ids[4], None), (ids[4], 1)]
 
 
-@pytest.mark.parametrize("text", ["fib", "a", "ß", "strasse", '"', "and word*", "の 空", "x) or"])
+@pytest.mark.parametrize("text", ["a", "strasse", '"', "の 空", "x) or"])
 def test_the_index_finds_what_looking_at_everything_finds(
     text: str, history: ChatHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,19 +248,6 @@ def test_an_open_chat_stays(history: ChatHistory, path: Path) -> None:
     assert history.list_chats() == [] and list(path.parent.glob("open/*")) == []
 
 
-def test_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(_: int) -> None:
-        raise OSError(38, "not supported")
-
-    monkeypatch.setattr(file_lock, "_take", none)
-    with closing(ChatHistory.open(tmp_path / "a" / "b.sqlite")) as known:
-        place = put(known, ("a", "b"))
-        held = known.acquire_lock(place.chat_id)
-        assert not held.is_exclusive
-        held.close()
-        held.close()
-
-
 # --- versions and permissions -------------------------------------------------------------------
 
 
@@ -339,10 +302,8 @@ def test_an_older_file_grows(first: Path) -> None:
         talk.set_model("Qwen3 8B")
         known.save_chat(known.load_chat(2).location, about(talk), talk.all_turns)
     with closing(ChatHistory.open(first)) as known:
-        assert [turn.model for turn in known.load_chat(2).conversation.all_turns] == [
-            "",
-            "Qwen3 8B",
-        ]
+        models = [turn.model for turn in known.load_chat(2).conversation.all_turns]
+        assert models == ["", "Qwen3 8B"]
 
 
 def test_an_older_file_is_read_where_it_cannot_grow(first: Path) -> None:
@@ -355,16 +316,6 @@ def test_an_older_file_is_read_where_it_cannot_grow(first: Path) -> None:
         assert [len(turns) for turns in said(known).values()] == [1, 60]
         assert len(known.search("answer 41")) == 1
     assert first.read_bytes() == before
-
-
-def test_an_older_file_that_is_damaged_is_mended(first: Path) -> None:
-    pages = first.stat().st_size // 4096
-    with first.open("r+b") as file:
-        file.seek(pages // 2 * 4096)
-        file.write(b"\xff" * 4096)
-    with closing(ChatHistory.open(first)) as known:
-        assert [notice.code for notice in known.take_notices()] == ["history-repaired"]
-        assert sum(len(turns) for turns in said(known).values()) > 30
 
 
 def test_a_newer_version_is_read_and_never_written(path: Path) -> None:
@@ -389,12 +340,6 @@ def test_a_newer_version_is_read_and_never_written(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("a file")
-    with pytest.raises(StorageError, match="cannot be written"):
-        ChatHistory.open(tmp_path / "data" / "chats" / "chats.sqlite")
-
-
 @posix
 def test_somebody_elses_folder_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link to a folder of another user, who could read the chats."""
@@ -407,20 +352,6 @@ def test_somebody_elses_folder_is_refused(path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(StorageError, match="it belongs to another user"):
         ChatHistory.open(path)
     assert list(theirs.iterdir()) == []
-
-
-@not_root
-def test_a_folder_that_may_only_be_read(path: Path) -> None:
-    with closing(ChatHistory.open(path)) as known:
-        place = put(known, ("a", "b"))
-    path.chmod(0o400)
-    path.parent.chmod(0o500)
-    try:
-        with closing(ChatHistory.open(path)) as known:
-            assert said(known) == {place.chat_id: [("a", "b")]}
-            assert isinstance(known.write_error, StorageError)
-    finally:
-        path.parent.chmod(0o700)
 
 
 def test_a_disk_that_takes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

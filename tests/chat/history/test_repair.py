@@ -14,7 +14,7 @@ import pytest
 
 from localspec.chat.history import ChatHistory, repair
 from localspec.errors import LocalspecError, StorageError
-from tests.chat.talk import put, said
+from tests.chat.saved_chats import put, said
 
 CHATS = 12
 STEPS = [3001, pytest.param(64, marks=pytest.mark.long)]
@@ -73,14 +73,12 @@ def test_cut_anywhere(step: int, whole: tuple[bytes, dict[int, Any]], tmp_path: 
     assert best >= CHATS - 2  # a cut near the end loses little
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_flips(seed: int, whole: tuple[bytes, dict[int, Any]], tmp_path: Path) -> None:
-    body, _ = whole
-    dice = random.Random(seed)
-    harmed = bytearray(body)
-    for _ in range(dice.choice((1, 8, 200))):
-        harmed[dice.randrange(len(harmed))] ^= 1 << dice.randrange(8)
-    works(laid(tmp_path, bytes(harmed)), bytes(harmed))
+def test_random_flips(whole: tuple[bytes, dict[int, Any]], tmp_path: Path) -> None:
+    for seed in range(20):
+        dice, harmed = random.Random(seed), bytearray(whole[0])
+        for _ in range(dice.choice((1, 8, 200))):
+            harmed[dice.randrange(len(harmed))] ^= 1 << dice.randrange(8)
+        works(laid(tmp_path, bytes(harmed)), bytes(harmed))
 
 
 def test_a_damaged_page_costs_its_own_chats_only(
@@ -113,18 +111,6 @@ def test_a_file_damaged_while_it_is_open(
             assert other.take_notices()
         put(known, ("after", "all"))  # switches to the new file
         assert ("after", "all") in [turn for turns in said(known).values() for turn in turns]
-
-
-def test_a_file_that_was_removed_while_it_is_open(tmp_path: Path) -> None:
-    path = tmp_path / "chats" / "chats.sqlite"
-    with closing(ChatHistory.open(path)) as known:
-        put(known, ("a", "b"))
-        for file in path.parent.glob("chats.sqlite*"):
-            file.unlink()
-        assert said(known) == {}
-        put(known, ("c", "d"))
-    with closing(ChatHistory.open(path)) as known:
-        assert list(said(known).values()) == [[("c", "d")]]
 
 
 CALLS = ("open", "link", "replace", "unlink")
