@@ -88,10 +88,8 @@ def equality(pair: Pair, where: Sequence[str], quick: bool) -> Iterator[str]:
     yield f"- verdict: **{found['verdict']}**, {found['guesses']} draft tokens checked"
     for name in ("greedy", "seeded"):
         part = found[name]
-        differ = len(part["divergences"])
-        yield f"- {name}: {part['equal']} of {part['prompts']} prompts equal, {differ} differ"
-    if found["difference"] is not None:
-        yield f"- largest difference of a logit between widths: {found['difference']:.2g}"
+        equal = f"{part['equal']} of {part['prompts']} prompts equal plain decoding's"
+        yield f"- {name}: {equal}, {len(part['divergences'])} divergences"
     yield f"- sampled: p = {found['sampled']['p']}"
 
 
