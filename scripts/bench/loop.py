@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -129,15 +130,9 @@ def host_times(
         keep_logits=probabilities,
     )
     length = DRAFT_LENGTH if drafts else 0
-    job = GenerationJob(
-        prompt,
-        sampling,
-        rounds * (length + 1),
-        length,
-        lambda _: False,
-        lambda: False,
-        score_tokens=score_tokens if probabilities else None,
-    )
+    n_tokens, scorer = rounds * (length + 1), score_tokens if probabilities else None
+    job = GenerationJob(prompt, sampling, n_tokens, length, lambda _: False, lambda: False)
+    job = replace(job, score_tokens=scorer)
     drafter = drafters.make("model" if drafts else "none", inputs)
     steps = speculative_decode(target, drafter, verifier, job)
     events = OutputProcessor(GenerateCommand("", sampling), vocabulary, "").process(steps)
