@@ -170,7 +170,7 @@ def format_fit(
             yield from _format_device(device_fit, unicode, plain=plain)
     yield from _format_speed(fit)
     kind = subject.draft.shape.head_kind if subject.draft else ""
-    if fit.load.draft and (head := advisor.describe_head(kind)):
+    if fit.load.draft and (head := advisor.HEAD_DESCRIPTIONS.get(kind)):
         yield f"Draft: {head}."
     yield f"With {advice.explanation}."
     yield f"Memory estimate: {_format_method(fit, subject)}."

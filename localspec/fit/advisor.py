@@ -6,7 +6,8 @@ from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import chain, product
+from itertools import product
+from typing import Any, Literal
 
 from localspec.errors import Hint, UsageError
 from localspec.fit import machine_profile, verdict
@@ -20,29 +21,8 @@ from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
 from localspec.protocol.wire import KvType, LoadCommand
 from localspec.units import gib
 
-_LONG_CTX_FREE_SHARE = 0.25
-"""A context longer than the default is chosen only if this share of usable memory stays free."""
-_KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
-"""Quality of answers by KV cache type, relative to f16."""
-_Q8_0_BLOCK = 32  # Heads that are no multiple of it cannot have keys in q8_0.
-_EXACT_KV: KvType = "q8_0/f16"
-"""Of the types with which a CPU's attention computes every width alike the fastest."""
-_EXACT_NOTE = (
-    "Exact mode: the KV cache is {}, so that this CPU's attention computes passes of every width "
-    "alike. Products with weights may still differ by width: localspec verify --exact shows it."
-)
-_FITTING = ("fits", "unknown")
-_TIGHT_SCORE = 0.9
-_SWA_CUT_SCORE = 0.97  # Without swa_full a rollback may change the last bits of later logits.
-_TYPICAL_DRAFT_SPEEDUP = 1.25  # Speed-up by a draft if the speed is unknown.
-_GPU_BYTES_PER_S, _CPU_BYTES_PER_S = 400e9, 40e9
-"""Bandwidths that rank settings if the real ones are unknown."""
 CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)  # Sizes the search tries.
-_MIN_WORKER_GAIN = 1.25
-"""Speed-up by workers, as estimated, that is worth sending them the model at each load."""
-_SMALL_UBATCH = 128
-"""Of the draft model: it reads prompts in smaller steps and needs a quarter of the buffers."""
-_HEAD_DESCRIPTIONS = {
+HEAD_DESCRIPTIONS = {
     "eagle3": "EAGLE-3 head: one layer trained on the hidden states of this model. "
     "Higher acceptance rate than a small draft model, at a lower cost",
     "mtp": "MTP: an extra layer of the model itself, trained to predict the token after next. "
@@ -52,6 +32,26 @@ _HEAD_DESCRIPTIONS = {
     "dspark": "DSpark head: trained on the hidden states of this model. "
     "Drafts several tokens in one pass, with a confidence for each",
 }
+"""One line about each kind of head."""
+_LONG_CTX_FREE_SHARE = 0.25
+"""A context longer than the default is chosen only if this share of usable memory stays free."""
+_KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
+"""Quality of answers by KV cache type, relative to f16."""
+_TIGHT_SCORE = 0.9
+_SWA_CUT_SCORE = 0.97  # Without swa_full a rollback may change the last bits of later logits.
+_EXACT_KV: KvType = "q8_0/f16"
+"""Of the types with which a CPU's attention computes every width alike the fastest."""
+_EXACT_NOTE = (
+    "Exact mode: the KV cache is {}, so that this CPU's attention computes passes of every width "
+    "alike. Products with weights may still differ by width: localspec verify --exact shows it."
+)
+_TYPICAL_DRAFT_SPEEDUP = 1.25  # Speed-up by a draft if the speed is unknown.
+_GPU_BYTES_PER_S, _CPU_BYTES_PER_S = 400e9, 40e9
+"""Bandwidths that rank settings if the real ones are unknown."""
+_MIN_WORKER_GAIN = 1.25
+"""Speed-up by workers, as estimated, that is worth sending them the model at each load."""
+_SMALL_UBATCH = 128
+"""Of the draft model: it reads prompts in smaller steps and needs a quarter of the buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,39 +129,37 @@ class SettingsAdvisor:
         """Keys of the target in q8_0, if they are in f16. Raises UsageError where that cannot be,
         or does not suffice.
         """
-        load, used = fit.load, fit.memory_estimate.target.on
-        others = [name for name, part in used.items() if part.weights + part.kv and name != HOST]
+        load, target = fit.load, self.target
+        used = fit.memory_estimate.target.on.items()
+        others = [name for name, part in used if part.weights + part.kv and name != HOST]
+        # With some attention llama.cpp refuses two types.
+        has_one_type = target.is_mla or target.architecture == "deepseek4"
+        widths = {layer.n_embd_head_k for layer in target.layers if layer.has_kv}
         if others:
             message = f"Exact mode is for CPUs: {others[0]} computes passes by their width."
-            hint = Hint("Use {gpu_layers=0} and no {workers}, or no exact mode.")
-            raise UsageError(message, hint)
-        if load.target_settings.flash_attn == "off":
-            hint = Hint("Use {flash_attn=auto}, or no exact mode.")
-            raise UsageError("Exact mode needs flash attention.", hint)
-        if request.kv in ("f16", "bf16", "f32"):
+            hint = "Use {gpu_layers=0} and no {workers}, or no exact mode."
+        elif load.target_settings.flash_attn == "off":
+            message = "Exact mode needs flash attention."
+            hint = "Use {flash_attn=auto}, or no exact mode."
+        elif request.kv in ("f16", "bf16", "f32"):
             message = f"Exact mode does not work with a KV cache in {request.kv}."
-            raise UsageError(message, Hint(f"Use {{kv={_EXACT_KV}}}, or no exact mode."))
-        if load.target_settings.kv_type == "f16":
-            target = self.target
-            widths = {layer.n_embd_head_k for layer in target.layers if layer.has_kv}
-            # With some attention llama.cpp refuses two types.
-            has_one_type = target.is_mla or target.architecture == "deepseek4"
-            if has_one_type or any(width % _Q8_0_BLOCK for width in widths):
-                message = "Exact mode needs keys in q8_0, which this model cannot have."
-                raise UsageError(message, "Use no exact mode.")
-            load = with_target_settings(load, kv_type=_EXACT_KV)
-        return load
+            hint = f"Use {{kv={_EXACT_KV}}}, or no exact mode."
+        elif load.target_settings.kv_type != "f16":
+            return load
+        elif has_one_type or any(width % 32 for width in widths):  # blocks of q8_0
+            message = "Exact mode needs keys in q8_0, which this model cannot have."
+            hint = "Use no exact mode."
+        else:
+            return with_settings(load, kv_type=_EXACT_KV)
+        raise UsageError(message, Hint(hint))
 
     def _with_and_without_workers(
         self, request: SettingsRequest
     ) -> Iterator[tuple[SettingsAdvisor, SettingsRequest]]:
         request = replace(request, can_skip_workers=False)
         alone = machine_profile.without_workers(self.machine)
-        local_load = with_target_settings(request.load, workers=())
-        yield (
-            SettingsAdvisor(self.target, self.draft, alone, self.use),
-            replace(request, load=local_load),
-        )
+        advisor = SettingsAdvisor(self.target, self.draft, alone, self.use)
+        yield advisor, replace(request, load=with_settings(request.load, workers=()))
         if self.machine.workers:
             yield self, request
 
@@ -170,25 +168,24 @@ class SettingsAdvisor:
         if request.can_skip_workers:
             variants = self._with_and_without_workers(request)
             return max((a.quick_fit(variant) for a, variant in variants), key=_rank_with_workers)
-        defaults = self._default_settings(request)
-        tries = [defaults]
-        if not request.kv and defaults.target_settings.flash_attn != "off":
-            tries.append(with_both_settings(defaults, kv_type="q8_0"))
+        tries = [self._default_settings(request)]
+        if not request.kv and tries[0].target_settings.flash_attn != "off":
+            tries.append(with_both_settings(tries[0], kv_type="q8_0"))
         if not request.ctx:
             tries.append(with_both_settings(tries[-1], n_ctx=CONTEXT_SIZES[-2]))
-        tight, first = None, self.estimate_fit(defaults)
-        for fit in chain([first], map(self.estimate_fit, tries[1:])):
-            if fit.verdict in _FITTING:
+        fits = []
+        for fit in map(self.estimate_fit, tries):
+            if fit.verdict in ("fits", "unknown"):
                 return fit
-            tight = tight or (fit if fit.verdict == "tight" else None)
-        return tight or first
+            fits.append(fit)
+        return min(fits, key=lambda fit: fit.verdict != "tight")
 
     def find_longest_context(self, fit: FitReport) -> int | None:
         """The largest context up to the current one that fits; None if not even CTX_STEP fits."""
 
         def is_too_long(steps: int) -> bool:
             shorter = self.estimate_fit(with_both_settings(fit.load, n_ctx=steps * CTX_STEP))
-            return shorter.verdict not in _FITTING
+            return shorter.verdict not in ("fits", "unknown")
 
         longest = -(-(fit.load.target_settings.n_ctx or DEFAULT_CTX) // CTX_STEP)
         return CTX_STEP * bisect(range(1, longest + 1), False, key=is_too_long) or None
@@ -209,25 +206,20 @@ class SettingsAdvisor:
         """Both models fully offloaded, the default context, an f16 KV cache."""
         ctx = request.ctx or min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
         load = with_both_settings(request.load, n_ctx=ctx, kv_type=request.kv or "f16")
-        n_layers, n_draft = (
-            -1 if each is None else each
-            for each in (request.n_gpu_layers, request.draft_n_gpu_layers)
-        )
-        load = with_target_settings(load, n_gpu_layers=n_layers)
-        return with_draft_settings(load, n_gpu_layers=n_draft)
+        n_target, n_draft = request.n_gpu_layers, request.draft_n_gpu_layers
+        load = with_settings(load, n_gpu_layers=-1 if n_target is None else n_target)
+        return with_settings(load, "draft", n_gpu_layers=-1 if n_draft is None else n_draft)
 
     def _extend_context(self, request: SettingsRequest, first: FitReport) -> FitReport:
         """A longer context if a GPU has memory to spare; a CPU is too slow to fill it."""
         if request.ctx is not None or not self.machine.devices:
             return first
+        n_ctx = first.load.target_settings.n_ctx or 0
         for ctx in CONTEXT_SIZES:
-            if ctx <= (first.load.target_settings.n_ctx or 0):
-                break
-            if ctx > self.target.n_ctx_train:
-                continue
-            fit = self.estimate_fit(with_both_settings(first.load, n_ctx=ctx))
-            if fit.verdict == "fits" and _min_free_share(fit) >= _LONG_CTX_FREE_SHARE:
-                return fit
+            if n_ctx < ctx <= self.target.n_ctx_train:
+                fit = self.estimate_fit(with_both_settings(first.load, n_ctx=ctx))
+                if fit.verdict == "fits" and _min_free_share(fit) >= _LONG_CTX_FREE_SHARE:
+                    return fit
         return first
 
     def _candidates(self, request: SettingsRequest) -> Iterator[FitReport]:
@@ -236,51 +228,42 @@ class SettingsAdvisor:
         settings = defaults.target_settings
         drafts = [defaults]
         if defaults.draft:
-            drafts += [
-                with_draft_settings(defaults, n_ubatch=_SMALL_UBATCH),
-                replace(defaults, draft=None),
-            ]
+            small = with_settings(defaults, "draft", n_ubatch=_SMALL_UBATCH)
+            drafts += [small, replace(defaults, draft=None)]
         kv_types: list[KvType] = [request.kv] if request.kv else ["f16", "q8_0"]
         if settings.flash_attn == "off":
             kv_types = [kv for kv in kv_types if not kv.startswith("q")]
         largest = settings.n_ctx or DEFAULT_CTX
-        sizes = [largest]
-        if not request.ctx:
-            sizes += [size for size in CONTEXT_SIZES if size < largest]
+        shorter = [size for size in CONTEXT_SIZES if size < largest and not request.ctx]
         # With swa_full, sliding-window layers keep all tokens, which makes rollback exact.
         swa_full_options = (True, False) if self.target.n_swa else (True,)
-        for load, kv, ctx, swa_full in product(drafts, kv_types, sizes, swa_full_options):
+        options = product(drafts, kv_types, [largest, *shorter], swa_full_options)
+        for load, kv, ctx, swa_full in options:
             sized = with_both_settings(load, n_ctx=ctx, kv_type=kv)
-            sized = with_target_settings(sized, swa_full=swa_full)
-            yield from self._offload_variants(sized, request)
+            yield from self._offload_variants(with_settings(sized, swa_full=swa_full), request)
 
     def _offload_variants(self, load: LoadCommand, request: SettingsRequest) -> Iterator[FitReport]:
         """Fully offloaded; if that does not fit, experts on the CPU, or fewer layers on the GPU."""
         full = self.estimate_fit(load)
-        if full.verdict in ("fits", "tight"):
-            yield full
-        if full.verdict == "fits" or not self.machine.devices or request.n_gpu_layers is not None:
-            return
-        if self.target.is_moe:
-            cpu_moe = self.estimate_fit(with_target_settings(load, cpu_moe=True))
-            if cpu_moe.verdict in ("fits", "tight"):
-                yield cpu_moe
-                return
-        partial = self._max_gpu_layers(load)
-        if partial is not None and partial.verdict in ("fits", "tight"):
-            yield partial
+        variants = [full]
+        if full.verdict != "fits" and self.machine.devices and request.n_gpu_layers is None:
+            if self.target.is_moe:
+                variants.append(self.estimate_fit(with_settings(load, cpu_moe=True)))
+            if variants[-1] is full or variants[-1].verdict not in ("fits", "tight"):
+                variants += self._max_gpu_layers(load)
+        yield from (fit for fit in variants if fit.verdict in ("fits", "tight"))
 
-    def _max_gpu_layers(self, load: LoadCommand) -> FitReport | None:
-        """Device memory grows with the number of layers."""
+    def _max_gpu_layers(self, load: LoadCommand) -> list[FitReport]:
+        """As many as fit: device memory grows with the number of layers."""
 
         def estimate(n: int) -> FitReport:
-            return self.estimate_fit(with_target_settings(load, n_gpu_layers=n))
+            return self.estimate_fit(with_settings(load, n_gpu_layers=n))
 
         def is_too_large(n: int) -> bool:
             return any(each.verdict != "fits" for each in estimate(n).device_fits)
 
         n = bisect(range(len(self.target.layers) + 1), False, key=is_too_large)
-        return estimate(n - 1) if n else None
+        return [estimate(n - 1)] if n else []
 
     def _score(self, fit: FitReport) -> float:
         """Tokens per second, reduced for a short context, a quantised KV cache and tight memory."""
@@ -319,20 +302,18 @@ def _min_free_share(fit: FitReport) -> float:
     return min(shares, default=0.0)
 
 
-def with_both_settings(load: LoadCommand, **changes: object) -> LoadCommand:
+def with_settings(
+    load: LoadCommand, model: Literal["target", "draft"] = "target", **changes: Any
+) -> LoadCommand:
+    name = f"{model}_settings"
+    return replace(load, **{name: replace(getattr(load, name), **changes)})
+
+
+def with_both_settings(load: LoadCommand, **changes: Any) -> LoadCommand:
     """Changes both models; the draft keeps its own n_ctx."""
-    target = replace(load.target_settings, **changes)  # type: ignore[arg-type]
-    rest = {name: value for name, value in changes.items() if name != "n_ctx"}
-    draft = replace(load.draft_settings, **rest)  # type: ignore[arg-type]
-    return replace(load, target_settings=target, draft_settings=draft)
-
-
-def with_target_settings(load: LoadCommand, **changes: object) -> LoadCommand:
-    return replace(load, target_settings=replace(load.target_settings, **changes))  # type: ignore[arg-type]
-
-
-def with_draft_settings(load: LoadCommand, **changes: object) -> LoadCommand:
-    return replace(load, draft_settings=replace(load.draft_settings, **changes))  # type: ignore[arg-type]
+    load = with_settings(load, **changes)
+    changes.pop("n_ctx", None)
+    return with_settings(load, "draft", **changes)
 
 
 def _list_changes(
@@ -340,11 +321,10 @@ def _list_changes(
 ) -> Iterator[tuple[str, str, str, LoadCommand]]:
     """Single changes: in words, as flags, its drawback, and the changed load command."""
     settings, draft = load.target_settings, load.draft_settings if load.draft else None
-    both, change = partial(with_both_settings, load), partial(with_target_settings, load)
-    change_draft = partial(with_draft_settings, load)
+    both, change = partial(with_both_settings, load), partial(with_settings, load)
     if draft and draft.n_ubatch > _SMALL_UBATCH:
         slower = "the draft reads prompts a little slower"
-        yield f"draft batch {_SMALL_UBATCH}", "", slower, change_draft(n_ubatch=_SMALL_UBATCH)
+        yield f"draft batch {_SMALL_UBATCH}", "", slower, change("draft", n_ubatch=_SMALL_UBATCH)
     if settings.kv_type == "f16" and settings.flash_attn != "off":
         loss = "almost no loss of quality"
         yield "KV cache in q8_0", "--kv q8_0", loss, both(kv_type="q8_0")
@@ -354,7 +334,7 @@ def _list_changes(
     for n in [size for size in CONTEXT_SIZES if size < (settings.n_ctx or DEFAULT_CTX)][:2]:
         yield f"context {n:,}", f"--ctx {n}", "room for fewer messages", both(n_ctx=n)
     if draft and has_gpu and draft.n_gpu_layers:
-        cpu = change_draft(n_gpu_layers=0)
+        cpu = change("draft", n_gpu_layers=0)
         yield "draft on the CPU", "--draft-gpu-layers 0", "drafting is slower", cpu
     if draft:
         yield "no draft model", "--draft none", "prompt lookup only", replace(load, draft=None)
@@ -368,39 +348,30 @@ def _list_changes(
         yield text, f"--gpu-layers {half}", slower, change(n_gpu_layers=half)
 
 
-def describe_head(kind: str) -> str:
-    """One line about a kind of head; empty for a draft model."""
-    return _HEAD_DESCRIPTIONS.get(kind, "")
-
-
 def _explain_choice(fit: FitReport, default_fit: FitReport, n_layer: int) -> str:
     """One line: the settings chosen and the reason.  `default_fit`: with default settings."""
-    settings = ", ".join(_describe_settings(fit, default_fit, n_layer))
-    return f"{settings}: {_describe_outcome(fit, default_fit)}"
-
-
-def _describe_settings(fit: FitReport, default_fit: FitReport, n_layer: int) -> Iterator[str]:
     settings, draft = fit.load.target_settings, fit.load.draft_settings
-    yield f"context {settings.n_ctx or 0:,}"
-    if settings.kv_type != "f16":
-        yield f"KV cache in {settings.kv_type}"
-    if fit.device_fits and settings.n_gpu_layers != -1:
-        yield f"{settings.n_gpu_layers} of {n_layer + 1} layers on the GPU"
-    if not settings.swa_full:
-        yield "KV cache limited to the sliding window"
-    if settings.cpu_moe:
-        yield "experts in RAM"
-    if default_fit.load.draft and not fit.load.draft:
-        yield "no draft model"
-    elif default_fit.load.draft_settings.n_gpu_layers and not draft.n_gpu_layers:
-        yield "the draft on the CPU"
+    has_lost_draft = bool(default_fit.load.draft and not fit.load.draft)
+    on_cpu = default_fit.load.draft_settings.n_gpu_layers and not draft.n_gpu_layers
+    parts = {
+        f"context {settings.n_ctx or 0:,}": True,
+        f"KV cache in {settings.kv_type}": settings.kv_type != "f16",
+        f"{settings.n_gpu_layers} of {n_layer + 1} layers on the GPU": fit.device_fits
+        and settings.n_gpu_layers != -1,
+        "KV cache limited to the sliding window": not settings.swa_full,
+        "experts in RAM": settings.cpu_moe,
+        "no draft model": has_lost_draft,
+        "the draft on the CPU": on_cpu and not has_lost_draft,
+    }
+    described = ", ".join(part for part, applies in parts.items() if applies)
+    return f"{described}: {_describe_outcome(fit, default_fit, has_lost_draft)}"
 
 
-def _describe_outcome(fit: FitReport, default_fit: FitReport) -> str:
-    unknown = [each for each in fit.device_fits if each.verdict == "unknown"]
-    if unknown:
-        return f"free memory of {_describe_device(unknown[0])} is unknown"
-    tightest = fit.tightest
+def _describe_outcome(fit: FitReport, default_fit: FitReport, has_lost_draft: bool) -> str:
+    for each in fit.device_fits:
+        if each.verdict == "unknown":
+            return f"free memory of {_describe_device(each)} is unknown"
+    tightest, default = fit.tightest, default_fit.tightest
     device = _describe_device(tightest)
     if fit.verdict == "no":
         free = gib(tightest.device.free or 0)
@@ -408,11 +379,9 @@ def _describe_outcome(fit: FitReport, default_fit: FitReport) -> str:
     if fit is default_fit or default_fit.verdict == "fits":
         spare = tightest.headroom or 0
         return f"fits {device}, {gib(spare)} to spare" if spare > 0 else f"fills {device}"
-    device = _describe_device(default_fit.tightest)
-    needs = f"{gib(default_fit.tightest.needed)} of {device}, more than available"
-    if default_fit.load.draft and not fit.load.draft:
-        return f"with a draft model it needs {needs}"
-    return f"the default settings need {needs}"
+    needs = f"{gib(default.needed)} of {_describe_device(default)}, more than available"
+    subject = "with a draft model it needs" if has_lost_draft else "the default settings need"
+    return f"{subject} {needs}"
 
 
 def _describe_device(device_fit: DeviceFit) -> str:

@@ -8,9 +8,7 @@ devices.  scripts/bench/bench.py estimate compares the sum with llama.cpp's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 
 from localspec.fit.placement import ContextParams, LayerPlacement
 from localspec.fit.shape import GATED_ATTENTION, LayerShape, ModelShape
@@ -26,29 +24,15 @@ _OFFLOAD_MIN_BATCH = 32
 def estimate(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -> list[int]:
     """Bytes by backend; 0 for a GPU without layers."""
     variants = [params]
-    if params.flash_attn_auto and params.flash_attn and _may_turn_flash_off(shape, placed):
+    # llama.cpp turns flash attention off where it would not run on its layer's device: of the
+    # families in tests/families.py only for some with short convolutions or Mamba layers.
+    is_hybrid = shape.has_recurrent_state and shape.architecture not in GATED_ATTENTION
+    if params.flash_attn_auto and params.flash_attn and is_hybrid and placed.is_partial:
         variants.append(replace(params, flash_attn=False))
     return [
         max(_DeviceBuffers(shape, each, placed, backend).estimate() for each in variants)
         for backend in range(len(placed.backend_names))
     ]
-
-
-def _may_turn_flash_off(shape: ModelShape, placed: LayerPlacement) -> bool:
-    """llama.cpp turns flash attention off where it would not run on its layer's device.
-
-    Of the families in tests/families.py only lfm2 and granitehybrid do, if the layers on the CPU
-    begin or end with an attention layer.
-    """
-    if not shape.has_recurrent_state or shape.architecture in GATED_ATTENTION:
-        return False
-    homes = placed.layer_backends
-    return any(
-        homes[il] != homes[il + 1]
-        and placed.cpu_backend in homes[il : il + 2]
-        and not all(layer.is_recurrent for layer in layers)
-        for il, layers in enumerate(pairwise(shape.layers[: shape.n_layer]))
-    )
 
 
 def layer_cache_bytes(shape: ModelShape, layer: LayerShape, params: ContextParams) -> int:
@@ -87,66 +71,54 @@ class _DeviceBuffers:
 
     def estimate(self) -> int:
         placed, n_states = self.placed, self.params.n_hidden_states
-        stages = [*self._layer_stages(), self._output_bytes()]
-        if not any(stages) and not self.is_cpu:
+        stages = [size for il in self.shape.own_layers if (size := self._stage_bytes(il))]
+        largest = max(stages) + self._crossing_bytes() if stages else 0
+        largest = max(largest, self._output_bytes())
+        if not largest and not self.is_cpu:
             return 0
         # The token embeddings, or the rows that could be given instead of tokens.
-        size = placed.n_copies * (self._mask_bytes() + self.row) + _ALIGNMENT_SLACK + max(stages)
+        size = placed.n_copies * (self._mask_bytes() + self.row) + _ALIGNMENT_SLACK + largest
         # Gemma 3n and 4 E: an embedding for each layer, its projection and their sum.
         per_layer = self.column * self.shape.n_embd_per_layer * self.shape.n_layer
-        if self.is_cpu and placed.has_gpu:
-            size += self.row + 2 * per_layer
-        else:
-            size += per_layer * (3 if placed.n_copies == 1 else 2 + 2 * placed.n_copies)
+        size += self.row * (self.is_cpu and placed.has_gpu) + (1 + 2 * placed.n_copies) * per_layer
         return size + n_states * self.row  # for a head: never overwritten
 
-    def _layer_stages(self) -> Iterator[int]:
-        """Bytes of each layer that may compute on this device."""
-        crossing = self._crossing_bytes()
-        for il in self.shape.own_layers:
-            if size := self._stage_bytes(il):
-                yield size + crossing
-
     def _stage_bytes(self, il: int) -> int:
+        """Bytes of a layer, if it may compute on this device."""
         placed, layer = self.placed, self.shape.layers[il]
-        home, experts_moved = placed.layer_backends[il], placed.experts_on_cpu
-        is_on_cpu = home == placed.cpu_backend
+        is_on_cpu = placed.layer_backends[il] == placed.cpu_backend
+        experts = 2 * layer.expert_matrix
         if not placed.has_gpu:
-            return self._layer_bytes(layer)
-        if self.is_cpu:
+            is_here, copied = True, 0
+        elif self.is_cpu:
             # The first GPU cannot read repacked weights; many operations of recurrent layers
             # have no weights, and stay.
-            if is_on_cpu and (placed.repacks or self.shape.has_recurrent_state):
-                return self._layer_bytes(layer)
-            return self.column * layer.ff * (experts_moved and placed.repacks)
-        if self.backend == 0 and is_on_cpu:
-            copied = max(2 * layer.expert_matrix, layer.matrix)
+            stays = placed.repacks or self.shape.has_recurrent_state
+            is_here, copied = is_on_cpu and stays, 0
+        elif self.backend == 0 and is_on_cpu:
             source = self.shape.layers[self.shape.kv_source(il)]
-            copied += layer_cache_bytes(self.shape, source, self.params)
-            return self._layer_bytes(layer) + copied
-        if self.backend == 0 and experts_moved:  # it computes those of all GPUs
-            return self._layer_bytes(layer) + 2 * layer.expert_matrix
-        if experts_moved and layer.experts:
-            layer = replace(layer, ff=0)
-        return self._layer_bytes(layer) * (home == self.backend)
+            copied = max(experts, layer.matrix) + layer_cache_bytes(self.shape, source, self.params)
+            is_here = True
+        elif self.backend == 0 and placed.experts_on_cpu:  # it computes those of all GPUs
+            is_here, copied = True, experts
+        else:
+            is_here, copied = placed.layer_backends[il] == self.backend, 0
+        return is_here * (self._layer_bytes(layer) + copied)
 
     def _layer_bytes(self, layer: LayerShape) -> int:
         if layer.is_recurrent:
             mixer = self._recurrent_bytes()
         else:
             mixer = self._attention_bytes(layer) if layer.n_head else 0
-        has_products = not self.is_cpu or not self.placed.is_partial or self.placed.repacks
         # The residual and the normed input stay until the layer has used them.
-        return 2 * self.row + max(mixer, self.column * layer.ff * has_products)
+        return 2 * self.row + max(mixer, self.column * layer.ff)
 
     def _attention_bytes(self, layer: LayerShape) -> int:
         shape, params = self.shape, self.params
         result = shape.mla_result or layer.n_head * layer.n_embd_head_v
         size = self.column * layer.qkv
         v_width = layer.k_width if shape.is_mla else layer.v_width
-        if not shape.is_mla:  # rotated, so that a quantised cache loses less
-            keys, values = (GGML_TYPES[kv_type][1] > 1 for kv_type in params.kv_types)
-            size += self.column * (layer.n_head * layer.n_embd_head_k * keys + result * values)
+        size += self.column * (layer.n_head * layer.n_embd_head_k + result)
         cells = params.cells(layer)
         if params.flash_attn:
             copies = self.placed.f16_copies[self.backend]

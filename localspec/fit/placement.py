@@ -129,7 +129,7 @@ class LayerPlacement:
 def offload_devices(settings: ContextSettings, devices: Sequence[Device]) -> tuple[Device, ...]:
     """The devices llama.cpp offloads to; integrated GPUs only if there is no other.
 
-    Workers come first (machine/rpc/client.py); models without workers do not use theirs.
+    Workers come first (machine/llama_params.py); models without workers do not use theirs.
     """
     local = tuple(d for d in devices if not d.worker)
     gpus = tuple(d for d in local if d.kind == "gpu") or tuple(d for d in local if d.kind == "igpu")

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from localspec.errors import ModelFileError
 from localspec.lazy_dataclass import dataclass
@@ -72,7 +73,6 @@ class LayerShape:
 
     @property
     def k_width(self) -> int:
-        """Of a row of keys."""
         return self.n_head_kv * self.n_embd_head_k
 
     @property
@@ -91,7 +91,7 @@ class ModelShape:
     architecture: str
     layers: tuple[LayerShape, ...]  # With the MTP layers, which come last.
     n_embd: int
-    n_vocab: int
+    n_vocab: int = 0
     n_ctx_train: int = 0
     n_mtp: int = 0  # MTP layers, which llama.cpp loads only if they draft.
     input_bytes: int = 0  # Of tables, which stay on the CPU.
@@ -184,7 +184,7 @@ def from_headers(target: Header, draft: Header | None) -> tuple[ModelShape, Mode
 
 def from_header(header: Header) -> ModelShape:
     """Raises ArithmeticError, LookupError or ValueError if the numbers are inconsistent."""
-    number, architecture = header.hparam, header.architecture
+    number = header.hparam
     blocks: defaultdict[int, dict[str, TensorInfo]] = defaultdict(dict)
     rest: dict[str, TensorInfo] = {}
     for tensor in header.tensors:
@@ -193,20 +193,17 @@ def from_header(header: Header) -> ModelShape:
         else:
             rest[tensor.name] = tensor
     first_bytes = sum(rest.pop(name).n_bytes for name in _FIRST_LAYER_TENSORS if name in rest)
-    first, *others = (_read_layer(header, blocks, il) for il in range(header.n_layer))
-    first = replace(first, weights=first.weights + first_bytes)
-    last_layer = blocks.get(header.n_layer - 1, {})
+    first, *others = (_read_layer(header, blocks[il], il) for il in range(header.n_layer))
     inner, n_expert = number("ssm.inner_size"), number("expert_count")
     channels = inner + 2 * number("ssm.group_count") * number("ssm.state_size")
     short_conv = number("shortconv.l_cache")
     convolution = max(0, number("ssm.conv_kernel") - 1) * channels
     mla_result = number("attention.kv_lora_rank") + number("attention.value_length_mla")
-    shape = ModelShape(
-        architecture,
-        (first, *others),
+    return ModelShape(
+        header.architecture,
+        (replace(first, weights=first.weights + first_bytes), *others),
         header.n_embd,
-        number("vocab_size"),
-        header.n_ctx_train,
+        n_ctx_train=header.n_ctx_train,
         n_mtp=number("nextn_predict_layers"),
         n_swa=_n_swa(header),
         n_expert=n_expert,
@@ -219,44 +216,39 @@ def from_header(header: Header) -> ModelShape:
         ssm_inner=inner,
         ssm_channels=channels,
         has_reduced_vocab="d2t" in rest,
-        has_mtp_output="nextn.shared_head_head.weight" in last_layer,
+        has_mtp_output="nextn.shared_head_head.weight" in blocks[header.n_layer - 1],
+        **_read_tables(header, rest),
     )
-    return _with_tables(shape, header, rest)
 
 
-def _with_tables(
-    shape: ModelShape, header: Header, tensors: Mapping[str, TensorInfo]
-) -> ModelShape:
+def _read_tables(header: Header, tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
     """`tensors`: those outside the layers."""
     table = tensors.get("token_embd.weight")
-    matrix = tensors.get("output.weight") or (table if shape.architecture != "eagle3" else None)
+    matrix = tensors.get("output.weight") or (table if header.architecture != "eagle3" else None)
     is_tied = matrix is not None and matrix is table
-    input_bytes = sum(t.n_bytes for name, t in tensors.items() if name.startswith(_ON_CPU))
-    n_reads = sum(map(_count_reads, tensors.values()))
+    on_cpu = [tensor for name, tensor in tensors.items() if name.startswith(_ON_CPU)]
+    input_bytes = sum(tensor.n_bytes for tensor in on_cpu)
+    reads = matrix.n_bytes if matrix and is_tied else 0
+    for name, tensor in tensors.items():
+        if name in (*_TABLES, "markov_w1.weight") and len(tensor.shape) > 1:
+            reads += tensor.n_bytes // max(1, tensor.shape[1])
+        elif not name.startswith(_ON_CPU):
+            reads += tensor.n_bytes
     widest = matrix or table
-    return replace(
-        shape,
-        n_vocab=widest.shape[1] if widest else shape.n_vocab,
-        input_bytes=input_bytes,
-        output_bytes=sum(t.n_bytes for t in tensors.values()) - input_bytes,
-        output_matrix=matrix.n_bytes if matrix else 0,
-        output_reads=n_reads + (matrix.n_bytes if matrix and is_tied else 0),
-        is_tied=is_tied,
-        is_table_repacked=table is not None and is_repacked(table.type_name, table.shape[1]),
-        weight_type=_most_read_type(header, is_tied=is_tied),
-    )
+    return {
+        "n_vocab": widest.shape[1] if widest else header.hparam("vocab_size"),
+        "input_bytes": input_bytes,
+        "output_bytes": sum(t.n_bytes for t in tensors.values()) - input_bytes,
+        "output_matrix": matrix.n_bytes if matrix else 0,
+        "output_reads": reads,
+        "is_tied": is_tied,
+        "is_table_repacked": bool(table) and is_repacked(table.type_name, table.shape[1]),
+        "weight_type": _most_read_type(header, is_tied=is_tied),
+    }
 
 
-def _count_reads(tensor: TensorInfo) -> int:
-    """Bytes that a pass reads of a tensor outside the layers."""
-    if tensor.name in (*_TABLES, "markov_w1.weight") and len(tensor.shape) > 1:
-        return tensor.n_bytes // max(1, tensor.shape[1])
-    return 0 if tensor.name.startswith(_ON_CPU) else tensor.n_bytes
-
-
-def _read_layer(header: Header, blocks: Mapping[int, dict[str, TensorInfo]], il: int) -> LayerShape:
+def _read_layer(header: Header, tensors: Mapping[str, TensorInfo], il: int) -> LayerShape:
     number, architecture = header.hparam, header.architecture
-    tensors = blocks.get(il, {})
     is_swa = _is_swa(header, il)
     is_recurrent = architecture in RECURRENT or (
         architecture in HYBRID and any(name.startswith(("ssm_", "shortconv.")) for name in tensors)
@@ -274,9 +266,8 @@ def _read_layer(header: Header, blocks: Mapping[int, dict[str, TensorInfo]], il:
     )
     mla_key = number("attention.key_length_mla")
     mla = mla_key + number("attention.kv_lora_rank") if mla_key else 0
-    is_expert = {name: _EXPERT_TENSORS.match(name) is not None for name in tensors}
-    dense = [tensor.n_bytes for name, tensor in tensors.items() if not is_expert[name]]
-    experts = [tensor.n_bytes for name, tensor in tensors.items() if is_expert[name]]
+    experts = [t.n_bytes for name, t in tensors.items() if _EXPERT_TENSORS.match(name)]
+    dense = [t.n_bytes for name, t in tensors.items() if not _EXPERT_TENSORS.match(name)]
     has_attention = "attn_output.weight" in tensors and not is_recurrent
     return LayerShape(
         sum(dense),
@@ -327,13 +318,9 @@ def feed_forward_width(
 
 
 def _feed_forward(header: Header, tensors: Mapping[str, TensorInfo], il: int) -> int:
-    widths = [
-        tensors[name].shape[1]
-        for name in ("ffn_up.weight", "ffn_up_shexp.weight")
-        if name in tensors
-    ]
+    names = {"ffn_up.weight", "ffn_up_shexp.weight"} & tensors.keys()
     has_gate = any(name.startswith("ffn_gate") for name in tensors)
-    dense = max(widths, default=0) * (3 if has_gate else 2)
+    dense = max((tensors[name].shape[1] for name in names), default=0) * (3 if has_gate else 2)
     down = tensors.get("ffn_down_exps.weight")
     if down is None:
         return feed_forward_width(header.n_embd, dense)

@@ -7,12 +7,18 @@ most parameters ranks first; the slow ones follow, the fastest first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from math import inf
 
 from localspec.errors import NotFoundError
-from localspec.fit import advisor, pair_shapes, verdict
-from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
+from localspec.fit import pair_shapes, verdict
+from localspec.fit.advisor import (
+    HEAD_DESCRIPTIONS,
+    SettingsAdvisor,
+    SettingsRequest,
+    estimate_tokens_per_second,
+)
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed import TYPICAL_CPU_SPEED, UseCase
 from localspec.fit.verdict import FitReport, FitVerdict
@@ -60,6 +66,10 @@ class PairSuggestion:
     draft_reason: str = ""
 
     @property
+    def is_bundled(self) -> bool:
+        return self.pair.target.path is not None
+
+    @property
     def needed_bytes(self) -> int:
         """Memory on the GPUs, or RAM on a computer without one."""
         if self.fit is None:
@@ -92,13 +102,12 @@ def suggest(
     shown = [
         each
         for each in assessed
-        if each and (target or each.verdict in ("fits", "unknown") or _is_bundled(each.pair))
+        if each and (target or each.verdict in ("fits", "unknown") or each.is_bundled)
     ]
-    return tuple(sorted(shown, key=lambda each: _sort_key(each, shown, criteria.use, machine)))
-
-
-def _is_bundled(pair: CatalogPair) -> bool:
-    return pair.target.path is not None
+    best: dict[str, CatalogPair] = {}
+    for pair in sorted((each.pair for each in shown), key=_draft_sort_key):
+        best.setdefault(pair.target.id, pair)
+    return tuple(sorted(shown, key=lambda each: _sort_key(each, best, criteria.use, machine)))
 
 
 def assess_pair(
@@ -115,8 +124,8 @@ def assess_pair(
     request = SettingsRequest(load, criteria.context, criteria.kv, can_skip_workers=True)
     use = UseCase(criteria.use or "chat")
     fit = SettingsAdvisor(*shapes.shapes, machine, use).quick_fit(request)
-    draft = _draft_reason(pair, fit)
     reasons = (_memory_reason(fit), *_speed_reasons(fit), *_other_reasons(pair, criteria.use))
+    draft = _draft_reason(pair, fit)
     return PairSuggestion(pair, size or fit.total, fit.verdict, reasons, fit, draft)
 
 
@@ -124,13 +133,12 @@ def _pairs_for_target(catalogue: Catalog, target: str) -> tuple[CatalogPair, ...
     entry = catalog.find(catalogue, target)
     if isinstance(entry, CatalogPair):
         return (entry,)
-    pairs = catalog.pairs_for(catalogue, entry)
-    if not pairs:
-        raise NotFoundError(
-            f"The catalogue has no pair for {entry.title}.",
-            "It runs without a draft model, by prompt lookup. Or use: --draft FILE",
-        )
-    return pairs
+    if pairs := catalog.pairs_for(catalogue, entry):
+        return pairs
+    raise NotFoundError(
+        f"The catalogue has no pair for {entry.title}.",
+        "It runs without a draft model, by prompt lookup. Or use: --draft FILE",
+    )
 
 
 def _assess_by_file_size(
@@ -144,13 +152,12 @@ def _assess_by_file_size(
     is_rounded = any(model.about is not None for model in (pair.target, pair.draft) if model)
     about, with_caches = "about " * is_rounded, f"{gib(needed)} with caches"
     reasons = [f"{about}{gib(size)} of files, {with_caches}: {relation} {gib(free)}"]
-    if not machine.devices and _bytes_per_token(pair.target) > _SLOW_BYTES_PER_TOKEN:
-        per_token = gib(_bytes_per_token(pair.target))
-        reasons.append(f"reads {per_token} per token: slow without a GPU")
-    head = advisor.describe_head(pair.draft_kind)
-    return PairSuggestion(
-        pair, size, judged, (*reasons, *_other_reasons(pair, use)), draft_reason=head
-    )
+    per_token = _bytes_per_token(pair.target)
+    if not machine.devices and per_token > _SLOW_BYTES_PER_TOKEN:
+        reasons.append(f"reads {gib(per_token)} per token: slow without a GPU")
+    reasons += _other_reasons(pair, use)
+    head = HEAD_DESCRIPTIONS.get(pair.draft_kind, "")
+    return PairSuggestion(pair, size, judged, tuple(reasons), draft_reason=head)
 
 
 def _memory_reason(fit: FitReport) -> str:
@@ -165,12 +172,11 @@ def _memory_reason(fit: FitReport) -> str:
     return f"needs {gib(device_fit.needed)}{relation} {free}{context}"
 
 
-def _speed_reasons(fit: FitReport) -> Iterable[str]:
+def _speed_reasons(fit: FitReport) -> Iterator[str]:
     speed = fit.speed
     if speed.plain is None or speed.speculative is None or fit.verdict == "no":
         return
-    has_draft = fit.memory_estimate.draft is not None
-    method = "with the draft" if has_draft else "with prompt lookup"
+    method = "with the draft" if fit.memory_estimate.draft else "with prompt lookup"
     yield f"{token_rate_range(speed.plain)}, {token_rate_range(speed.speculative)} {method}"
     if estimate_tokens_per_second(fit) < _SLOW_TOKENS_PER_SECOND:
         yield "slower than reading speed"
@@ -181,7 +187,7 @@ def _draft_reason(pair: CatalogPair, fit: FitReport) -> str:
         return "prompt lookup, no draft model"
     if fit.memory_estimate.draft is None:
         return fit.memory_estimate.note
-    if head := advisor.describe_head(pair.draft_kind):
+    if head := HEAD_DESCRIPTIONS.get(pair.draft_kind):
         return head
     family = pair.target.family
     parts = ["same family"] if family and family == pair.draft.family else []
@@ -190,48 +196,41 @@ def _draft_reason(pair: CatalogPair, fit: FitReport) -> str:
     return " · ".join(parts)
 
 
-def _other_reasons(pair: CatalogPair, use: str | None) -> Iterable[str]:
-    if use and use in pair.use:
-        yield f"made for {use}" if pair.use == (use,) else f"good for {use}"
-    if use and use not in pair.use:
-        yield f"not made for {use}"
-    if pair.why:
-        yield pair.why
-    if head := advisor.describe_head(pair.draft_kind):
-        yield head
-    if pair.target.active and pair.draft and pair.draft_kind == "model":
-        yield "mixture of experts: a draft gains less"
-    if pair.draft is None:
-        yield "prompt lookup, no draft model"
-    if pair.status == "reported":
-        yield f"reported: {pair.source}"
-    if pair.target.note:
-        yield pair.target.note
-    if pair.note:
-        yield pair.note
+def _other_reasons(pair: CatalogPair, use: str | None) -> Iterator[str]:
+    made = "made" if pair.use == (use,) else "good" if use in pair.use else "not made"
+    is_dense_draft = pair.target.active and pair.draft and pair.draft_kind == "model"
+    reasons = (
+        f"{made} for {use}" if use else "",
+        pair.why,
+        HEAD_DESCRIPTIONS.get(pair.draft_kind, ""),
+        "mixture of experts: a draft gains less" if is_dense_draft else "",
+        "" if pair.draft else "prompt lookup, no draft model",
+        f"reported: {pair.source}" if pair.status == "reported" else "",
+        pair.target.note,
+        pair.note,
+    )
+    return filter(None, reasons)
 
 
 def _sort_key(
     suggestion: PairSuggestion,
-    suggestions: list[PairSuggestion],
+    best: Mapping[str, CatalogPair],
     use: str | None,
     machine: MachineProfile,
 ) -> tuple[bool, bool, bool, bool, bool, bool, float, int]:
-    """The best pair sorts first."""
+    """The best suggestion sorts first.  `best`: of each target, by its id."""
     pair, fit = suggestion.pair, suggestion.fit
-    is_bundled = _is_bundled(pair)
-    same_target = [s.pair for s in suggestions if s.pair.target.id == pair.target.id]
     tokens_per_second = _tokens_per_second(suggestion, machine)
     is_slow = tokens_per_second < _COMFORTABLE_TOKENS_PER_SECOND
     size = pair.target.parameters or (_model_size(pair.target) or 0) * 8 / _BITS_PER_PARAMETER
     is_alone = pair.draft is None or (fit is not None and fit.memory_estimate.draft is None)
     return (
-        suggestion.verdict == "no" and not is_bundled,
+        suggestion.verdict == "no" and not suggestion.is_bundled,
         suggestion.verdict == "tight",
-        is_bundled,  # only a demonstration
+        suggestion.is_bundled,  # only a demonstration
         bool(use) and use not in pair.use,
         is_slow,
-        pair is not min(same_target, key=_draft_sort_key),
+        pair is not best[pair.target.id],
         -(tokens_per_second if is_slow else size * (_NO_DRAFT_WEIGHT if is_alone else 1.0)),
         -suggestion.bytes,
     )
@@ -266,7 +265,6 @@ def _bytes_per_token(model: CatalogModel) -> float:
 def _model_size(model: CatalogModel) -> int | None:
     if model.path is None:
         return model.size
-    try:
+    with suppress(OSError):
         return model.path.stat().st_size
-    except OSError:
-        return None
+    return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from localspec.errors import LocalspecError
-from localspec.fit.advisor import SettingsRequest, with_target_settings
+from localspec.fit.advisor import SettingsRequest, with_settings
 from localspec.fit.verdict import FitReport
 from localspec.machine.rpc import preflight
 from localspec.machine.rpc.preflight import WorkerReport
@@ -38,7 +38,7 @@ def check_workers(
         skip(error)
         workers = ()
     usable = tuple(str(worker.address) for worker in workers)
-    return replace(request, load=with_target_settings(request.load, workers=usable)), workers
+    return replace(request, load=with_settings(request.load, workers=usable)), workers
 
 
 def describe_transfer(fit: FitReport, workers: Sequence[WorkerReport]) -> str:

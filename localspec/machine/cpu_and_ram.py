@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,16 +19,10 @@ from localspec.sanitize import sanitize
 
 CGROUP_DIR = Path("/sys/fs/cgroup")
 _CGROUP_FILES = (  # cgroup v2, then v1: limit, usage, statistics, the key of evictable cache
-    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    (
-        "memory/memory.limit_in_bytes",
-        "memory/memory.usage_in_bytes",
-        "memory/memory.stat",
-        "total_inactive_file",
-    ),
+    "memory.max memory.current memory.stat inactive_file",
+    "memory/memory.limit_in_bytes memory/memory.usage_in_bytes memory/memory.stat "
+    "total_inactive_file",
 )
-
-
 _MIN_LOAD_SECONDS = 0.05  # CPU times advance in steps of a hundredth of a second.
 
 
@@ -49,7 +44,7 @@ def read_host_memory(root: Path = CGROUP_DIR) -> HostMemory:
 
 
 def apply_cgroup_limit(host: HostMemory, root: Path) -> HostMemory:
-    for limit_file, used_file, stat_file, evictable in _CGROUP_FILES:
+    for limit_file, used_file, stat_file, evictable in map(str.split, _CGROUP_FILES):
         limit, used = _read_int(root / limit_file), _read_int(root / used_file)
         if limit is None or used is None or not 0 < limit < host.total:
             continue
@@ -61,19 +56,8 @@ def apply_cgroup_limit(host: HostMemory, root: Path) -> HostMemory:
 
 def read_wired_limit() -> int | None:
     """Bytes a Mac's GPU may use (iogpu.wired_limit_mb); None if it is the default."""
-    if sys.platform != "darwin":
-        return None
-    value = ctypes.c_int64()
-    size = ctypes.c_size_t(ctypes.sizeof(value))
-    with suppress(OSError, AttributeError):
-        sysctlbyname = ctypes.CDLL(None).sysctlbyname
-        name = b"iogpu.wired_limit_mb"
-        status = sysctlbyname(
-            name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)
-        )
-        if status == 0:
-            return value.value << 20 or None
-    return None
+    megabytes = _sysctl("iogpu.wired_limit_mb")
+    return int(megabytes) << 20 or None if megabytes.isdecimal() else None
 
 
 def _read_int(path: Path) -> int | None:
@@ -84,30 +68,30 @@ def _read_int(path: Path) -> int | None:
 
 def _read_stat(path: Path, name: str) -> int:
     with suppress(OSError, ValueError):
-        for line in path.read_text(encoding="ascii").splitlines():
-            key, _, value = line.partition(" ")
-            if key == name:
-                return int(value)
+        lines = path.read_text(encoding="ascii").splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)
     return 0
 
 
 def read_cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """From /proc/cpuinfo or sysctl, else from the platform; may be empty."""
-    try:
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return sanitize(value.strip(), multiline=False)
-    except OSError:
-        pass
-    name = platform.processor() or platform.machine()
+    name = ""
+    with suppress(OSError):
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r"^model name\s*:(.*)", text, re.MULTILINE):
+            name = found[1].strip()
+    name = name or _sysctl("machdep.cpu.brand_string") or platform.processor()
+    return sanitize(name or platform.machine(), multiline=False)
+
+
+def _sysctl(name: str) -> str:
+    """A value of macOS; empty elsewhere, and if it is unknown."""
     if sys.platform == "darwin":
-        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        command = ["/usr/sbin/sysctl", "-n", name]
         with suppress(OSError, subprocess.SubprocessError):
-            name = subprocess.run(
-                command, capture_output=True, text=True, timeout=5, check=True
-            ).stdout.strip()
-    return sanitize(name, multiline=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+            return done.stdout.strip()
+    return ""
 
 
 MAX_OTHER_LOAD = 1 / 8
@@ -157,12 +141,6 @@ class OtherCpuLoad:
         return total - idle - sum(each.user + each.system for each in own), total
 
 
-_LINUX_CPUS = Path("/sys/devices/system/cpu")
-_LINUX_PERFORMANCE_CPUS = Path("/sys/devices/cpu_core/cpus")  # Of Intel's hybrid CPUs.
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-_RELATION_PROCESSOR_CORE = 0
-
-
 @dataclass(frozen=True, slots=True)
 class CpuCores:
     """Numbers of cores; `performance` equals `physical` where all are alike or it is unknown."""
@@ -191,7 +169,7 @@ def read_cpu_cores() -> CpuCores:
     if sys.platform == "linux":
         performance = _count_linux_performance_cores()
     elif sys.platform == "darwin":
-        performance = _sysctl("hw.perflevel0.physicalcpu")
+        performance = int(_sysctl("hw.perflevel0.physicalcpu") or 0)
     else:
         performance = _count_windows_performance_cores()
     usable = min(len(os.sched_getaffinity(0)), _cgroup_cpus()) if sys.platform == "linux" else None
@@ -205,7 +183,7 @@ def limit_cores(physical: int, logical: int, performance: int, usable: int) -> C
     return CpuCores(physical, logical, min(performance or physical, physical))
 
 
-def _cgroup_cpus(limit: Path = _CGROUP_LIMIT) -> int:
+def _cgroup_cpus(limit: Path = CGROUP_DIR / "cpu.max") -> int:
     """CPUs that a container may use; a large number if it has no limit."""
     with suppress(OSError, ValueError):
         quota, period = limit.read_text(encoding="ascii").split()
@@ -214,7 +192,8 @@ def _cgroup_cpus(limit: Path = _CGROUP_LIMIT) -> int:
 
 
 def _count_linux_performance_cores(
-    cpus: Path = _LINUX_CPUS, intel: Path = _LINUX_PERFORMANCE_CPUS
+    cpus: Path = Path("/sys/devices/system/cpu"),
+    intel: Path = Path("/sys/devices/cpu_core/cpus"),
 ) -> int:
     """Cores of the highest capacity (ARM), or of Intel's performance kind; 0 if all are alike."""
     try:
@@ -227,14 +206,12 @@ def _count_linux_performance_cores(
                 capacities[int(path.parent.name.removeprefix("cpu"))] = capacity
         highest = max(capacities.values(), default=0)
         fast = {cpu for cpu, capacity in capacities.items() if capacity == highest}
-    return len({_read_siblings(cpus, cpu) for cpu in fast})
-
-
-def _read_siblings(cpus: Path, cpu: int) -> str:
-    """The logical CPUs of the same physical core; the CPU itself if they are unknown."""
-    with suppress(OSError):
-        return (cpus / f"cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii")
-    return str(cpu)
+    cores = {str(cpu): str(cpu) for cpu in fast}
+    for cpu in cores:  # the logical CPUs of a core have the same siblings
+        with suppress(OSError):
+            siblings = cpus / f"cpu{cpu}/topology/thread_siblings_list"
+            cores[cpu] = siblings.read_text(encoding="ascii")
+    return len(set(cores.values()))
 
 
 def _parse_cpu_list(text: str) -> Iterator[int]:
@@ -244,21 +221,14 @@ def _parse_cpu_list(text: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def _sysctl(name: str) -> int:
-    with suppress(OSError, ValueError, subprocess.SubprocessError):
-        command = ["/usr/sbin/sysctl", "-n", name]
-        return int(subprocess.run(command, capture_output=True, timeout=5, check=True).stdout)
-    return 0
-
-
 def _count_windows_performance_cores() -> int:
     """Cores of the highest efficiency class; 0 if it is unknown."""
     with suppress(OSError, AttributeError):
         query = ctypes.WinDLL("kernel32").GetLogicalProcessorInformationEx  # type: ignore[attr-defined,unused-ignore]
-        size = ctypes.c_ulong(0)
-        query(_RELATION_PROCESSOR_CORE, None, ctypes.byref(size))
+        size = ctypes.c_ulong(0)  # 0: RelationProcessorCore
+        query(0, None, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(size.value)
-        if query(_RELATION_PROCESSOR_CORE, buffer, ctypes.byref(size)):
+        if query(0, buffer, ctypes.byref(size)):
             return _count_highest_class(buffer.raw[: size.value])
     return 0
 

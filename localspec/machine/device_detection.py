@@ -1,23 +1,24 @@
 """Detects the devices of this computer that the installed llama.cpp can use.
 
-The devices come from ggml; drivers add details and cross-check free memory.  Unknown values are
-None, never guessed.
+The devices come from ggml; drivers (NVML, and on Linux sysfs) add details and cross-check free
+memory.  Unknown values are None, never guessed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from localspec.lazy_dataclass import dataclass
-from localspec.machine import cpu_and_ram, gpu_drivers, installed_llama_cpp, memory_probe
+from localspec.machine import cpu_and_ram, installed_llama_cpp, memory_probe
 from localspec.machine.cpu_and_ram import HostMemory
 from localspec.machine.device import Device
-from localspec.machine.gpu_drivers import DriverGpu, parse_pci_address
 from localspec.sanitize import sanitize
 from localspec.units import gib
 
@@ -29,6 +30,9 @@ _SOFTWARE_DEVICES = ("llvmpipe", "SwiftShader")
 """Vulkan drivers that compute on the CPU, by the start of the description."""
 _GENERIC_BACKENDS = ("Vulkan", "SYCL", "OpenCL")
 """Used for a GPU only if its vendor's backend does not list it."""
+
+_PCI_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\Z")
+_DRM_DIR = Path("/sys/class/drm")
 
 VISIBLE_DEVICES_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -42,8 +46,21 @@ VISIBLE_DEVICES_VARIABLES = (
 class MachineDevices:
     devices: tuple[Device, ...]  # GPUs, the largest first.
     cpu: Device
-    supports_gpu_offload: bool = False
     note: str = ""  # Why no GPU was found where one was expected; empty otherwise.
+
+
+@dataclass(frozen=True, slots=True)
+class DriverGpu:
+    """A GPU as its driver reports it.  Memory in bytes; None is unknown."""
+
+    source: str  # NVML or sysfs.
+    name: str = ""
+    id: str | None = None  # PCI address in ggml's format: 0000:c1:00.0.
+    free: int | None = None
+    total: int | None = None
+    used: int | None = None  # By all programs.
+    driver: str | None = None
+    drives_display: bool | None = None
 
 
 _lock = Lock()
@@ -76,7 +93,7 @@ def _detect() -> MachineDevices:
         return MachineDevices((), cpu_device(ram, cpu_and_ram.read_cpu_name()))
     try:
         info = memory_probe.query_llama_cpp()
-        found = reconcile(info.devices, info.supports_gpu_offload, ram, _read_drivers())
+        found = reconcile(info.devices, ram, _read_drivers())
         are_hidden = any(os.environ.get(name) in ("", "-1") for name in VISIBLE_DEVICES_VARIABLES)
         if found.devices or not backends or are_hidden:
             return found
@@ -91,17 +108,14 @@ def _detect() -> MachineDevices:
 def _read_drivers() -> tuple[DriverGpu, ...]:
     gpus: list[DriverGpu] = []
     with suppress(Exception):  # drivers only cross-check, and fail in many ways
-        gpus += gpu_drivers.read_nvml()
+        gpus += read_nvml()
     with suppress(Exception):
-        gpus += gpu_drivers.read_displays()
+        gpus += read_displays()
     return tuple(gpus)
 
 
 def reconcile(
-    listed: Iterable[Mapping[str, Any]],
-    supports_gpu_offload: bool,
-    ram: HostMemory,
-    driver_gpus: Sequence[DriverGpu] = (),
+    listed: Iterable[Mapping[str, Any]], ram: HostMemory, driver_gpus: Sequence[DriverGpu] = ()
 ) -> MachineDevices:
     """Combines the devices ggml lists (`listed`) with system memory and driver information."""
     devices = [parse_device(each) for each in listed]
@@ -110,7 +124,7 @@ def reconcile(
     checked = [_reconcile_gpu(device, ram, driver_gpus) for device in discrete or gpus]
     checked.sort(key=lambda device: -(device.total or 0))
     cpu_name = next((device.description for device in devices if device.kind == "cpu"), "")
-    return MachineDevices(tuple(checked), cpu_device(ram, cpu_name), supports_gpu_offload)
+    return MachineDevices(tuple(checked), cpu_device(ram, cpu_name))
 
 
 def cpu_device(ram: HostMemory, description: str = "") -> Device:
@@ -151,23 +165,26 @@ def parse_device(reported: Mapping[str, Any]) -> Device:
 
 def _deduplicate(gpus: Sequence[Device]) -> list[Device]:
     """Each GPU once; its vendor's backend takes precedence over a generic one."""
+
+    def is_same(gpu: Device, other: Device) -> bool:
+        if gpu.backend == other.backend:
+            return False
+        if gpu.id and other.id:
+            return gpu.id == other.id
+        return bool(gpu.description) and gpu.description == other.description
+
     unique: list[Device] = []
     for gpu in sorted(gpus, key=lambda gpu: gpu.backend in _GENERIC_BACKENDS):
-        if not any(_is_same_gpu(gpu, other) for other in unique):
+        if not any(is_same(gpu, other) for other in unique):
             unique.append(gpu)
     return [gpu for gpu in gpus if gpu in unique]
 
 
-def _is_same_gpu(gpu: Device, other: Device) -> bool:
-    if gpu.backend == other.backend:
-        return False
-    if gpu.id and other.id:
-        return gpu.id == other.id
-    return bool(gpu.description) and gpu.description == other.description
-
-
 def _reconcile_gpu(gpu: Device, ram: HostMemory, driver_gpus: Sequence[DriverGpu]) -> Device:
-    for match in _matching_driver_gpus(gpu, driver_gpus):
+    # By PCI address; without one, by a name that only one GPU has.
+    same_name = [other for other in driver_gpus if other.name and other.name == gpu.description]
+    same = [other for other in driver_gpus if other.id == gpu.id] if gpu.id else same_name
+    for match in same if gpu.id or len(same) == 1 else ():
         gpu = _cross_check(gpu, match)
     if not gpu.unified:
         return gpu
@@ -177,14 +194,6 @@ def _reconcile_gpu(gpu: Device, ram: HostMemory, driver_gpus: Sequence[DriverGpu
         share = max(share, limit / ram.total)
     most = int(share * ram.available)
     return replace(gpu, free=min(most, most if gpu.free is None else gpu.free), used_by_others=None)
-
-
-def _matching_driver_gpus(gpu: Device, driver_gpus: Sequence[DriverGpu]) -> list[DriverGpu]:
-    """Matches by PCI address; without one, by a name that only one GPU has."""
-    if gpu.id:
-        return [other for other in driver_gpus if other.id == gpu.id]
-    same_name = [other for other in driver_gpus if other.name and other.name == gpu.description]
-    return same_name if len(same_name) == 1 else []
 
 
 def _cross_check(gpu: Device, driver_gpu: DriverGpu) -> Device:
@@ -209,3 +218,55 @@ def _cross_check(gpu: Device, driver_gpu: DriverGpu) -> Device:
         "the lower value is used"
     )
     return replace(gpu, free=min(gpu.free, driver_gpu.free), note=note)
+
+
+def parse_pci_address(text: str | None) -> str | None:
+    """A PCI address in ggml's format: NVML writes the domain with eight digits, ggml with four."""
+    match = _PCI_ADDRESS.match((text or "").strip().lower())
+    if not match:
+        return None
+    return f"{int(match[1] or '0', 16):04x}:{match[2]}"
+
+
+def read_nvml() -> Iterator[DriverGpu]:
+    """NVIDIA GPUs of this computer, without a CUDA context.
+
+    Raises ImportError or NVMLError without package or driver.
+    """
+    import pynvml  # noqa: PLC0415  installed with the CUDA build only
+
+    pynvml.nvmlInit()
+    try:
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            yield _nvml_gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _nvml_gpu(nvml: Any, handle: Any) -> DriverGpu:
+    facts: dict[str, Any] = {}
+    # Old drivers, and some GPUs, refuse some of these questions.
+    with suppress(nvml.NVMLError):
+        facts["driver"] = nvml.nvmlSystemGetDriverVersion()
+    with suppress(nvml.NVMLError):
+        facts["id"] = parse_pci_address(nvml.nvmlDeviceGetPciInfo(handle).busId)
+    with suppress(nvml.NVMLError):
+        facts["drives_display"] = bool(nvml.nvmlDeviceGetDisplayActive(handle))
+    with suppress(nvml.NVMLError):
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        used = max(0, memory.total - memory.free - memory.reserved)
+        facts |= {"total": memory.total, "free": memory.free, "used": used}
+    return DriverGpu("NVML", nvml.nvmlDeviceGetName(handle), **facts)
+
+
+def read_displays(root: Path = _DRM_DIR) -> Iterator[DriverGpu]:
+    """Linux: GPUs with display connectors, and whether one is connected."""
+    for card in sorted(root.glob("card*")):
+        states = [path.read_text(encoding="ascii") for path in card.glob(f"{card.name}-*/status")]
+        slot = None
+        with suppress(OSError):
+            text = (card / "device/uevent").read_text(encoding="utf-8", errors="replace")
+            slot = re.search(r"PCI_SLOT_NAME=(\S+)", text)
+        if slot and states:
+            has_display = any(state.strip() == "connected" for state in states)
+            yield DriverGpu("sysfs", id=parse_pci_address(slot[1]), drives_display=has_display)

@@ -7,14 +7,13 @@ import functools
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from localspec.errors import NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import Device
 from localspec.sanitize import sanitize
 
-_CATALOG_FILE = Path(__file__).with_name("gpus.yaml")
 _GIB = 1 << 30
 _MAX_VRAM_GIB = 4096
 
@@ -58,10 +57,9 @@ class GpuSpec:
             what = f"A GPU cannot have {size:g} GiB of memory."
             raise UsageError(what, f"Use 1 to {_MAX_VRAM_GIB} GiB.")
         total = int(size * _GIB * self._visible_share(size))
-        brand = {"nvidia": ("CUDA", "CUDA0"), "apple": ("Metal", "Metal")}
-        backend, name = brand.get(self.maker, ("Vulkan", "Vulkan0"))
+        backend = {"nvidia": "CUDA", "apple": "Metal"}.get(self.maker, "Vulkan")
         return Device(
-            name=name,
+            name="Metal" if backend == "Metal" else f"{backend}0",
             description=f"{self.name}, {size:g} GiB",
             kind="igpu" if self.kind == "igpu" else "gpu",
             free=total,
@@ -84,21 +82,19 @@ def load() -> tuple[GpuSpec, ...]:
     import yaml  # noqa: PLC0415  takes 30 ms
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    groups = yaml.load(
-        _CATALOG_FILE.read_text(encoding="utf-8"), Loader=loader
-    )  # safe: a SafeLoader
-    return tuple(_parse_gpu(group, entry) for group in groups for entry in group["cards"])
-
-
-def _parse_gpu(group: dict[str, Any], entry: dict[str, Any]) -> GpuSpec:
-    return GpuSpec(
-        name=entry["name"],
-        maker=group["maker"],
-        kind=group["kind"],
-        vram_gib=tuple(map(float, entry["vram"])),
-        bandwidth=float(entry["bandwidth"]),
-        unconfirmed=frozenset(entry.get("unsure", ())),
-        aliases=tuple(entry.get("aliases", ())),
+    text = Path(__file__).with_name("gpus.yaml").read_text(encoding="utf-8")
+    return tuple(
+        GpuSpec(
+            name=card["name"],
+            maker=group["maker"],
+            kind=group["kind"],
+            vram_gib=tuple(map(float, card["vram"])),
+            bandwidth=float(card["bandwidth"]),
+            unconfirmed=frozenset(card.get("unsure", ())),
+            aliases=tuple(card.get("aliases", ())),
+        )
+        for group in yaml.load(text, Loader=loader)  # safe: a SafeLoader
+        for card in group["cards"]
     )
 
 
@@ -108,20 +104,21 @@ def find(name: str) -> GpuSpec:
     A size in the name selects that size.  Raises NotFoundError with the closest names.
     """
     query = name[:80].lower()
-    key, size = "".join(_name_words(query)), _parse_size(query)
+    key = "".join(_name_words(query))
     gpus = _gpus_by_name().get(key) or _gpus_by_short_name().get(key) or ()
     if not gpus:
         shown = sanitize(name[:80], multiline=False) or "(empty)"
         closest = ", ".join(_closest_names(query))
         raise NotFoundError(f"Unknown GPU: {shown}", f"Closest: {closest}; or use --vram GIB.")
-    if size is None:
+    if not (match := _SIZE.search(query)):
         return gpus[0]
-    sized = _with_size(gpus, size)
-    if sized is None:
-        sizes = ", ".join(f"{each:g}" for gpu in gpus for each in gpu.vram_gib)
-        what = f"{gpus[0].name} is not sold with {size:g} GiB."
-        raise NotFoundError(what, f"It has {sizes} GiB; or use --vram GIB.")
-    return sized
+    size = float(match[1])
+    for gpu in gpus:
+        if size in gpu.vram_gib:
+            return replace(gpu, vram_gib=(size,))
+    sizes = ", ".join(f"{each:g}" for gpu in gpus for each in gpu.vram_gib)
+    what = f"{gpus[0].name} is not sold with {size:g} GiB."
+    raise NotFoundError(what, f"It has {sizes} GiB; or use --vram GIB.")
 
 
 def match_device(device: Device) -> GpuSpec | None:
@@ -142,18 +139,6 @@ def match_device(device: Device) -> GpuSpec | None:
     ]
     distance, best = min(candidates, key=lambda candidate: candidate[0])
     return best if distance <= 0.1 * best.vram_gib[0] else None
-
-
-def _with_size(gpus: tuple[GpuSpec, ...], size: float) -> GpuSpec | None:
-    for gpu in gpus:
-        if size in gpu.vram_gib:
-            return replace(gpu, vram_gib=(size,))
-    return None
-
-
-def _parse_size(text: str) -> float | None:
-    match = _SIZE.search(text)
-    return float(match[1]) if match else None
 
 
 def _name_words(text: str) -> list[str]:

@@ -12,16 +12,13 @@ from pathlib import Path
 
 _GPU_BACKENDS = ("cuda", "hip", "vulkan", "metal", "sycl", "musa", "opencl")
 """As in the names of ggml's libraries."""
-_CUDA_LIBRARIES = ("cudart", "cublasLt", "cublas")  # In the order of their dependencies.
 
 
 def library_folder() -> Path | None:
     """The folder of its shared libraries; None if it is not installed."""
-    package = _package_folder()
-    folder: Path | None = package / "lib" if package is not None else None
-    if chosen := os.environ.get("LLAMA_CPP_LIB_PATH"):
-        folder = Path(chosen)
-    return folder if folder is not None and folder.is_dir() else None
+    package, chosen = _package_folder(), os.environ.get("LLAMA_CPP_LIB_PATH")
+    folder = Path(chosen) if chosen else package and package / "lib"
+    return folder if folder and folder.is_dir() else None
 
 
 def version() -> str:
@@ -41,10 +38,8 @@ def version() -> str:
 def find_gpu_backends() -> tuple[str, ...] | None:
     """GPU backends of the installed llama.cpp; None if unknown."""
     folder = library_folder()
-    if folder is None:
-        return None
-    names = [path.name.lower() for path in folder.iterdir() if "ggml" in path.name.lower()]
-    if not names:
+    names = [path.name.lower() for path in folder.iterdir()] if folder else []
+    if not any("ggml" in name for name in names):
         return None
     return tuple(b for b in _GPU_BACKENDS if any(f"ggml-{b}" in name for name in names))
 
@@ -86,7 +81,7 @@ def skip_package_init() -> None:
 
 def find_cuda_libraries(nvidia: Path) -> Iterator[Path]:
     """CUDA libraries in NVIDIA's Python packages, in the order to load them."""
-    for name in _CUDA_LIBRARIES:
+    for name in ("cudart", "cublasLt", "cublas"):  # in the order of their dependencies
         patterns = (f"*/lib/lib{name}.so.*", f"*/bin/{name}64_*.dll", f"*/bin/*/{name}64_*.dll")
         for pattern in patterns:
             yield from sorted(nvidia.glob(pattern))

@@ -22,12 +22,9 @@ from localspec.lazy_dataclass import dataclass
 BACKENDS = ("cpu", "cuda", "rocm", "vulkan", "metal")
 ENV_VARIABLE = "LOCALSPEC_BACKEND"
 
-_TABLE_FILE = Path(__file__).with_name("backends.toml")
-_GIB = 1 << 30
-_MIN_VRAM = 2 * _GIB  # A GPU with less shares system memory: the CPU is as fast.
-_VENDORS = {"amd": "0x1002", "intel": "0x8086"}
+_MIN_VRAM = 2 << 30  # A GPU with less shares system memory: the CPU is as fast.
+_VENDORS = {"0x1002": "amd", "0x8086": "intel"}
 _NVRM = re.compile(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
-_TIMEOUT = 10.0
 
 RunCommand = Callable[[Sequence[str]], str]
 
@@ -65,16 +62,17 @@ class LlamaCppBuild:
 
 @cache
 def load_table() -> dict[str, Any]:
-    return tomllib.loads(_TABLE_FILE.read_text(encoding="utf-8"))
+    return tomllib.loads(Path(__file__).with_name("backends.toml").read_text(encoding="utf-8"))
 
 
 def _run(command: Sequence[str]) -> str:
     """The standard output of a program; empty if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return ""
-    return done.stdout
 
 
 def detect_hardware(
@@ -108,16 +106,17 @@ def detect_hardware(
 
 def _detect_nvidia(root: Path, system: str, run: RunCommand) -> tuple[str | None, float | None]:
     """Driver version and the lowest compute capability; (None, None) without a GPU."""
-    program = "nvidia-smi"
-    version = None
+    program, version = "nvidia-smi", None
     if system == "Linux":
         wsl = root / "usr/lib/wsl/lib/nvidia-smi"
-        version = _read_nvidia_driver(root / "proc/driver/nvidia/version")
-        if version is None and not wsl.exists():
+        if match := _NVRM.search(_read_text(root / "proc/driver/nvidia/version")):
+            version = match[1]
+            if not any((root / "dev").glob("nvidia[0-9]*")):
+                return None, None  # a container without access to the GPU
+        elif wsl.exists():
+            program = str(wsl)
+        else:
             return None, None
-        if version is not None and not any((root / "dev").glob("nvidia[0-9]*")):
-            return None, None  # a container without access to the GPU
-        program = program if version else str(wsl)
     output = run([program, "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"])
     rows = [line.split(",") for line in output.splitlines() if line.count(",") == 1]
     drivers = [row[0].strip() for row in rows if re.match(r"\d+\.\d+", row[0].strip())]
@@ -125,30 +124,20 @@ def _detect_nvidia(root: Path, system: str, run: RunCommand) -> tuple[str | None
     return version or next(iter(drivers), None), min(capabilities, default=None)
 
 
-def _read_nvidia_driver(path: Path) -> str | None:
-    try:
-        match = _NVRM.search(path.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return None
-    return match[1] if match else None
-
-
-def _detect_gpu_makers(root: Path) -> set[str]:
-    """Vendors of GPUs with their own memory."""
+def _detect_gpu_makers(root: Path) -> set[str | None]:
+    """Vendors of GPUs with their own memory; None for others."""
     makers = set()
-    for device in sorted((root / "sys/class/drm").glob("card[0-9]*/device")):
-        vendor = _read_line(device / "vendor")
-        memory = _read_line(device / "mem_info_vram_total") or _read_line(
-            device.parent / "lmem_total_bytes"
-        )
+    for device in (root / "sys/class/drm").glob("card[0-9]*/device"):
+        memory = _read_text(device / "mem_info_vram_total")
+        memory = memory or _read_text(device.parent / "lmem_total_bytes")
         if memory.isdigit() and int(memory) >= _MIN_VRAM:
-            makers |= {name for name, number in _VENDORS.items() if number == vendor}
+            makers.add(_VENDORS.get(_read_text(device / "vendor")))
     return makers
 
 
-def _read_line(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
@@ -246,15 +235,20 @@ def source_command(release: str, python: str, uv: str | None) -> list[str]:
 def shell_line(build: LlamaCppBuild, release: str, python: str) -> str:
     """A shell line that installs this build for this Python."""
     lines = [quote_command(line) for line in list_commands(build, release, python)]
-    return " && ".join(lines) if build.wheel_index else _add_cmake_args(build.cmake, lines[0])
+    if build.wheel_index:
+        return " && ".join(lines)
+    if platform.system() == "Windows":
+        return f'set "CMAKE_ARGS={build.cmake}" && {lines[0]}'
+    return f'CMAKE_ARGS="{build.cmake}" {lines[0]}' if build.cmake else lines[0]
 
 
 def list_commands(build: LlamaCppBuild, release: str, python: str) -> list[list[str]]:
     """Commands to run in order; without a wheel, CMAKE_ARGS must select the backend."""
+    uv = find_uv()
     if not build.wheel_index:
-        return [source_command(release, python, find_uv())]
-    libraries = [libraries_command(build, python, find_uv())] if build.libraries else []
-    return [wheel_command(build, release, python, find_uv()), *libraries]
+        return [source_command(release, python, uv)]
+    libraries = [libraries_command(build, python, uv)] if build.libraries else []
+    return [wheel_command(build, release, python, uv), *libraries]
 
 
 def find_uv() -> str | None:
@@ -270,12 +264,6 @@ def quote_command(command: Sequence[str]) -> str:
     if platform.system() == "Windows":
         return subprocess.list2cmdline(command)
     return shlex.join(command)
-
-
-def _add_cmake_args(arguments: str, line: str) -> str:
-    if platform.system() == "Windows":
-        return f'set "CMAKE_ARGS={arguments}" && {line}'
-    return f'CMAKE_ARGS="{arguments}" {line}' if arguments else line
 
 
 def _installer(python: str, uv: str | None) -> list[str]:

@@ -12,11 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from localspec.errors import Hint, UsageError
+from localspec.errors import EngineError, Hint, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.machine.ggml import GgmlLibrary
-from localspec.machine.rpc import client as rpc_client
 from localspec.protocol.wire import ContextSettings, LoadCommand
 
 KV_TYPES = {
@@ -65,8 +64,7 @@ class ModelRole:
 
 
 def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:
-    role = ModelRole(load.target_settings, load.draft_max + 1, load.draft_max)
-    return replace(role, load_mtp=load_mtp)
+    return ModelRole(load.target_settings, load.draft_max + 1, load.draft_max, load_mtp=load_mtp)
 
 
 def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
@@ -74,18 +72,15 @@ def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
 
     Its context may be shorter than the target's: drafting then ends earlier.
     """
-    settings = replace(load.draft_settings, n_ctx=load.draft_settings.n_ctx or n_ctx)
+    target, draft = load.target_settings, load.draft_settings
+    may_overlap = load.overlap
+    if may_overlap is None:  # where target and draft use different devices
+        may_overlap = bool(target.workers) or target.n_gpu_layers != draft.n_gpu_layers
+    settings = replace(draft, n_ctx=draft.n_ctx or n_ctx)
     role = ModelRole(settings, n_outputs, load.draft_max, limit_to_trained_ctx=True)
-    if not _may_overlap(load):
+    if not may_overlap:
         return role
     return replace(role, n_branches=N_BRANCHES, n_outputs_max=max(n_outputs, N_BRANCHES + 1))
-
-
-def _may_overlap(load: LoadCommand) -> bool:
-    """Whether drafting is to overlap verification, or target and draft use different devices."""
-    target, draft = load.target_settings, load.draft_settings
-    differ = bool(target.workers) or target.n_gpu_layers != draft.n_gpu_layers
-    return differ if load.overlap is None else load.overlap
 
 
 def head_role(load: LoadCommand, n_ctx: int) -> ModelRole:
@@ -109,21 +104,68 @@ def model_params(c: Any, settings: ContextSettings) -> LlamaModelParams:
     params.split_mode = _enum_value(SPLIT_MODES, settings.split_mode, "split mode")
     keep_alive: list[Any] = []
     if settings.tensor_split:
-        keep_alive.append(tensor_split_array(c, settings.tensor_split))
+        keep_alive.append(_tensor_split_array(c, settings.tensor_split))
         params.tensor_split = keep_alive[-1]
     patterns = [_EXPERT_PATTERN] * settings.cpu_moe
-    if (devices := rpc_client.choose_devices(c._lib, settings.workers)) is not None:
-        keep_alive.append(devices.array)
-        params.devices = ctypes.cast(devices.array, ctypes.c_void_p)
-        if devices.is_last_remote and settings.output_layer == "local":
+    if chosen := _choose_devices(c._lib, settings.workers):
+        devices, is_last_remote = chosen
+        keep_alive.append(devices)
+        params.devices = ctypes.cast(devices, ctypes.c_void_p)
+        if is_last_remote and settings.output_layer == "local":
             patterns.append(_OUTPUT_PATTERN)
     if patterns:
-        keep_alive.append(_tensors_on_cpu(c, patterns))
+        cpu = GgmlLibrary(c._lib).backend_cpu_buffer_type()
+        overrides = [*(_TensorBuftOverride(each, cpu) for each in patterns), _TensorBuftOverride()]
+        keep_alive.append((_TensorBuftOverride * len(overrides))(*overrides))
         params.tensor_buft_overrides = ctypes.cast(keep_alive[-1], ctypes.c_void_p)
     return LlamaModelParams(params, tuple(keep_alive))
 
 
-def tensor_split_array(c: Any, split: tuple[float, ...]) -> Any:
+_registered: dict[str, list[int]] = {}  # Devices by endpoint, in the order of registration.
+
+
+def _choose_devices(library: Any, workers: tuple[str, ...]) -> tuple[Any, bool] | None:
+    """llama_model_params.devices: the workers', then this computer's GPUs, then NULL; and whether
+    the last one, which gets the output layer, is a worker's.
+
+    None where llama.cpp's own choice is right: no worker was ever registered.  Otherwise always
+    explicit, because llama.cpp would put every model on the workers first.  It aborts if one cannot
+    be reached: `rpc.preflight` comes first.  Raises EngineError.
+    """
+    ggml = GgmlLibrary(library)
+    for endpoint in workers:
+        if endpoint not in _registered:
+            _registered[endpoint] = _register(ggml, endpoint)
+    if not _registered:
+        return None
+    remote = {device for devices in _registered.values() for device in devices}
+    local = [each for each in ggml.devices() if each not in remote]
+    gpus = [each for each in local if ggml.kind(each) == "gpu"]
+    gpus = gpus or [each for each in local if ggml.kind(each) == "igpu"]
+    chosen = [device for endpoint in workers for device in _registered[endpoint]] + gpus
+    return (ctypes.c_void_p * (len(chosen) + 1))(*chosen, None), bool(workers) and not gpus
+
+
+def _register(ggml: GgmlLibrary, endpoint: str) -> list[int]:
+    from localspec.machine.rpc import side_library  # noqa: PLC0415  only with workers
+
+    backend = ggml.backend_reg_by_name(b"RPC")
+    if not (backend := backend or ggml.backend_load(os.fsencode(side_library.require()))):
+        raise EngineError(
+            "llama.cpp cannot load its RPC backend.", "Reinstall llama-cpp-python, and try again."
+        )
+    address = ggml.backend_reg_get_proc_address(backend, b"ggml_backend_rpc_add_server")
+    add_server = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
+    registry = add_server(endpoint.encode())
+    if not registry:
+        raise EngineError(f"The worker {endpoint} has no device to offer.", "See its own screen.")
+    ggml.backend_register(registry)
+    return [
+        ggml.backend_reg_dev_get(registry, i) for i in range(ggml.backend_reg_dev_count(registry))
+    ]
+
+
+def _tensor_split_array(c: Any, split: tuple[float, ...]) -> Any:
     """tensor_split with llama_max_devices entries: llama.cpp reads all.  Raises UsageError."""
     n_devices = int(c.llama_max_devices())
     if len(split) > n_devices or not sum(split) > 0 or min(split) < 0:
@@ -132,12 +174,6 @@ def tensor_split_array(c: Any, split: tuple[float, ...]) -> Any:
             "Give one share for each device, such as 3,1.",
         )
     return (ctypes.c_float * n_devices)(*split)
-
-
-def _tensors_on_cpu(c: Any, patterns: list[bytes]) -> Any:
-    cpu = GgmlLibrary(c._lib).backend_cpu_buffer_type()
-    overrides = [_TensorBuftOverride(pattern, cpu) for pattern in patterns]
-    return (_TensorBuftOverride * (len(overrides) + 1))(*overrides, _TensorBuftOverride(None, None))
 
 
 def limit_to_trained(c: Any, model: Any, role: ModelRole) -> ModelRole:

@@ -10,7 +10,7 @@ import platform
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,11 +24,9 @@ from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 SCHEMA_VERSION = 2
 """Files with a later version are left unchanged.  Version 1 had only the table `measured`."""
 
-_TABLES = (
-    "measured (key TEXT PRIMARY KEY, said TEXT NOT NULL, at REAL NOT NULL)",
-    "about (key TEXT PRIMARY KEY, said TEXT NOT NULL, at REAL NOT NULL)",
-    "memory (key TEXT PRIMARY KEY, said TEXT NOT NULL, at REAL NOT NULL)",
-)
+_TABLES = ("measured", "about", "memory")
+_BUSY_TIMEOUT = 1.0  # Seconds to wait while another process writes.
+_COLUMNS = "(key TEXT PRIMARY KEY, said TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
 _SELECT_ALL = """
 SELECT measured.key, measured.said, about.said, memory.said, measured.at
 FROM measured LEFT JOIN about USING (key) LEFT JOIN memory USING (key)
@@ -37,7 +35,6 @@ SELECT memory.key, NULL, NULL, memory.said, 0
 FROM memory WHERE key NOT IN (SELECT key FROM measured)
 ORDER BY 5 DESC
 """
-_BUSY_TIMEOUT = 1.0  # Seconds to wait while another process writes.
 
 _Result = TypeVar("_Result")
 
@@ -100,7 +97,10 @@ class MeasurementStore:
         environment = _environment()
         return tuple(
             PairMeasurement(
-                key, _parse(MeasuredCosts, costs), _parse(PairReads, reads), _parse_memory(memory)
+                key,
+                _parse(MeasuredCosts, costs),
+                _parse(PairReads, reads),
+                _parse_memory(memory),
             )
             for key, costs, reads, memory, _ in self._select(_SELECT_ALL)
             if _is_from_environment(key, environment)
@@ -110,10 +110,8 @@ class MeasurementStore:
         self, key: str, measured: MeasuredCosts, reads: PairReads | None = None
     ) -> bool:
         """Returns False if writing failed.  Without `reads` the stored ones remain."""
-        rows = {"measured": asdict(measured)}
-        if reads is not None:
-            rows["about"] = asdict(reads)
-        return self._write(key, rows)
+        about = {} if reads is None else {"about": asdict(reads)}
+        return self._write(key, {"measured": asdict(measured), **about})
 
     def write_memory(self, key: str, memory: MemoryMeasurement) -> bool:
         """Returns False if writing failed."""
@@ -160,7 +158,7 @@ class MeasurementStore:
                 raise sqlite3.OperationalError("written by a newer localspec")
             if version < SCHEMA_VERSION:
                 for table in _TABLES:
-                    db.execute(f"CREATE TABLE IF NOT EXISTS {table} WITHOUT ROWID")
+                    db.execute(f"CREATE TABLE IF NOT EXISTS {table} {_COLUMNS}")
                 db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         except BaseException:
             db.close()
@@ -170,27 +168,24 @@ class MeasurementStore:
 
 def _parse(kind: type[_Result], text: str | None) -> _Result | None:
     """None if there is no such entry, or an invalid one."""
-    try:
+    with suppress(ValueError, TypeError, AttributeError):
         return None if text is None else from_json(kind, json.loads(text))
-    except (ValueError, TypeError, AttributeError):
-        return None
+    return None
 
 
 def _parse_memory(text: str | None) -> MemoryMeasurement | None:
     memory = _parse(MemoryMeasurement, text)
-    if memory is None or not all(isinstance(b, Mapping) for b in (memory.predicted, memory.used)):
-        return None
-    return memory
+    is_valid = memory and isinstance(memory.predicted, Mapping) and isinstance(memory.used, Mapping)
+    return memory if is_valid else None
 
 
 def find_files(key: str) -> tuple[str, ...]:
     """The paths of a measured pair, target first; none if a file has changed since."""
-    try:
+    with suppress(ValueError, TypeError, KeyError, OSError):
         files = json.loads(key)["files"]
         paths = tuple(str(path) for path, *_ in files)
         return paths if files == [_file_identity(path) for path in paths] else ()
-    except (ValueError, TypeError, KeyError, OSError):
-        return ()
+    return ()
 
 
 def make_key(load: LoadCommand) -> str:
@@ -198,20 +193,20 @@ def make_key(load: LoadCommand) -> str:
 
     Raises OSError if a file is missing.
     """
+
+    def cost_settings(settings: ContextSettings) -> dict[str, Any]:
+        """Without n_ctx: the cost of a pass does not depend on the allocated context."""
+        left_out = {"n_ctx"} if settings.workers else {"n_ctx", "workers", "output_layer"}
+        return {name: value for name, value in asdict(settings).items() if name not in left_out}
+
     parts: dict[str, Any] = {
         "files": [_file_identity(path) for path in (load.target, load.draft) if path],
         **_environment(),
-        "target": _cost_settings(load.target_settings),
-        "draft": _cost_settings(load.draft_settings) if load.draft else None,
+        "target": cost_settings(load.target_settings),
+        "draft": cost_settings(load.draft_settings) if load.draft else None,
         "draft_max": load.draft_max,
     }
     return json.dumps(parts, sort_keys=True, separators=(",", ":"))
-
-
-def _cost_settings(settings: ContextSettings) -> dict[str, Any]:
-    """Without n_ctx: the cost of a pass does not depend on the allocated context."""
-    left_out = {"n_ctx"} if settings.workers else {"n_ctx", "workers", "output_layer"}
-    return {name: value for name, value in asdict(settings).items() if name not in left_out}
 
 
 def _environment() -> dict[str, Any]:
@@ -231,12 +226,10 @@ def _environment() -> dict[str, Any]:
 
 
 def _is_from_environment(key: str, environment: Mapping[str, Any]) -> bool:
-    try:
+    with suppress(ValueError, AttributeError):
         parts = json.loads(key)
-        names = {"gpu", *environment}
-        return all(parts.get(name) == environment.get(name) for name in names)
-    except (ValueError, AttributeError):
-        return False
+        return all(parts.get(name) == environment.get(name) for name in {"gpu", *environment})
+    return False
 
 
 def _file_identity(path: str) -> list[Any]:

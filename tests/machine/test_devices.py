@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from localspec.machine import device_detection, gpu_drivers, installed_llama_cpp, memory_probe
+from localspec.machine import device_detection, installed_llama_cpp, memory_probe
 from localspec.machine.cpu_and_ram import HostMemory
 from localspec.machine.device import Device, reserve_bytes
-from localspec.machine.device_detection import MachineDevices
-from localspec.machine.gpu_drivers import DriverGpu
+from localspec.machine.device_detection import DriverGpu, MachineDevices
 
 MIB, GIB = 1 << 20, 1 << 30
 RAM = HostMemory(24 * GIB, 32 * GIB)
@@ -37,7 +36,7 @@ IGPU = ggml_device("Vulkan1", "AMD Radeon Graphics (RADV RENOIR)", 15, 16, type=
 def reconcile(
     *listed: dict[str, Any], drivers: tuple[DriverGpu, ...] = (), ram: HostMemory = RAM
 ) -> MachineDevices:
-    return device_detection.reconcile([*listed, CPU], True, ram, drivers)
+    return device_detection.reconcile([*listed, CPU], ram, drivers)
 
 
 def nvml(free: float, **other: Any) -> DriverGpu:
@@ -58,7 +57,6 @@ def test_the_cpu_has_the_systems_memory_not_ggmls() -> None:
     here = reconcile(CUDA)
     assert (here.cpu.free, here.cpu.total, here.cpu.used_by_others) == (24 * GIB, 32 * GIB, 8 * GIB)
     assert here.cpu.description == "AMD Ryzen 7 5800X"
-    assert here.supports_gpu_offload
 
 
 def test_where_sources_disagree_the_less_is_believed_and_said() -> None:
@@ -206,7 +204,6 @@ def test_detection_never_raises(uncached: None, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(memory_probe, "query_llama_cpp", broken)
     here = device_detection.detect_devices()
     assert here.devices == ()
-    assert not here.supports_gpu_offload
     assert here.note == "llama.cpp does not list its devices: no child today"
     assert here.cpu.total
 
@@ -215,7 +212,7 @@ def test_a_driver_that_breaks_says_nothing(uncached: None, monkeypatch: pytest.M
     def broken() -> tuple[DriverGpu, ...]:
         raise ValueError
 
-    monkeypatch.setattr(gpu_drivers, "read_nvml", broken)
+    monkeypatch.setattr(device_detection, "read_nvml", broken)
     monkeypatch.setattr(
         memory_probe, "query_llama_cpp", lambda: memory_probe.LlamaCppInfo((CUDA, CPU), True)
     )

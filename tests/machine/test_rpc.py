@@ -216,7 +216,7 @@ def test_passes_and_layers_are_counted_however_the_bytes_arrive(sizes: list[int]
 
 
 def test_layers_go_to_the_workers_first_and_a_draft_stays_here() -> None:
-    """As llama.cpp places them with the devices of machine/rpc/client.py."""
+    """As llama.cpp places them with the devices of machine/llama_params.py."""
     gpu = Device("CUDA0", "A card", "gpu", 8 * GIB, 8 * GIB, "CUDA")
     host = Device("CPU", "A CPU", "cpu", 8 * GIB, 16 * GIB)
     here = MachineProfile((gpu,), host, HardwareSpeed((gpu,), {HOST: TYPICAL_CPU_SPEED}))

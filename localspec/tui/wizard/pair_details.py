@@ -440,5 +440,8 @@ def unlisted_candidate(pair: CatalogPair) -> Candidate:
     """A candidate for a pair that is not in the shortlist."""
     reasons = tuple(filter(None, (pair.why, pair.note)))
     return Candidate(
-        pair, pair.size or 0, reasons=reasons, draft_reason=advisor.describe_head(pair.draft_kind)
+        pair,
+        pair.size or 0,
+        reasons=reasons,
+        draft_reason=advisor.HEAD_DESCRIPTIONS.get(pair.draft_kind, ""),
     )

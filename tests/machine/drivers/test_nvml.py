@@ -1,4 +1,4 @@
-"""machine/gpu_drivers.py: NVML, with a fake of its package."""
+"""machine/device_detection.py: NVML, with a fake of its package."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from localspec.machine import gpu_drivers
-from localspec.machine.gpu_drivers import DriverGpu, parse_pci_address
+from localspec.machine import device_detection
+from localspec.machine.device_detection import DriverGpu, parse_pci_address
 
 MIB = 1 << 20
 
@@ -77,7 +77,7 @@ def _supported(value: Any) -> Any:
 def read(monkeypatch: pytest.MonkeyPatch) -> Any:
     def read_with(package: Package) -> list[DriverGpu]:
         monkeypatch.setitem(sys.modules, "pynvml", package)
-        return [*gpu_drivers.read_nvml()]
+        return [*device_detection.read_nvml()]
 
     return read_with
 

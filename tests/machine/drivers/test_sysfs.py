@@ -1,10 +1,10 @@
-"""machine/gpu_drivers.py and cpu_and_ram.py, with trees of files as in sysfs and cgroups."""
+"""machine/device_detection.py and cpu_and_ram.py, with trees of files as in sysfs and cgroups."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from localspec.machine import cpu_and_ram, gpu_drivers
+from localspec.machine import cpu_and_ram, device_detection
 from localspec.machine.cpu_and_ram import HostMemory
 
 GIB = 1 << 30
@@ -28,7 +28,7 @@ def test_the_card_with_a_screen_is_known(tmp_path: Path) -> None:
     files = card("card0", "0000:03:00.0", "disconnected") | card("card2", "0000:05:00.0")
     files |= card("card1", "0000:04:00.0", "disconnected", "connected")
     files |= {"card1-DP-1/status": "connected\n", "renderD128/device/uevent": "DRIVER=amdgpu\n"}
-    found = gpu_drivers.read_displays(grow(tmp_path, files))
+    found = device_detection.read_displays(grow(tmp_path, files))
     assert {each.id: each.drives_display for each in found} == {
         "0000:03:00.0": False,
         "0000:04:00.0": True,
@@ -37,8 +37,8 @@ def test_the_card_with_a_screen_is_known(tmp_path: Path) -> None:
 
 def test_a_virtual_screen_and_a_folder_that_is_not_there_are_no_cards(tmp_path: Path) -> None:
     virtual = {"card0/card0-Virtual-1/status": "connected", "card0/device/uevent": "DRIVER=x"}
-    assert [*gpu_drivers.read_displays(grow(tmp_path, virtual))] == []
-    assert [*gpu_drivers.read_displays(tmp_path / "nowhere")] == []
+    assert [*device_detection.read_displays(grow(tmp_path, virtual))] == []
+    assert [*device_detection.read_displays(tmp_path / "nowhere")] == []
 
 
 def test_a_containers_limit_is_all_the_memory_there_is(tmp_path: Path) -> None:
