@@ -242,7 +242,7 @@ def _read_tables(header: Header, tensors: Mapping[str, TensorInfo]) -> dict[str,
         "output_matrix": matrix.n_bytes if matrix else 0,
         "output_reads": reads,
         "is_tied": is_tied,
-        "is_table_repacked": bool(table) and is_repacked(table.type_name, table.shape[1]),
+        "is_table_repacked": table is not None and is_repacked(table.type_name, table.shape[1]),
         "weight_type": _most_read_type(header, is_tied=is_tied),
     }
 

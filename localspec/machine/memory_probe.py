@@ -21,6 +21,7 @@ from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.writer import data_size, serialize_header
+from localspec.protocol.json_dataclasses import parse_object
 from localspec.protocol.wire import LoadCommand
 from localspec.sanitize import sanitize
 
@@ -78,8 +79,7 @@ def query_llama_cpp() -> LlamaCppInfo:
 
 def count_buffers(load: LoadCommand, target: Header, draft: Header | None = None) -> PairBuffers:
     """Buffers of the pair on the devices that llama.cpp chooses.  Raises ProbeError."""
-    (counted,) = count_each([(load, (target, draft))])
-    return counted
+    return count_each([(load, (target, draft))])[0]
 
 
 def count_each(requests: Sequence[PairRequest]) -> list[PairBuffers]:
@@ -144,22 +144,15 @@ def _run(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-    replies = _parse_replies(stdout)
+    try:
+        replies = [parse_object(line) for line in stdout.splitlines()]
+    except ValueError:
+        raise ProbeError("invalid reply from the probe process") from None
     for reply in replies:
         if "failed" in reply:
             raise ProbeError(sanitize(str(reply["failed"]), multiline=False))
     if len(replies) < len(requests):
         raise ProbeError(f"llama.cpp crashed: {_crash_reason(stderr, process.returncode)}")
-    return replies
-
-
-def _parse_replies(stdout: bytes) -> list[dict[str, Any]]:
-    try:
-        replies = [json.loads(line) for line in stdout.splitlines()]
-    except ValueError:
-        replies = [None]
-    if not all(isinstance(reply, dict) for reply in replies):
-        raise ProbeError("invalid reply from the probe process")
     return replies
 
 

@@ -56,7 +56,10 @@ def check(address: WorkerAddress) -> WorkerReport:
             line.settimeout(_REPLY_SECONDS)
             status = _ask_status(line, address)
             _refuse_unusable(status, address)
-            return WorkerReport(address, status, _ping(line), _measure_bandwidth(line))
+            ping = sorted(_time_reply(line, PING) for _ in range(_N_PINGS))[_N_PINGS // 2]
+            # The first transfer widens TCP's window.
+            transfer = min(_time_reply(line, DATA + bytes(DATA_BYTES)) for _ in range(2))
+            return WorkerReport(address, status, 1e3 * ping, DATA_BYTES / max(transfer, 1e-6))
     except TimeoutError as error:
         raise _unreachable(address, "it does not answer") from error
     except OSError as error:
@@ -65,17 +68,15 @@ def check(address: WorkerAddress) -> WorkerReport:
 
 def find_silent(addresses: Iterable[str]) -> tuple[str, ...]:
     """Those that do not answer: their computer, or the line to it, is gone."""
-    return tuple(address for address in addresses if not _is_answering(parse_address(address)))
-
-
-def _is_answering(address: WorkerAddress) -> bool:
-    try:
-        with socket.create_connection((address.host, address.port), _CONNECT_SECONDS) as line:
-            line.settimeout(_REPLY_SECONDS)
-            _ask_status(line, address)
-    except (OSError, UsageError):
-        return False
-    return True
+    silent = []
+    for address in map(parse_address, addresses):
+        try:
+            with socket.create_connection((address.host, address.port), _CONNECT_SECONDS) as line:
+                line.settimeout(_REPLY_SECONDS)
+                _ask_status(line, address)
+        except (OSError, UsageError):
+            silent.append(str(address))
+    return tuple(silent)
 
 
 def _ask_status(line: socket.socket, address: WorkerAddress) -> WorkerStatus:
@@ -112,18 +113,8 @@ def _refuse_unusable(status: WorkerStatus, address: WorkerAddress) -> None:
         raise EngineError(f"The worker {address} has no device to offer.", "See its own screen.")
 
 
-def _ping(line: socket.socket) -> float:
-    """Milliseconds."""
-    return sorted(_time_reply(line, PING) for _ in range(_N_PINGS))[_N_PINGS // 2] * 1e3
-
-
-def _measure_bandwidth(line: socket.socket) -> float:
-    """Bytes per second, best of two: the first transfer widens TCP's window."""
-    seconds = min(_time_reply(line, DATA + bytes(DATA_BYTES)) for _ in range(2))
-    return DATA_BYTES / max(seconds, 1e-6)
-
-
 def _time_reply(line: socket.socket, message: bytes) -> float:
+    """Seconds."""
     began = time.perf_counter()
     line.sendall(message)
     reply = b""

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,7 @@ class WorkerServer:
         self._is_closed = False
         self._listener = _listen(settings.host, settings.port)
         try:
-            self._child = self._start_child()
+            self._child = ServingChild(settings, library)
         except BaseException:
             self._listener.close()
             raise
@@ -184,7 +183,12 @@ class WorkerServer:
                 server.sendall(hello)
                 self._meter = RequestMeter()
                 self._record(host)
-                self._forward(client, server)
+                answers = threading.Thread(
+                    target=self._pump, args=(server, client, "sent"), daemon=True
+                )
+                answers.start()
+                self._pump(client, server, "received")
+                answers.join()
         finally:
             self._record("", n_layers=-self._activity.n_layers)
             if self._activity.received - before > _LOOK_BYTES or not self._child.is_alive:
@@ -205,14 +209,8 @@ class WorkerServer:
                 server.settimeout(None)
                 return server
 
-    def _forward(self, client: socket.socket, server: socket.socket) -> None:
-        """Until one of both ends."""
-        answers = threading.Thread(target=self._pump, args=(server, client, "sent"), daemon=True)
-        answers.start()
-        self._pump(client, server, "received")
-        answers.join()
-
     def _pump(self, source: socket.socket, sink: socket.socket, count: str) -> None:
+        """Forwards bytes until one of both ends."""
         buffer = bytearray(_CHUNK)
         view = memoryview(buffer)
         try:
@@ -235,33 +233,33 @@ class WorkerServer:
 
     def _replace_child(self, host: str) -> None:
         """A new child with free memory; the old one may still compute for the client that left."""
-        ended_by_itself = not self._child.is_alive
-        ending = ": the serving process ended, and is started again" if ended_by_itself else ""
+        is_alive = self._child.is_alive
+        ending = "" if is_alive else ": the serving process ended, and is started again"
         self._notify(f"{host} left{ending}")
         self._child.close()
         if not self._is_closed:
             try:
-                self._child = self._start_child()
+                self._child = ServingChild(self._settings, self._library)
             except EngineError as error:
                 self._notify(f"{error.message} {error.hint}")
-
-    def _start_child(self) -> ServingChild:
-        return ServingChild(self._settings, self._library)
 
     def _record(self, client: str | None, /, **counts: int) -> None:
         """Add to the counts; `client` None: as before."""
         with self._state:
             before = self._activity
-            sums = {name: getattr(before, name) + n for name, n in counts.items()}
-            after = replace(before, **sums)
-            self._activity = after if client is None else replace(after, client=client)
+            sums: dict[str, Any] = {name: getattr(before, name) + n for name, n in counts.items()}
+            self._activity = replace(
+                before, client=before.client if client is None else client, **sums
+            )
 
 
 class ServingChild:
     """The process that runs llama.cpp's RPC server on a port of 127.0.0.1.  Raises EngineError."""
 
     def __init__(self, settings: WorkerSettings, library: Path) -> None:
-        self.port = _free_port()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
         threads = settings.threads or read_cpu_cores().default_threads
         self._lock = threading.Lock()
         arguments = (0, library, self.port, threads, settings.memory_limit or 0, *settings.devices)
@@ -296,8 +294,12 @@ class ServingChild:
 
     def _read_devices(self) -> tuple[WorkerDevice, ...]:
         assert self._process.stdout is not None
-        with _killed_after(self._process, _START_SECONDS):
+        timer = threading.Timer(_START_SECONDS, self._process.kill)
+        timer.start()
+        try:
             line = self._process.stdout.readline()
+        finally:
+            timer.cancel()
         if not line:
             self._process.wait()
             reason = self._log[-1] if self._log else f"exit code {self._process.returncode}"
@@ -305,31 +307,22 @@ class ServingChild:
                 f"This computer's devices cannot be served: {sanitize(reason, multiline=False)}.",
                 "Check them: localspec doctor",
             )
-        return tuple(_parse_device(each) for each in json.loads(line))
+        return tuple(
+            WorkerDevice(
+                sanitize(str(each["name"]), multiline=False).strip(),
+                sanitize(str(each["description"]), multiline=False).strip(),
+                str(each["type"]),
+                int(each["free"]),
+                int(each["total"]),
+            )
+            for each in json.loads(line)
+        )
 
     def _read_log(self) -> None:
         assert self._process.stderr is not None
         with self._process.stderr as stderr, suppress(OSError, ValueError):
             for line in iter(stderr.readline, b""):
                 self._log = [*self._log[-20:], line.decode("utf-8", "replace").strip()]
-
-
-@contextmanager
-def _killed_after(process: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
-    timer = threading.Timer(seconds, process.kill)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _parse_device(reported: dict[str, Any]) -> WorkerDevice:
-    name, description = (
-        sanitize(str(reported[key]), multiline=False).strip() for key in ("name", "description")
-    )
-    free, total = int(reported["free"]), int(reported["total"])
-    return WorkerDevice(name, description, str(reported["type"]), free, total)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -347,12 +340,6 @@ def _listen(host: str, port: int) -> socket.socket:
             "Choose another --port, or an address of this computer.",
         ) from error
     return listener
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _receive(source: socket.socket, size: int) -> bytes:

@@ -70,9 +70,8 @@ def find_or_build(notify: Callable[[str], None]) -> Path:
             return _compile(compiler, sources, Path(folder) / _NAME)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise StorageError(f"The RPC backend cannot be built: {reason}.", "Free disk space.") from (
-            error
-        )
+        what = f"The RPC backend cannot be built: {reason}."
+        raise StorageError(what, "Free disk space.") from error
 
 
 def find_compiler() -> str | None:
@@ -81,9 +80,8 @@ def find_compiler() -> str | None:
 
 
 def built_file() -> Path:
-    return (
-        paths.data_dir() / "rpc" / f"{installed_llama_cpp.version()}-{platform.machine()}" / _NAME
-    )
+    build = f"{installed_llama_cpp.version()}-{platform.machine()}"
+    return paths.data_dir() / "rpc" / build / _NAME
 
 
 def _download_sources(version: str, folder: Path) -> Path:
@@ -100,9 +98,8 @@ def _download_sources(version: str, folder: Path) -> Path:
 
 
 def _is_needed(name: str) -> bool:
-    _, _, inside = name.partition(f"{_GGML}/")
-    is_header = inside.endswith(".h") and inside.count("/") == 1
-    return is_header or inside.startswith("src/ggml-rpc/")
+    inside = name.partition(f"{_GGML}/")[2]
+    return inside.startswith("src/ggml-rpc/") or (inside.endswith(".h") and inside.count("/") == 1)
 
 
 def _compile(compiler: str, ggml: Path, output: Path) -> Path:
