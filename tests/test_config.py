@@ -134,7 +134,7 @@ def test_what_is_wrong_is_as_it_comes_and_the_rest_counts(file: Path) -> None:
 )
 def test_an_unknown_key_is_a_warning_with_the_nearest(file: Path, text: str, said: str) -> None:
     file.write_text(text)
-    view = config.resolve(key_ids=frozenset({"chat.send", "chat.stop"}))
+    view = config.resolve(key_ids={"chat.send": "chat.send"})
     assert view.errors == () and said in view.warnings[0]
     assert not any(key in SETTINGS for key in chosen(config.load()))
 

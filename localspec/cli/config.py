@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -107,8 +108,7 @@ def get(context: click.Context, key: str, as_json: bool) -> int:
     """Print the value of KEY; an empty line if it is not set."""
     view = _load_view(context)
     _print_problems(view)
-    _check_key(key)
-    body = _value_to_json(view, key)
+    body = _value_to_json(view, _find_keys(key)[0])
     value = "" if body["value"] is None else body["value"]
     text = value if isinstance(value, str) else json.dumps(value)
     click.echo(json.dumps({"schema": 1} | body) if as_json else sanitize(text, multiline=False))
@@ -127,12 +127,14 @@ def set_(context: click.Context, key: str, value: str | None, use_default: bool)
     """
     if (value is None) != use_default:
         raise UsageError("Give VALUE or --default.", "See: localspec config set --help")
-    _check_key(key)
-    parsed: object = value
-    if value is not None:
+    key, *earlier = _find_keys(key)
+    if value is None:
+        for name in (key, *earlier):
+            toml_file.set_value(name, None)
+    else:
         option = SETTINGS.get(key)
         parsed = toml_file.parse_value(option, value) if option else _parse_key(key, value)
-    toml_file.set_value(key, parsed)
+        toml_file.set_value(key, parsed)
     setting = _load_view(context).settings.get(key)
     if setting is not None and setting.is_overridden:
         click.echo(f"localspec: {setting.origin_text} overrides this value.", err=True)
@@ -150,9 +152,11 @@ def edit(context: click.Context) -> int:
 
 
 def _load_view(context: click.Context) -> EffectiveConfig:
-    from localspec.tui.key_bindings import KNOWN_IDS  # noqa: PLC0415  late: it imports Textual
+    from localspec.tui import key_bindings  # noqa: PLC0415  late: it imports Textual
 
-    return config.resolve(flags=global_options.get_flags(context), key_ids=KNOWN_IDS)
+    flags = global_options.get_flags(context)
+    view = config.resolve(flags=flags, key_ids=key_bindings.KNOWN_IDS)
+    return replace(view, key_bindings=key_bindings.current_ids(view.key_bindings))
 
 
 def _bindings() -> Mapping[str, KeyBinding]:
@@ -162,12 +166,18 @@ def _bindings() -> Mapping[str, KeyBinding]:
     return BINDINGS_BY_ID
 
 
-def _check_key(key: str) -> None:
-    """Raise UsageError for an unknown key."""
-    actions = frozenset(_bindings()) if key not in SETTINGS else frozenset()
-    if key in SETTINGS or (key.startswith("keys.") and key.removeprefix("keys.") in actions):
-        return
-    nearest = find_nearest_key(key, actions)
+def _find_keys(key: str) -> list[str]:
+    """The key under its current name, then its earlier names.  Raises UsageError if unknown."""
+    if key in SETTINGS:
+        return [key]
+    from localspec.tui import key_bindings  # noqa: PLC0415  late, as above
+
+    id_ = key.removeprefix("keys.")
+    if id_ != key and id_ in key_bindings.KNOWN_IDS:
+        current = key_bindings.KNOWN_IDS[id_] or id_
+        earlier = (old for old, new in key_bindings.EARLIER_IDS.items() if new == current)
+        return [f"keys.{name}" for name in (current, *earlier)]
+    nearest = find_nearest_key(key, frozenset(_bindings()))
     hint = f"Did you mean {nearest}?" if nearest else "See: localspec config list"
     raise UsageError(f"There is no setting {sanitize(key, multiline=False)[:60]!r}.", hint)
 
@@ -178,7 +188,10 @@ def _parse_key(key: str, text: str) -> str:
 
     keys = ",".join(part.strip() for part in text.split(","))
     id_ = key.removeprefix("keys.")
-    if problem := key_bindings.check_keys(id_, keys, config.resolve().key_bindings):
+    if id_ not in key_bindings.BINDINGS_BY_ID:
+        raise UsageError(f"{key} was removed.", "All keys: localspec config list --keys")
+    user_keys = key_bindings.current_ids(config.resolve().key_bindings)
+    if problem := key_bindings.check_keys(id_, keys, user_keys):
         raise UsageError(problem, "All keys: localspec config list --keys")
     return keys
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from localspec import paths
@@ -57,12 +58,13 @@ class EffectiveConfig:
 def resolve(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
-    key_ids: frozenset[str] = frozenset(),
+    key_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> EffectiveConfig:
     """Read the file and the environment.  Never raises.
 
     `flags` maps environment variables to the command-line options that set them. `key_ids` are the
-    valid action ids of [keys]; if empty, they are not checked.
+    known action ids of [keys] with their current ids, empty for an action that is gone; without
+    `key_ids`, they are not checked.
     """
     contents = toml_file.read(paths.config_file())
     resolver = _SettingResolver(contents, os.environ if environ is None else environ, flags or {})
@@ -155,18 +157,20 @@ class _SettingResolver:
         return bindings
 
 
-def _unknown_keys(config_file: ConfigFile, key_ids: frozenset[str]) -> Iterator[str]:
-    """Yield a warning for each unknown key. The file keeps them: a newer localspec may use them."""
+def _unknown_keys(config_file: ConfigFile, key_ids: Mapping[str, str]) -> Iterator[str]:
+    """Warn of each unknown or removed key. The file keeps them: a newer localspec may use them."""
     for key, _ in toml_file.iterate_values(config_file.document):
         key_id = key.removeprefix("keys.")
         is_known = key in SETTINGS or key in TABLES or key.startswith("presets.")
-        if is_known or (key_id != key and (not key_ids or key_id in key_ids)):
+        if is_known or (key_id != key and (not key_ids or key_ids.get(key_id))):
             continue
-        near = find_nearest_key(key, key_ids)
+        is_removed = key_id != key and key_id in key_ids
+        near = "" if is_removed else find_nearest_key(key, frozenset(key_ids.values()) - {""})
         hint = f"did you mean {near}?" if near else "it is ignored."
         shown = sanitize(key, multiline=False)[:_MAX_SHOWN_LENGTH]
         yield ConfigDiagnostic(
-            f"unknown setting {shown}; {hint}", config_file.find_line(key)
+            f"{'removed' if is_removed else 'unknown'} setting {shown}; {hint}",
+            config_file.find_line(key),
         ).format(config_file.path)
 
 

@@ -73,6 +73,34 @@ def test_json_says_where_each_value_comes_from(own: Own) -> None:
     assert {"keys.app.quit", "keys.chat.send"} <= {key["key"] for key in keys}
 
 
+def test_earlier_names_of_keys_are_those_of_now(own: Own) -> None:
+    own.path.parent.mkdir()
+    own.path.write_text('[keys]\n"doctor.repair" = "m"\n"doctor.mend" = "k"\n"first.skip" = "x"\n')
+    done = own.config("list")
+    assert done.code == 0 and "unknown" not in done.err
+    keys = {line.split()[0]: line.split()[1] for line in done.text.splitlines() if "keys." in line}
+    assert keys == {"keys.doctor.repair": "m", "keys.welcome.skip": "x"}  # that of now wins
+    assert own.config("get", "keys.first.skip").text == "x\n"
+    refused = own.config("set", "keys.doctor.copy", "m")
+    assert refused.code == 2 and "m is already in use" in refused.err
+    for key in ("keys.doctor.mend", "keys.welcome.skip"):
+        assert own.config("set", key, "--default").code == 0
+    assert own.path.read_text() == "[keys]\n"
+    own.config("set", "keys.doctor.mend", "f7")
+    assert own.path.read_text() == '[keys]\n"doctor.repair" = "f7"\n'
+
+
+def test_keys_of_removed_actions_are_ignored_with_one_notice(own: Own) -> None:
+    own.path.parent.mkdir()
+    own.path.write_text('[keys]\n"verify.less" = "m"\n')
+    done = own.config("list")
+    assert done.code == 0 and "verify.less" not in done.text
+    assert done.err.count("removed setting keys.verify.less; it is ignored.") == 1
+    assert own.config("set", "keys.bench.save", "m").code == 2
+    assert own.config("set", "keys.verify.less", "--default").code == 0
+    assert own.path.read_text() == "[keys]\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -337,6 +337,8 @@ async def test_keys_of_the_file() -> None:
     assert "also bound to keys.chat.tokens" in told({"chat.panel": "f9", "chat.tokens": "f9"})
     assert "no key called 'ctl+s'" in told({"chat.send": "ctl+s"})
     assert key_bindings.validate_user_keys({"chat.tokens": "f8"}) == ({"chat.tokens": "f8"}, ())
+    both = {"doctor.repair": "m", "doctor.mend": "k", "bench.save": "s"}
+    assert key_bindings.validate_user_keys(both) == ({"doctor.repair": "m"}, ())
 
 
 # --- in use ---------------------------------------------------------------------------------------
