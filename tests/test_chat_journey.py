@@ -20,7 +20,7 @@ import pytest
 
 from localspec.chat.history import ChatHistory, SavedChat
 from localspec.chat.session import ChatSession
-from localspec.cli.answer_printer import ChatOutputStyle
+from localspec.cli.answer_printer import OutputStyle
 from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop
 from localspec.cli.slash_handlers import LinearChatView
 from localspec.errors import EngineError, PromptTooLongError
@@ -183,7 +183,7 @@ def in_the_linear_chat(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ch
         with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
             saved = history.load_chat(1) if sessions else None
             session = open_session(history, saved)
-            view = LinearChatView(session, ChatOutputStyle(quiet=True), lambda _: None)
+            view = LinearChatView(session, OutputStyle(quiet=True))
             options = ChatLaunchOptions(lambda _: SettingsRequest(LoadCommand("target.gguf", None)))
             opening, waiting = Opening(run), iter(actions)
 

@@ -45,12 +45,14 @@ _COMMANDS = {
 }
 _ALIASES = {"ls": "list"}
 _FILES = {
+    "bench": "measuring",
     "completion": "shell_completion",
     "export": "history",
     "list": "local_models",
     "replay": "history",
     "rm": "local_models",
     "search": "pull",
+    "verify": "measuring",
     "version": "shell_completion",
 }
 """Files that are not named after their command."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
 from localspec.api.answer import build_answer
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.chat.settings import LoadedModel
-from localspec.cli import global_options, speculation_text
+from localspec.cli import global_options, speculation_text, terminal
 from localspec.launch import EXACT_NOTICE, HEAD_NOTICE
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import AnswerPart
@@ -22,36 +22,43 @@ from localspec.protocol.events import (
     Notice,
     Prefill,
     Round,
-    Token,
 )
 from localspec.protocol.wire import GenerateCommand
 from localspec.sanitize import sanitize
 from localspec.units import count, gib, short_count
 
-_UNANSWERED_HINT = (
-    "localspec: The answer ended while the model was still thinking.\n"
-    "  Use a higher --max-tokens N, or limit thinking: --think-budget N, or --think off"
+_UNANSWERED = (
+    "The answer ended while the model was still thinking.",
+    "Use a higher --max-tokens N, or limit thinking: --think-budget N, or --think off",
 )
 _SHOWN_NOTICES = (EXACT_NOTICE, HEAD_NOTICE)
 _LONG_PREFILL_TOKENS = 512  # Prefill progress is shown from this many tokens.
 
 
-@dataclass(frozen=True)
-class PrintOptions:
-    mark_tokens: bool
-    show_stats: bool
-    as_json: bool
-    quiet: bool
-    colour: bool
-    plain: bool = False  # Words only: rounds are listed after the answer, no token is marked.
+@dataclass(frozen=True, slots=True)
+class OutputStyle:
+    plain: bool = False  # Words only: no symbols, no colours, no redrawn lines.
+    colour: bool = False
+    quiet: bool = False
+
+
+def _answer_text(event: Event, style: OutputStyle, *, mark_tokens: bool) -> str:
+    """The sanitized text of an event; our own colour codes are added after sanitizing."""
+    if isinstance(event, GenerationFinished):
+        return sanitize(event.tail)
+    tokens = event.tokens if isinstance(event, Round) else ()
+    if mark_tokens and not style.plain:
+        return "".join(speculation_text.mark_token(token, style.colour) for token in tokens)
+    return "".join(sanitize(token.text) for token in tokens)
 
 
 class AnswerPrinter:
     """Prints one answer of `localspec run -p`, as text or as one JSON document."""
 
-    def __init__(self, options: PrintOptions, ready: EngineReady) -> None:
-        self._options, self._ready = options, ready
-        self._at_line_start = True
+    def __init__(self, style: OutputStyle, ready: EngineReady, given: dict[str, Any]) -> None:
+        """`given`: the options of the command."""
+        self._style, self._ready, self._given = style, ready, given
+        self._is_at_line_start = True
         self.answer = GeneratedAnswer()
         for notice in ready.notices:
             self._print_notice(notice)
@@ -60,78 +67,52 @@ class AnswerPrinter:
         self.answer.add(event)
         if isinstance(event, Notice):
             self._print_notice(event)
-        elif isinstance(event, Round):
-            for token in event.tokens:
-                self._write(self._format_token(token))
-            sys.stdout.flush()
-        elif isinstance(event, GenerationFinished):
-            self._write(sanitize(event.tail))
-
-    def _format_token(self, token: Token) -> str:
-        """Sanitized text; our own colour codes are added after sanitizing."""
-        if self._options.mark_tokens and not self._options.plain:
-            return speculation_text.mark_token(token, self._options.colour)
-        return sanitize(token.text)
-
-    def _write(self, text: str) -> None:
-        if text and not self._options.as_json:
+        text = _answer_text(event, self._style, mark_tokens=self._given["tokens"])
+        if text and not self._given["as_json"]:
             sys.stdout.write(text)
-            self._at_line_start = text.endswith("\n")
+            sys.stdout.flush()
+            self._is_at_line_start = text.endswith("\n")
 
     def _print_notice(self, notice: Notice) -> None:
         # A script gets no info notices, except about what changes its answers' speed.
         is_relevant = notice.level != "info" or notice.code in _SHOWN_NOTICES or sys.stderr.isatty()
-        if not self._options.quiet and is_relevant:
-            text = f"{notice.message} {notice.hint}".rstrip()
-            click.echo(f"localspec: {sanitize(text, multiline=False)}", err=True)
+        if not self._style.quiet and is_relevant:
+            terminal.notify(f"{notice.message} {notice.hint}".rstrip())
 
     def end_line(self) -> None:
-        if not self._options.as_json and not self._at_line_start:
-            click.echo()
-            self._at_line_start = True
+        if not self._is_at_line_start:
+            terminal.echo()
+            self._is_at_line_start = True
 
     def print_result(self, request: GenerateCommand, loaded: LoadedModel) -> None:
         self.end_line()
-        answer, options = self.answer, self._options
-        if options.as_json:
-            built = build_answer(answer, request, self._ready, loaded)
-            click.echo(json.dumps(built.document()))
+        answer, style = self.answer, self._style
+        if self._given["as_json"]:
+            terminal.echo_json(build_answer(answer, request, self._ready, loaded).document())
             return
-        if options.mark_tokens and not options.quiet:
-            if self._options.plain:
-                for event in self.answer.rounds:
-                    click.echo(speculation_text.format_round(event, plain=True), err=True)
-            else:
-                legend = speculation_text.format_legend(self._options.colour)
-                click.echo(legend, err=True, color=self._options.colour)
-        if answer.ended_in_thinking and not options.quiet:
-            click.echo(_UNANSWERED_HINT, err=True)
-        if options.show_stats and answer.finished is not None:
+        if self._given["tokens"] and not style.quiet:
+            lines = [speculation_text.format_legend(style.colour)]
+            if style.plain:
+                lines = [speculation_text.format_round(each, plain=True) for each in answer.rounds]
+            for line in lines:
+                terminal.echo_styled(line, err=True, colour=style.colour)
+        if answer.ended_in_thinking and not style.quiet:
+            terminal.notify(*_UNANSWERED)
+        if self._given["stats"] and answer.finished is not None:
             totals, seed = answer.finished.totals, request.sampling.seed
-            for line in speculation_text.format_stats(
-                answer.plan, totals, seed, plain=options.plain
-            ):
-                click.echo(sanitize(line), err=True)
-            if line := format_memory(self._ready):
-                click.echo(line, err=True)
+            stats = speculation_text.format_stats(answer.plan, totals, seed, plain=style.plain)
+            for line in (*stats, *_format_memory(self._ready)):
+                terminal.echo(line, err=True)
 
 
-def format_memory(ready: EngineReady) -> str:
-    """Memory used and estimated; empty if llama.cpp does not report it."""
-    if not (used := ready.memory.get("used")):
-        return ""
-    estimated = ready.memory.get("predicted")
-    if not estimated:
-        return f"memory {gib(used)}"
-    difference = f"{(used - estimated) / 2**20:+.1f} MiB"
-    return f"memory {gib(used)}, estimated {gib(estimated)} ({difference})"
-
-
-@dataclass(frozen=True, slots=True)
-class ChatOutputStyle:
-    plain: bool = False  # Words only: no symbols, no colours, no redrawn lines.
-    colour: bool = False
-    quiet: bool = False
+def _format_memory(ready: EngineReady) -> Iterator[str]:
+    """Memory used and estimated, if llama.cpp reports it."""
+    used, estimated = ready.memory.get("used"), ready.memory.get("predicted")
+    if used and estimated:
+        difference = f"{(used - estimated) / 2**20:+.1f} MiB"
+        yield f"memory {gib(used)}, estimated {gib(estimated)} ({difference})"
+    elif used:
+        yield f"memory {gib(used)}"
 
 
 class ChatAnswerPrinter:
@@ -139,7 +120,7 @@ class ChatAnswerPrinter:
 
     def __init__(
         self,
-        style: ChatOutputStyle,
+        style: OutputStyle,
         name: str,
         *,
         mark_tokens: bool = False,
@@ -163,11 +144,7 @@ class ChatAnswerPrinter:
         elif isinstance(event, Round | GenerationFinished):
             self._clear_progress()
         if self._mark_tokens and not self._style.plain:
-            if isinstance(event, Round):
-                for token in event.tokens:
-                    self._write_answer(speculation_text.mark_token(token, self._style.colour))
-            elif isinstance(event, GenerationFinished):
-                self._write_answer(sanitize(event.tail))
+            self._write_answer(_answer_text(event, self._style, mark_tokens=True))
         else:
             for part in delta.parts:
                 self._write_part(part)
@@ -186,9 +163,8 @@ class ChatAnswerPrinter:
         if not self._at_line_start:
             self._write_answer("\n")
         sys.stdout.flush()
-        if self._mark_tokens and self._style.plain:
-            for event in rounds:
-                self._write_stderr(speculation_text.format_round(event, plain=True) + "\n")
+        for event in rounds if self._mark_tokens and self._style.plain else ():
+            self._write_stderr(speculation_text.format_round(event, plain=True) + "\n")
 
     def _write_part(self, part: AnswerPart) -> None:
         if part.is_thinking and not self._show_thinking:
@@ -240,13 +216,8 @@ class ChatAnswerPrinter:
         self._started = True
 
     def _show_prefill(self, event: Prefill) -> None:
-        if (
-            self._style.plain
-            or self._style.quiet
-            or event.total - event.reused < _LONG_PREFILL_TOKENS
-        ):
-            return
-        if global_options.can_redraw():
+        is_long = event.total - event.reused >= _LONG_PREFILL_TOKENS
+        if is_long and not self._style.plain and global_options.can_redraw():
             self._clear_progress()
             progress = f"reading prompt {short_count(event.done)} / {short_count(event.total)}"
             self._progress_width = len(progress)
@@ -260,7 +231,7 @@ class ChatAnswerPrinter:
     def _write_stderr(self, text: str) -> None:
         if not self._style.quiet:
             sys.stdout.flush()
-            click.echo(text, err=True, nl=False, color=self._style.colour)
+            terminal.echo_styled(text, err=True, newline=False, colour=self._style.colour)
 
     def _dim(self, text: str) -> str:
         return click.style(text, dim=True) if self._style.colour else text

@@ -30,7 +30,6 @@ from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, StartEngine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Event, Notice, encode
-from localspec.sanitize import sanitize
 from localspec.units import short_count
 
 _UNANSWERED_HINT = "/set think_budget N limits thinking to N tokens; /think off turns it off."
@@ -123,12 +122,12 @@ class ChatLoop:
         for line in self._launch_options.recap:
             self._print(line)
         if view.mark_tokens and not view.style.plain:
-            self._print(speculation_text.format_legend(view.style.colour))
+            view.print_styled(speculation_text.format_legend(view.style.colour))
 
     def _describe_pair(self) -> str:
         view, session = self._view, self.session
         assert view.ready is not None and session.loaded is not None
-        draft = sanitize(view.ready.draft or "", multiline=False).replace(".gguf", "")
+        draft = (view.ready.draft or "").replace(".gguf", "")
         joint = ", drafted by " if view.style.plain else " with "
         pair = f"{session.model_name}{joint}{draft}" if draft else session.model_name
         return pair if view.style.plain else f"{pair} · context {short_count(session.loaded.n_ctx)}"
@@ -157,7 +156,8 @@ class ChatLoop:
         except LocalspecError as error:
             self._print_error(error)
         except KeyboardInterrupt:  # e.g. while the model reloads
-            self._print("\nInterrupted.")
+            self._print("")
+            self._print("Interrupted.")
         return None
 
     def _handle_input(self, text: str) -> int | None:
@@ -283,11 +283,8 @@ class ChatLoop:
             session.answer, session.stats.plain_speed, session.loaded.n_ctx, stopped_ms
         )
         self._view.last_answer = stats
-        if style.plain:
-            self._print(speculation_text.format_status_sentences(stats))
-        else:
-            line = speculation_text.format_status_line(stats)
-            self._print(click.style(line, dim=True) if style.colour else line)
+        line = speculation_text.format_status_line(stats, plain=style.plain)
+        self._view.print_styled(click.style(line, dim=True))
         if stats.is_context_full:
             self._print(_CONTEXT_FULL_HINT)
         if session.answer.ended_in_thinking:
@@ -301,13 +298,13 @@ class ChatLoop:
 
     def _print_notices(self, notices: Iterable[Notice]) -> None:
         for notice in notices:
-            text = f"{notice.message} {render_hint(notice.hint, _name_option)}".rstrip()
-            self._print(f"localspec: {sanitize(text, multiline=False)}")
+            hint = render_hint(notice.hint, _name_option)
+            self._print(f"localspec: {notice.message} {hint}".rstrip())
 
     def _print_error(self, error: LocalspecError, next_step: str = "") -> None:
-        self._print(f"localspec: {sanitize(error.message, multiline=False)}")
+        self._print(f"localspec: {error.message}")
         full = _CONTEXT_FULL_HINT if isinstance(error, PromptTooLongError) else ""
-        own = sanitize(render_hint(error.hint, _name_option), multiline=False)
+        own = render_hint(error.hint, _name_option)
         for hint in filter(None, (own, full, next_step)):
             self._print(f"  {hint}")
 

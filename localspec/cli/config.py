@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from localspec import config, paths
 from localspec.cli import global_options
-from localspec.cli.terminal import format_columns
+from localspec.cli.global_options import flag
+from localspec.cli.terminal import echo, echo_columns, echo_json, notify
 from localspec.config import toml_file
 from localspec.config.effective import EffectiveConfig
 from localspec.config.options import SETTINGS, find_nearest_key
 from localspec.errors import UsageError
-from localspec.sanitize import sanitize
-
-if TYPE_CHECKING:
-    from localspec.tui.key_bindings import KeyBinding
+from localspec.tui.key_bindings import (
+    BINDINGS_BY_ID,
+    EARLIER_IDS,
+    KNOWN_IDS,
+    check_keys,
+    current_ids,
+)
 
 
 def _complete_key(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
-    """Settings; key bindings only after the prefix `k`, as they load Textual."""
     helps = {key: option.help for key, option in SETTINGS.items()}
-    if prefix.startswith("k"):
-        helps |= {f"keys.{id_}": binding.description for id_, binding in _bindings().items()}
+    helps |= {f"keys.{id_}": each.description for id_, each in BINDINGS_BY_ID.items()}
     return [CompletionItem(key, help=text) for key, text in helps.items() if key.startswith(prefix)]
 
 
@@ -61,12 +62,12 @@ def command() -> None:
 @command.command("path")
 def path() -> int:
     """Print the path of config.toml."""
-    click.echo(sanitize(str(paths.config_file()), multiline=False))
+    echo(str(paths.config_file()))
     return 0
 
 
 @command.command("list")
-@click.option("--keys", "all_keys", is_flag=True, help="Include all key bindings of the app.")
+@flag("--keys", "all_keys", about="Include all key bindings of the app.")
 @global_options.JSON
 @click.pass_context
 def list_(context: click.Context, all_keys: bool, as_json: bool) -> int:
@@ -75,28 +76,26 @@ def list_(context: click.Context, all_keys: bool, as_json: bool) -> int:
     Exit code 2 if config.toml has errors.
     """
     view = _load_view(context)
-    keys = [f"keys.{id_}" for id_ in (_bindings() if all_keys else view.key_bindings)]
+    keys = [f"keys.{id_}" for id_ in (BINDINGS_BY_ID if all_keys else view.key_bindings)]
     if as_json:
         document = {
-            "schema": 1,
             "path": str(view.file.path),
             "values": [_value_to_json(view, key) for key in view.settings],
             "keys": [_value_to_json(view, key) for key in keys],
             "faults": list(view.errors),
             "warnings": list(view.warnings),
         }
-        click.echo(json.dumps(document))
+        echo_json(document)
         return 2 if view.errors else 0
-    rows = [
-        (key, option.display(view.get(key)), view.settings[key].origin_text, option.label)
-        for key, option in SETTINGS.items()
-    ]
+    rows = [("KEY", "VALUE", "SOURCE", "DESCRIPTION")]
+    for key, option in SETTINGS.items():
+        shown = option.display(view.get(key))
+        rows.append((key, shown, view.settings[key].origin_text, option.label))
     for body in (_value_to_json(view, key) for key in keys):
         rows.append((body["key"], body["value"], body["from"], body["about"]))
-    for line in format_columns([("KEY", "VALUE", "SOURCE", "DESCRIPTION"), *rows]):
-        click.echo(line)
+    echo_columns(rows)
     _print_problems(view)
-    click.echo(sanitize(str(view.file.path), multiline=False), err=True)
+    echo(str(view.file.path), err=True)
     return 2 if view.errors else 0
 
 
@@ -110,15 +109,17 @@ def get(context: click.Context, key: str, as_json: bool) -> int:
     _print_problems(view)
     body = _value_to_json(view, _find_keys(key)[0])
     value = "" if body["value"] is None else body["value"]
-    text = value if isinstance(value, str) else json.dumps(value)
-    click.echo(json.dumps({"schema": 1} | body) if as_json else sanitize(text, multiline=False))
+    if as_json:
+        echo_json(body)
+    else:
+        echo(value if isinstance(value, str) else json.dumps(value))
     return 2 if view.errors else 0
 
 
 @command.command("set")
 @KEY_ARGUMENT
 @click.argument("value", required=False, shell_complete=_complete_value)
-@click.option("--default", "use_default", is_flag=True, help="Remove KEY from the file.")
+@flag("--default", "use_default", about="Remove KEY from the file.")
 @click.pass_context
 def set_(context: click.Context, key: str, value: str | None, use_default: bool) -> int:
     """Set KEY to VALUE in config.toml.
@@ -137,7 +138,7 @@ def set_(context: click.Context, key: str, value: str | None, use_default: bool)
         toml_file.set_value(key, parsed)
     setting = _load_view(context).settings.get(key)
     if setting is not None and setting.is_overridden:
-        click.echo(f"localspec: {setting.origin_text} overrides this value.", err=True)
+        notify(f"{setting.origin_text} overrides this value.")
     return 0
 
 
@@ -145,60 +146,47 @@ def set_(context: click.Context, key: str, value: str | None, use_default: bool)
 @click.pass_context
 def edit(context: click.Context) -> int:
     """Open config.toml in $VISUAL or $EDITOR, then report its errors."""
-    click.echo(sanitize(str(toml_file.open_in_editor()), multiline=False), err=True)
+    echo(str(toml_file.open_in_editor()), err=True)
     view = _load_view(context)
     _print_problems(view)
     return 2 if view.errors else 0
 
 
 def _load_view(context: click.Context) -> EffectiveConfig:
-    from localspec.tui import key_bindings  # noqa: PLC0415  late: it imports Textual
-
     flags = global_options.get_flags(context)
-    view = config.resolve(flags=flags, key_ids=key_bindings.KNOWN_IDS)
-    return replace(view, key_bindings=key_bindings.current_ids(view.key_bindings))
-
-
-def _bindings() -> Mapping[str, KeyBinding]:
-    """The app's key bindings, by id."""
-    from localspec.tui.key_bindings import BINDINGS_BY_ID  # noqa: PLC0415  it imports Textual
-
-    return BINDINGS_BY_ID
+    view = config.resolve(flags=flags, key_ids=KNOWN_IDS)
+    return replace(view, key_bindings=current_ids(view.key_bindings))
 
 
 def _find_keys(key: str) -> list[str]:
     """The key under its current name, then its earlier names.  Raises UsageError if unknown."""
     if key in SETTINGS:
         return [key]
-    from localspec.tui import key_bindings  # noqa: PLC0415  late, as above
-
     id_ = key.removeprefix("keys.")
-    if id_ != key and id_ in key_bindings.KNOWN_IDS:
-        current = key_bindings.KNOWN_IDS[id_] or id_
-        earlier = (old for old, new in key_bindings.EARLIER_IDS.items() if new == current)
+    if id_ != key and id_ in KNOWN_IDS:
+        current = KNOWN_IDS[id_] or id_
+        earlier = (old for old, new in EARLIER_IDS.items() if new == current)
         return [f"keys.{name}" for name in (current, *earlier)]
-    nearest = find_nearest_key(key, frozenset(_bindings()))
+    nearest = find_nearest_key(key, frozenset(BINDINGS_BY_ID))
     hint = f"Did you mean {nearest}?" if nearest else "See: localspec config list"
-    raise UsageError(f"There is no setting {sanitize(key, multiline=False)[:60]!r}.", hint)
+    raise UsageError(f"There is no setting {key[:60]!r}.", hint)
 
 
 def _parse_key(key: str, text: str) -> str:
     """The keys as stored in the file.  Raises UsageError with the possible values."""
-    from localspec.tui import key_bindings  # noqa: PLC0415  late, as above
-
     keys = ",".join(part.strip() for part in text.split(","))
     id_ = key.removeprefix("keys.")
-    if id_ not in key_bindings.BINDINGS_BY_ID:
+    if id_ not in BINDINGS_BY_ID:
         raise UsageError(f"{key} was removed.", "All keys: localspec config list --keys")
-    user_keys = key_bindings.current_ids(config.resolve().key_bindings)
-    if problem := key_bindings.check_keys(id_, keys, user_keys):
+    user_keys = current_ids(config.resolve().key_bindings)
+    if problem := check_keys(id_, keys, user_keys):
         raise UsageError(problem, "All keys: localspec config list --keys")
     return keys
 
 
 def _print_problems(view: EffectiveConfig) -> None:
     for line in (*view.errors, *view.warnings):
-        click.echo(f"localspec: {line}", err=True)
+        notify(line)
 
 
 def _value_to_json(view: EffectiveConfig, key: str) -> dict[str, Any]:
@@ -214,7 +202,7 @@ def _value_to_json(view: EffectiveConfig, key: str) -> dict[str, Any]:
             "about": option.help,
         }
     id_ = key.removeprefix("keys.")
-    binding, configured = _bindings().get(id_), view.key_bindings.get(id_)
+    binding, configured = BINDINGS_BY_ID.get(id_), view.key_bindings.get(id_)
     default = binding.keys if binding else ""
     return {
         "key": key,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from localspec.cli import global_options
-from localspec.cli.terminal import can_prompt_user
+from localspec.cli import global_options, terminal
+from localspec.cli.terminal import echo
 from localspec.doctor import checks, findings, llama_build
 from localspec.doctor.findings import RepairAction
 from localspec.doctor.repair_runner import RepairRunner
@@ -21,8 +19,8 @@ from localspec.errors import UsageError
     metavar="FINDING",
     help="Do not show FINDING at start again.",
 )
-@click.option("--fix", is_flag=True, help="Fix what can be fixed; asks before each fix.")
-@click.option("-y", "--yes", is_flag=True, help="With --fix: do not ask.")
+@global_options.flag("--fix", about="Fix what can be fixed; asks before each fix.")
+@global_options.flag("-y", "--yes", about="With --fix: do not ask.")
 @global_options.JSON
 def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
     """Check the engine, devices, disk, chats, settings, terminal and models.
@@ -33,21 +31,21 @@ def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
     """
     if dismiss is not None:
         llama_build.dismiss()
-    if fix and not yes and (as_json or not can_prompt_user()):
+    if fix and not yes and (as_json or not terminal.can_prompt_user()):
         raise UsageError("Cannot ask: not a terminal.", "To fix without asking: --fix -y")
     results = checks.run_checks()
     if not as_json:
-        click.echo(findings.format_report(results))
+        terminal.echo_text(findings.format_report(results))
     actions = [(each.what, each.action) for each in results if each.action is not None]
     if fix and not actions:
-        click.echo("There is nothing to fix automatically.", err=True)
+        echo("There is nothing to fix automatically.", err=True)
     confirmed = [action for what, action in actions if fix and _confirm(what, action, yes)]
     for action in confirmed:
         _run_action(action)
     if confirmed:
         results = checks.run_checks()
         if not as_json:
-            click.echo(f"Now: {findings.format_counts(results) or 'No problems found'}.")
+            echo(f"Now: {findings.format_counts(results) or 'No problems found'}.")
     if as_json:
         rows = [
             {
@@ -61,20 +59,21 @@ def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
             }
             for finding in results
         ]
-        click.echo(json.dumps({"schema": 1, "findings": rows}))
+        terminal.echo_json({"findings": rows})
     return int(any(finding.level == "error" for finding in results))
 
 
 def _confirm(what: str, action: RepairAction, yes: bool) -> bool:
-    click.echo(f"\n{what}\n{action.question}", err=True)
+    for line in ("", what, action.question):
+        echo(line, err=True)
     return yes or click.confirm(f"{action.name}?", default=False, err=True)
 
 
 def _run_action(action: RepairAction) -> None:
-    runner = RepairRunner(action, lambda line: click.echo(f"  {line}", err=True))
+    runner = RepairRunner(action, lambda line: echo(f"  {line}", err=True))
     try:
         _, result = runner.run()
     except KeyboardInterrupt:
         runner.stop()
         raise
-    click.echo(f"  {result}", err=True)
+    echo(f"  {result}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -11,6 +10,8 @@ from typing import Any
 import click
 
 from localspec.cli import global_options, options, shell_completion
+from localspec.cli.global_options import number_option
+from localspec.cli.terminal import echo, echo_json, notify
 from localspec.errors import LocalspecError
 from localspec.fit import advisor, machine_profile
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
@@ -23,7 +24,6 @@ from localspec.machine.rpc import preflight
 from localspec.models import model_lookup
 from localspec.models.catalog_entries import USE_CASES
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from localspec.sanitize import sanitize
 from localspec.units import gib, token_rate_range
 
 
@@ -36,24 +36,14 @@ from localspec.units import gib, token_rate_range
     shell_complete=shell_completion.complete_model,
     help="Draft model.",
 )
-@click.option(
-    "--ctx",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Context size in tokens.  [default: what fits]",
-)
+@number_option("--ctx", "Context size in tokens.  [default: what fits]", 1)
 @click.option(
     "--kv",
     type=click.Choice(["f16", "q8_0/f16", "q8_0", "q4_0"]),
     help="Type of the KV cache.  [default: what fits]",
 )
 @click.option("--gpu", metavar="NAME", help='Estimate for another GPU, such as "RTX 4060".')
-@click.option(
-    "--vram",
-    type=global_options.FiniteRange(0, 10_000, min_open=True),
-    metavar="GIB",
-    help="Estimate for a GPU with this much memory.",
-)
+@global_options.VRAM
 @click.option(
     "--use",
     type=click.Choice(USE_CASES),
@@ -81,7 +71,11 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     subject.check_head()
     machine = _machine_profile(given["gpu"], given["vram"])
     can_skip = options.can_skip_workers()
-    workers = preflight.check_all(given["workers"], _print_skipped if can_skip else None)
+
+    def print_skipped(error: LocalspecError) -> None:
+        notify(f"{error.message} Going on without it.")
+
+    workers = preflight.check_all(given["workers"], print_skipped if can_skip else None)
     machine = machine_profile.with_workers(machine, workers)
     use = UseCase(given["use"])
     advisor = SettingsAdvisor(*subject.shapes, machine, use)
@@ -96,18 +90,14 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     advice = replace(advice, fit=fit)
     savings = advisor.list_memory_savings(fit)
     if as_json:
-        click.echo(json.dumps({"schema": 1} | fit_to_json(advice, savings, subject)))
+        echo_json(fit_to_json(advice, savings, subject))
     else:
         unicode, plain = sys.stdout.encoding.lower() == "utf-8", global_options.is_plain()
         for line in format_fit(advice, savings, subject, unicode, plain=plain):
-            click.echo(line)
+            echo(line)
         if transfer := describe_transfer(fit, workers):
-            click.echo(transfer)
+            echo(transfer)
     return 4 if fit.verdict == "no" else 0
-
-
-def _print_skipped(error: LocalspecError) -> None:
-    click.echo(f"localspec: {error.message} Going on without it.", err=True)
 
 
 def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairShapes:
@@ -164,7 +154,7 @@ def format_fit(
 ) -> Iterator[str]:
     """The lines of the report; `plain`: without bars, for a screen reader."""
     fit = advice.fit
-    yield sanitize(subject.name, multiline=False)
+    yield subject.name
     for device_fit in (*fit.device_fits, fit.host):
         if device_fit.needed:
             yield from _format_device(device_fit, unicode, plain=plain)
@@ -188,7 +178,7 @@ def format_fit(
 
 def _format_device(device_fit: DeviceFit, unicode: bool, *, plain: bool) -> Iterator[str]:
     device = device_fit.device
-    name = sanitize(device.description or device.name, multiline=False)
+    name = device.description or device.name
     total = device.total or device.free or device_fit.needed
     free = device.free if device.free is not None else total
     yield ""
@@ -240,7 +230,7 @@ def _format_speed(fit: FitReport) -> Iterator[str]:
         has_draft = fit.memory_estimate.draft is not None
         label = "With speculation" if has_draft else "With prompt lookup"
         yield f"{label:18}  {token_rate_range(speed.speculative)}{_format_speedups(fit)}"
-    yield f"Speed estimate: {sanitize(speed.explanation, multiline=False)}."
+    yield f"Speed estimate: {speed.explanation}."
 
 
 def _format_speedups(fit: FitReport) -> str:
@@ -258,7 +248,7 @@ def _format_method(fit: FitReport, subject: PairShapes) -> str:
     memory = fit.memory_estimate
     counted = "counted by llama.cpp" if memory.method == "exact" else "calculated by localspec"
     error = f", ± {gib(fit.error)}" if fit.error else ""
-    note = f" ({sanitize(memory.note, multiline=False)})" if memory.note else ""
+    note = f" ({memory.note})" if memory.note else ""
     return f"{counted} from {sources}{error}{note}"
 
 

@@ -1,7 +1,7 @@
-"""Options of every command: --offline, --plain, --models-dir, --data-dir.
+"""Options of every command: --offline, --plain, --models-dir, --data-dir; and kinds of options.
 
-They set environment variables, so that child processes inherit them.  `config list` shows which
-option set a variable.
+Those of every command set environment variables, so that child processes inherit them; `config
+list` shows which option set a variable.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
@@ -17,6 +18,7 @@ _PLAIN_VARIABLE = "LOCALSPEC_PLAIN"
 _FLAGS_KEY = "localspec.flags"
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class FiniteRange(click.FloatRange):
@@ -37,6 +39,27 @@ def reject_empty(context: click.Context, parameter: click.Parameter, value: T) -
     return value
 
 
+def text_option(name: str, metavar: str, about: str, **more: Any) -> Callable[[F], F]:
+    """An option whose text must not be empty."""
+    return click.option(name, metavar=metavar, callback=reject_empty, help=about, **more)
+
+
+def number_option(
+    name: str, about: str, low: int | None = None, high: int | None = None, **more: Any
+) -> Callable[[F], F]:
+    """A whole number from `low` to `high`, or a number of `type`."""
+    usual: dict[str, Any] = {
+        "type": click.IntRange(low, high),
+        "metavar": "N",
+        "show_default": "default" in more,
+    }
+    return click.option(name, help=about, **usual | more)
+
+
+def flag(*names: str, about: str) -> Callable[[F], F]:
+    return click.option(*names, is_flag=True, help=about)
+
+
 def get_flags(context: click.Context) -> dict[str, str]:
     """The global options of this command line, keyed by the variable that each sets."""
     flags: dict[str, str] = context.meta.setdefault(_FLAGS_KEY, {})
@@ -55,11 +78,18 @@ def _folder_option(
             os.environ[variable] = folder
             get_flags(context)[variable] = name
 
-    return _global_option(name, set_variable, about, metavar="DIR", type=click.Path())
+    return click.Option(
+        [name],
+        expose_value=False,
+        callback=set_variable,
+        help=about,
+        metavar="DIR",
+        type=click.Path(),
+    )
 
 
-def _global_option(name: str, callback: Any, about: str, **more: Any) -> click.Option:
-    return click.Option([name], expose_value=False, callback=callback, help=about, **more)
+def _switch(name: str, callback: Any, about: str) -> click.Option:
+    return click.Option([name], expose_value=False, callback=callback, help=about, is_flag=True)
 
 
 def _set_offline(context: click.Context, __: click.Parameter, value: bool) -> None:
@@ -94,13 +124,11 @@ def can_redraw() -> bool:
 
 
 def _global_options() -> tuple[click.Option, ...]:
-    models = "Also use the .gguf files in DIR."
-    data = "Folder for chats, measurements and logs."
+    models, data = "Also use the .gguf files in DIR.", "Folder for chats, measurements and logs."
     offline = "Do not use the network.  Also: HF_HUB_OFFLINE=1."
-    plain = "Words only, for screen readers.  Also: TERM=dumb."
     return (
-        _global_option("--offline", _set_offline, offline, is_flag=True),
-        _global_option("--plain", _set_plain, plain, is_flag=True),
+        _switch("--offline", _set_offline, offline),
+        _switch("--plain", _set_plain, "Words only, for screen readers.  Also: TERM=dumb."),
         _folder_option("--models-dir", "LOCALSPEC_MODELS_DIR", models, must_exist=True),
         _folder_option("--data-dir", "LOCALSPEC_DATA_DIR", data),
     )
@@ -119,10 +147,12 @@ def add_to_command(command: click.Command) -> click.Command:
     return command
 
 
-ENDPOINT = click.option(
-    "--endpoint",
-    metavar="URL",
-    callback=reject_empty,
-    help="A mirror of the Hugging Face hub.  Also: HF_ENDPOINT.",
+ENDPOINT = text_option("--endpoint", "URL", "A mirror of the Hugging Face hub.  Also: HF_ENDPOINT.")
+JSON = flag("--json", "as_json", about="Print one JSON document.")
+YES = flag("-y", "--yes", about="Do not ask.")
+VRAM = number_option(
+    "--vram",
+    "Estimate for a GPU with this much memory.",
+    type=FiniteRange(0, 10_000, min_open=True),
+    metavar="GIB",
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -15,19 +14,24 @@ import click
 from localspec.chat import events_file, export
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.history import ChatHistory, ChatListEntry
-from localspec.cli import global_options, shell_completion, speculation_text, terminal
-from localspec.cli.resume import find_chat_id
-from localspec.cli.terminal import format_columns
-from localspec.errors import UsageError
+from localspec.cli import global_options, options, speculation_text, terminal
+from localspec.cli.global_options import flag
+from localspec.cli.shell_completion import complete_chat
+from localspec.cli.terminal import (
+    echo,
+    echo_columns,
+    echo_json,
+    echo_styled,
+    echo_text,
+    notify,
+)
+from localspec.errors import NotFoundError, UsageError
 from localspec.protocol.events import EngineReady, Event, Notice
-from localspec.sanitize import sanitize
 from localspec.units import count
 
 _TITLE_WIDTH = 60
 
-CHAT_ARGUMENT = click.argument(
-    "chat", default="last", shell_complete=shell_completion.complete_chat
-)
+CHAT_ARGUMENT = click.argument("chat", default="last", shell_complete=complete_chat)
 
 
 @contextmanager
@@ -36,10 +40,21 @@ def open_history() -> Iterator[ChatHistory]:
     history = ChatHistory.open(create=False)
     try:
         for notice in history.take_notices():
-            click.echo(f"localspec: {notice.message}\n  {notice.hint}", err=True)
+            notify(notice.message, notice.hint)
         yield history
     finally:
         history.close()
+
+
+def find_chat_id(history: ChatHistory, text: str) -> int:
+    """The id for a number or `last`.  Raises NotFoundError."""
+    if text == "last":
+        return history.find_last_id()
+    if not text.isdecimal() or len(text) > 15:
+        raise NotFoundError(
+            f"There is no chat {text[:40]!r}.", "See the numbers: localspec history list"
+        )
+    return int(text)
 
 
 @click.group("history")
@@ -65,17 +80,15 @@ def list_(most: int | None, as_json: bool) -> int:
     with open_history() as history:
         chats = history.list_chats(-1 if most is None else most)
     if as_json:
-        entries = [export.list_entry_json(chat) for chat in chats]
-        click.echo(json.dumps({"schema": 1, "chats": entries}))
+        echo_json({"chats": [export.list_entry_json(chat) for chat in chats]})
         return 0
     if not chats:
-        click.echo("No saved chats. To start one: localspec run", err=True)
+        echo("No saved chats. To start one: localspec run", err=True)
         return 0
-    table = [("CHAT", "LAST USED", "TURNS", "MODEL", "TITLE"), *map(_chat_row, chats)]
-    for line in format_columns(table):
-        click.echo(line)
+    echo_columns([("CHAT", "LAST USED", "TURNS", "MODEL", "TITLE"), *map(_chat_row, chats)])
     if sys.stdout.isatty():
-        click.echo("\nContinue a chat: localspec run --continue CHAT", err=True)
+        echo(err=True)
+        echo("Continue a chat: localspec run --continue CHAT", err=True)
     return 0
 
 
@@ -84,9 +97,8 @@ def _chat_row(chat: ChatListEntry) -> tuple[str, ...]:
         updated = datetime.fromtimestamp(chat.updated).strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError, OSError):
         updated = "?"
-    title = sanitize(chat.title, multiline=False)
-    shown = title if len(title) <= _TITLE_WIDTH else f"{title[: _TITLE_WIDTH - 1]}…"
-    return str(chat.id), updated, str(chat.turn_count), chat.pair.name, shown
+    title = chat.title if len(chat.title) <= _TITLE_WIDTH else f"{chat.title[: _TITLE_WIDTH - 1]}…"
+    return str(chat.id), updated, str(chat.turn_count), chat.pair.name, title
 
 
 @history_command.command("search")
@@ -97,20 +109,14 @@ def search(text: tuple[str, ...], as_json: bool) -> int:
     with open_history() as history:
         hits = history.search(" ".join(text))
     if as_json:
-        body = [
-            {
-                "chat": export.list_entry_json(hit.list_entry),
-                "turn": hit.turn,
-                "excerpt": hit.excerpt,
-            }
-            for hit in hits
-        ]
-        click.echo(json.dumps({"schema": 1, "found": body}))
+        chats = [export.list_entry_json(hit.list_entry) for hit in hits]
+        found = zip(hits, chats, strict=True)
+        body = [{"chat": chat, "turn": hit.turn, "excerpt": hit.excerpt} for hit, chat in found]
+        echo_json({"found": body})
         return 0
-    for line in format_columns([(str(hit.list_entry.id), hit.excerpt) for hit in hits]):
-        click.echo(line)
+    echo_columns([(str(hit.list_entry.id), hit.excerpt) for hit in hits])
     if not hits:
-        click.echo("No results.", err=True)
+        echo("No results.", err=True)
     return 0
 
 
@@ -122,20 +128,22 @@ def show(chat: str, as_json: bool) -> int:
     with open_history() as history:
         saved = history.load_chat(find_chat_id(history, chat), with_events=False)
     if as_json:
-        click.echo(export.render_json(saved), nl=False)
+        echo_text(export.render_json(saved), newline=False)
         return 0
-    click.echo(export.render_text(saved), nl=False)
+    echo_text(export.render_text(saved), newline=False)
     turns = saved.conversation.turns
     more = len(saved.conversation.all_turns) - len(turns)
     if more:
-        click.echo(f"\n{count(more, 'more turn')} in other branches: --json shows them.", err=True)
+        echo(err=True)
+        echo(f"{count(more, 'more turn')} in other branches: --json shows them.", err=True)
     if turns and turns[-1].finish_reason is None:
-        click.echo("\nThe last answer was interrupted.", err=True)
+        echo(err=True)
+        echo("The last answer was interrupted.", err=True)
     return 0
 
 
 @history_command.command("rename")
-@click.argument("chat", shell_complete=shell_completion.complete_chat)
+@click.argument("chat", shell_complete=complete_chat)
 @click.argument("title", callback=global_options.reject_empty)
 def rename(chat: str, title: str) -> int:
     """Rename CHAT."""
@@ -145,11 +153,9 @@ def rename(chat: str, title: str) -> int:
 
 
 @history_command.command("rm")
-@click.argument(
-    "chats", nargs=-1, metavar="[CHAT]...", shell_complete=shell_completion.complete_chat
-)
-@click.option("--all", "everything", is_flag=True, help="Remove all chats.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.argument("chats", nargs=-1, metavar="[CHAT]...", shell_complete=complete_chat)
+@flag("--all", "everything", about="Remove all chats.")
+@global_options.YES
 @global_options.JSON
 def remove(chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -> int:
     """Remove chats permanently; their text is erased from the files of localspec."""
@@ -162,23 +168,23 @@ def remove(chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -
             ids = dict.fromkeys(find_chat_id(history, chat) for chat in chats)
             entries = [history.find_entry(id_) for id_ in ids]
         removed_ids = [entry.id for entry in entries]
-        rows = format_columns([_chat_row(chat) for chat in entries])
+        rows = terminal.format_columns([_chat_row(chat) for chat in entries])
         hint = "Use -y to remove without asking."
         if entries and not (
             yes or terminal.confirm("Remove permanently?", rows, hint, as_json=as_json)
         ):
-            click.echo("Nothing was removed.", err=True)
+            echo("Nothing was removed.", err=True)
             return 1
         removal = history.remove_chats(removed_ids) if entries else None
     wiped = removal is None or removal.wiped
     if as_json:
-        click.echo(json.dumps({"schema": 1, "removed": removed_ids, "wiped": wiped}))
+        echo_json({"removed": removed_ids, "wiped": wiped})
     else:
-        click.echo(f"{count(len(entries), 'chat')} removed.")
+        echo(f"{count(len(entries), 'chat')} removed.")
     if not wiped:
         why = "another localspec is reading the file, or the disk is full"
-        click.echo(f"Text is left in the file, because {why}.", err=True)
-        click.echo("The next removal erases it.", err=True)
+        echo(f"Text is left in the file, because {why}.", err=True)
+        echo("The next removal erases it.", err=True)
     return 0
 
 
@@ -194,14 +200,14 @@ _FORMATS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".j
 @click.option(
     "--json", "file_format", flag_value="json", help="Everything, including other branches."
 )
-@click.option("--rounds", is_flag=True, help="With --json: every token and round.")
+@flag("--rounds", about="With --json: every token and round.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False),
     help="Write to FILE.  [default: standard output]",
 )
-@click.option("-f", "--force", is_flag=True, help="Overwrite FILE.")
+@flag("-f", "--force", about="Overwrite FILE.")
 def export_command(
     chat: str, file_format: str | None, rounds: bool, output: str | None, force: bool
 ) -> int:
@@ -219,17 +225,17 @@ def export_command(
     else:
         text = export.render_html(saved) if file_format == "html" else export.render_markdown(saved)
     if output is None:
-        click.echo(text, nl=False)
+        echo_text(text, newline=False)
         return 0
     path = Path(os.path.abspath(output))
     export.save_file(path, text, overwrite=force)
-    click.echo(f"Saved: {sanitize(str(path), multiline=False)}", err=True)
+    echo(f"Saved: {path}", err=True)
     return 0
 
 
 @click.command("replay")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--no-color", is_flag=True, help="No colours.  Also: NO_COLOR=1.")
+@options.NO_COLOUR
 def replay_command(file: Path, no_color: bool) -> int:
     """Show the recorded answers in FILE round by round.
 
@@ -254,26 +260,21 @@ def _print_answers(events: list[Event], *, plain: bool, colour: bool) -> None:
     """Rounds on stdout; notices and the legend on stderr."""
     for event in events:
         if isinstance(event, Notice) and event.code in events_file.SKIPPED_LINE_CODES:
-            click.echo(f"localspec: {sanitize(event.message, multiline=False)}", err=True)
-    for event in events:
-        if isinstance(event, EngineReady):
-            names = (event.model, event.draft)
-            model, draft = (sanitize(name or "", multiline=False) for name in names)
-            click.echo(f"{model} with {draft}" if draft else model)
-            break
+            notify(event.message)
+    ready = next((event for event in events if isinstance(event, EngineReady)), None)
+    if ready is not None:
+        echo(f"{ready.model} with {ready.draft}" if ready.draft else ready.model)
     answers = events_file.split_answers(events)
     for number, answer in enumerate(answers, 1):
         if len(answers) > 1:
-            click.echo(f"\nAnswer {number}")
-        _print_answer(answer, plain=plain, colour=colour)
+            echo()
+            echo(f"Answer {number}")
+        totals = GeneratedAnswer()
+        for event in answer:
+            totals.add(event)
+        for round_ in totals.rounds:
+            line = speculation_text.format_round(round_, plain=plain, colour=colour)
+            echo_styled(line, colour=colour)
+        echo(speculation_text.format_answer_summary(totals))
     if not plain:
-        click.echo(speculation_text.format_legend(colour), err=True, color=colour)
-
-
-def _print_answer(events: tuple[Event, ...], *, plain: bool, colour: bool) -> None:
-    answer = GeneratedAnswer()
-    for event in events:
-        answer.add(event)
-    for round_ in answer.rounds:
-        click.echo(speculation_text.format_round(round_, plain=plain, colour=colour), color=colour)
-    click.echo(speculation_text.format_answer_summary(answer))
+        echo_styled(speculation_text.format_legend(colour), err=True, colour=colour)

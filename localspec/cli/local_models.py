@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from localspec.cli import global_options, shell_completion, terminal
-from localspec.cli.terminal import format_columns
+from localspec.cli.terminal import echo, echo_columns, echo_json
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.models import model_lookup
 from localspec.models.catalog import CatalogModel, CatalogPair
@@ -17,7 +16,6 @@ from localspec.models.local_files import inventory
 from localspec.models.local_files.hub_cache import LeftoverFile
 from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
-from localspec.sanitize import sanitize
 from localspec.units import count, gb
 
 
@@ -32,29 +30,25 @@ def list_command(as_json: bool) -> int:
     pairs, leftovers = model_lookup.ready_pairs(models), inventory.find_leftovers()
     names = {model.path: model_lookup.shortest_reference(model, models) for model in models}
     if as_json:
-        click.echo(json.dumps(_list_to_json(models, names, pairs, leftovers)))
+        echo_json(_list_to_json(models, names, pairs, leftovers))
         return 0
-    for line in format_columns([("PAIR", "TITLE"), *((pair.id, pair.title) for pair in pairs)]):
-        click.echo(line)
+    echo_columns([("PAIR", "TITLE"), *((pair.id, pair.title) for pair in pairs)])
     if models:
-        click.echo()
-        rows = [
-            (
-                names[model.path],
-                gb(model.size),
-                ORIGIN_TITLES[model.origin],
-                "verified" if model.verified else "not verified",
-            )
-            for model in models
-        ]
-        for line in format_columns([("MODEL", "SIZE", "SOURCE", "CHECKSUM"), *rows]):
-            click.echo(line)
+        rows = [("MODEL", "SIZE", "SOURCE", "CHECKSUM")]
+        for model in models:
+            checksum = "verified" if model.verified else "not verified"
+            origin = ORIGIN_TITLES[model.origin]
+            rows.append((names[model.path], gb(model.size), origin, checksum))
+        echo()
+        echo_columns(rows)
     if leftovers:
         size = gb(sum(file.size for file in leftovers))
         what = count(len(leftovers), "unfinished download")
-        click.echo(f"\n{what}, {size}. Remove: localspec rm --leftovers", err=True)
+        echo(err=True)
+        echo(f"{what}, {size}. Remove: localspec rm --leftovers", err=True)
     if not models:
-        click.echo("\nFind more pairs: localspec pair suggest", err=True)
+        echo(err=True)
+        echo("Find more pairs: localspec pair suggest", err=True)
     return 0
 
 
@@ -65,7 +59,6 @@ def _list_to_json(
     leftovers: Sequence[LeftoverFile],
 ) -> dict[str, object]:
     return {
-        "schema": 1,
         "pairs": [pair.id for pair in pairs],
         "models": [
             {
@@ -92,8 +85,8 @@ def _list_to_json(
 
 @click.command("rm")
 @click.argument("ref", required=False, shell_complete=shell_completion.complete_model_or_pair)
-@click.option("--leftovers", is_flag=True, help="Remove the files of unfinished downloads.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@global_options.flag("--leftovers", about="Remove the files of unfinished downloads.")
+@global_options.YES
 @global_options.JSON
 def rm_command(ref: str | None, leftovers: bool, yes: bool, as_json: bool) -> int:
     """Remove the model or pair REF from this computer.
@@ -107,20 +100,19 @@ def rm_command(ref: str | None, leftovers: bool, yes: bool, as_json: bool) -> in
     models = _find_models(model_lookup.resolve(ref)) if ref else ()
     files = [*unfinished, *models]
     size = sum(file.size for file in files)
-    lines = [f"{sanitize(str(model.path), multiline=False)}  {gb(model.size)}" for model in models]
+    lines = [f"{model.path}  {gb(model.size)}" for model in models]
     if unfinished:
         lines.append(f"{count(len(unfinished), 'unfinished download')}  {gb(size)}")
     hint = "Use -y to remove without asking."
     if files and not (yes or terminal.confirm("Remove?", lines, hint, as_json=as_json)):
-        click.echo("Nothing was removed.", err=True)
+        echo("Nothing was removed.", err=True)
         return 1
     freed = inventory.delete_leftovers(unfinished)
     freed += sum(inventory.remove(model) for model in models)
     if as_json:
-        removed = [str(file.path) for file in files]
-        click.echo(json.dumps({"schema": 1, "removed": removed, "freed": freed}))
+        echo_json({"removed": [str(file.path) for file in files], "freed": freed})
     else:
-        click.echo(f"Freed {gb(freed)}.")
+        echo(f"Freed {gb(freed)}.")
     return 0
 
 
@@ -129,21 +121,17 @@ def _find_models(request: ModelRequest) -> list[LocalModel]:
     candidates = [(model, _find_installed(model)) for model in request.models]
     installed = [(model, local) for model, local in candidates if local is not None]
     if not installed:
-        bundled = all(
-            model.catalog_model is not None and model.catalog_model.repo is None
-            for model in request.models
-        )
-        if bundled:
+        entries = [model.catalog_model for model in request.models]
+        if all(entry is not None and entry.repo is None for entry in entries):
             what = f"{request.name} is part of localspec and cannot be removed."
             raise StorageError(what, "See the other models: localspec list")
-        name = sanitize(request.name, multiline=False)
-        raise NotFoundError(f"{name} is not installed.", "See: localspec list")
+        raise NotFoundError(f"{request.name} is not installed.", "See: localspec list")
     to_remove = []
     for model, local in installed:
         draft = model.catalog_model if model is request.draft else None
         user = _find_other_pair(request, draft) if draft else ""
         if user:
-            click.echo(f"localspec: {model.name} is kept: {user} uses it.", err=True)
+            terminal.notify(f"{model.name} is kept: {user} uses it.")
         else:
             to_remove.append(local)
     return to_remove

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -11,11 +10,11 @@ from pathlib import Path
 import click
 
 from localspec.cli import global_options, shell_completion
+from localspec.cli.terminal import echo, echo_json
 from localspec.errors import UsageError
 from localspec.fit import shape
 from localspec.models import draft_heads, model_lookup
 from localspec.models.gguf import layer_subset, reader
-from localspec.sanitize import sanitize
 from localspec.units import gb
 
 
@@ -42,12 +41,11 @@ def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
     source = model_lookup.resolve(model).target.require_path()
     reader.check_loadable(source)
     facts = reader.read(source)
-    name = sanitize(source.name, multiline=False)
     if draft_heads.is_head(facts):
-        raise UsageError(f"{name} is a draft head, not a model.", "Use the model itself.")
+        raise UsageError(f"{source.name} is a draft head, not a model.", "Use the model itself.")
     exit_layer = layer_subset.find_exit_layer(facts)
     if keep is None and exit_layer is None:
-        what = f"{name} names no layer to exit from."
+        what = f"{source.name} names no layer to exit from."
         raise UsageError(what, "Say which layers to keep: --keep 0-9,24-29")
     layers = list(range(exit_layer or 0)) if keep is None else _parse_layers(keep)
     if os.path.exists(out):
@@ -56,15 +54,12 @@ def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
     swa_layers = [layer.is_swa for layer in found.layers] if found.n_swa else None
     size = layer_subset.copy_layers(source, out, layers, swa_layers)
     if as_json:
-        document = {"file": str(out), "bytes": size, "layers": layers, "of": found.n_layer}
-        click.echo(json.dumps({"schema": 1} | document))
+        echo_json({"file": str(out), "bytes": size, "layers": layers, "of": found.n_layer})
         return 0
-    click.echo(
-        f"{sanitize(str(out), multiline=False)}: {len(layers)} of {found.n_layer} layers, "
-        f"{gb(size)} of {gb(facts.size)}"
-    )
-    used = sanitize(shlex.join(["localspec", "run", model, "--draft", str(out)]), multiline=False)
-    click.echo(f"Use it: {used}", err=True)
+    share = f"{len(layers)} of {found.n_layer} layers, {gb(size)} of {gb(facts.size)}"
+    echo(f"{out}: {share}")
+    used = shlex.join(["localspec", "run", model, "--draft", str(out)])
+    echo(f"Use it: {used}", err=True)
     return 0
 
 
@@ -74,7 +69,7 @@ def _parse_layers(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            what = f"{sanitize(part, multiline=False)!r} is no layer and no range of layers."
+            what = f"{part!r} is no layer and no range of layers."
             raise UsageError(what, "Type numbers and ranges: --keep 0-9,24-29")
         layers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(layers)

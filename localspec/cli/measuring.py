@@ -1,8 +1,7 @@
-"""Runs the measurement of `bench`, `verify` or `pair test`, and prints its report."""
+"""`localspec bench` and `localspec verify`; runs a measurement and prints its report."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Generator
 from contextlib import closing
@@ -11,11 +10,13 @@ from typing import Any
 import click
 
 from localspec import launch
+from localspec.bench import workloads
 from localspec.bench.benchmark import Benchmark
-from localspec.bench.lossless_check import LosslessMeasurement
+from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
 from localspec.bench.measurement import Measurement, MeasurementProgress
-from localspec.cli import options
-from localspec.cli.terminal import ProgressLine
+from localspec.bench.workloads import BenchRequest
+from localspec.cli import options, terminal
+from localspec.cli.global_options import FiniteRange, number_option, text_option
 from localspec.errors import LocalspecError
 from localspec.launch import ResolvedPair
 
@@ -25,7 +26,73 @@ _ASCII_MAP = str.maketrans("×–·…┊█▉▊▋▌▍▎▏", "x-,~|##### 
 Progress = Generator[MeasurementProgress, None, None]
 
 
-def measure_pair(
+@click.command("bench")
+@text_option("--workload", "NAME", "Run only this workload; repeatable.", multiple=True)
+@number_option("--rounds", "Repetitions of each prompt.  [default: 1 to 3, by speed]", 1, 1000)
+@number_option("--max-tokens", "Max tokens of an answer.", 2, default=64)
+@number_option(
+    "--temperature", "Second temperature to measure, after 0.", default=0.8, type=FiniteRange(0)
+)
+@options.EXACT
+@options.OVERLAP
+@options.MEASURING
+@click.option("--markdown", is_flag=True, help="Print a Markdown report to share.")
+def bench_command(pair: str | None, **given: Any) -> int:
+    """Measure the speed of PAIR, plain and speculative.
+
+    PAIR is a pair of the catalogue or any model that `run` accepts. Every prompt is answered
+    alternately without and with speculation, at temperature 0 and at --temperature.
+
+    \b
+    localspec bench demo
+    localspec bench big.gguf --draft small.gguf --workload code --markdown
+    """
+    chosen = workloads.load(given["workload"])
+    resolved = options.resolve_or_pull(pair, given["draft"])
+    request = BenchRequest(
+        pair or "demo",
+        tuple(chosen),
+        tuple(dict.fromkeys((0.0, given["temperature"]))),
+        given["max_tokens"],
+        resolved.spec,
+        resolved.spec_reason,
+        given["rounds"],
+    )
+    measurement = Benchmark(request, as_markdown=given["markdown"])
+    progress = _measure_pair(resolved, measurement, given)
+    return 0 if print_measurement(measurement, progress, given) else 130
+
+
+@click.command("verify")
+@number_option(
+    "--seconds",
+    "Time for each of the five parts; a slow computer takes longer.",
+    default=20.0,
+    type=FiniteRange(0),
+)
+@number_option("--tokens", "Tokens of an answer.", 2, default=64)
+@options.EXACT
+@options.OVERLAP
+@options.MEASURING
+def verify_command(pair: str | None, **given: Any) -> int:
+    """Check that speculation does not change the output of PAIR.
+
+    PAIR is a pair of the catalogue or any model that `run` accepts. The passes of its answers,
+    greedy and with a seed, are repeated without drafting. Sampled tokens are tested against the
+    model's own probabilities. Exit code 1 if a token is wrong.
+
+    \b
+    localspec verify demo
+    localspec verify big.gguf --draft small.gguf --json
+    """
+    resolved = options.resolve_or_pull(pair, given["draft"])
+    measurement = LosslessMeasurement(VerifyEffort(given["seconds"], given["tokens"]))
+    if not print_measurement(measurement, _measure_pair(resolved, measurement, given), given):
+        return 130
+    return 1 if measurement.report.verdict == "divergent" else 0
+
+
+def _measure_pair(
     pair: ResolvedPair, measurement: Benchmark | LosslessMeasurement, given: dict[str, Any]
 ) -> Progress:
     """Loads the pair for the measurement."""
@@ -43,7 +110,7 @@ def print_measurement(measurement: Measurement, progress: Progress, given: dict[
 
     Raises the error that has ended it after the results so far; with --json it is the document.
     """
-    line = ProgressLine(quiet=given["quiet"], interval=_PROGRESS_INTERVAL)
+    line = terminal.ProgressLine(quiet=given["quiet"], interval=_PROGRESS_INTERVAL)
     is_interrupted, error = False, None
     try:
         with closing(progress):
@@ -58,16 +125,16 @@ def print_measurement(measurement: Measurement, progress: Progress, given: dict[
     finally:
         line.clear()
     if error is None and given["as_json"]:
-        click.echo(json.dumps(measurement.to_json()))
+        terminal.echo_json(measurement.to_json())
     elif error is None or (measurement.has_results and not given["as_json"]):
         for text in measurement.format_report():
-            click.echo(to_ascii(text))
+            terminal.echo_text(_to_ascii(text))
     if error is not None:
         raise error
     return not is_interrupted
 
 
-def to_ascii(text: str) -> str:
+def _to_ascii(text: str) -> str:
     """The text in ASCII if stdout cannot encode its symbols."""
     try:
         text.encode(sys.stdout.encoding or "ascii")

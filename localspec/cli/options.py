@@ -15,7 +15,8 @@ from click.shell_completion import CompletionItem
 from localspec import launch, speculation_methods
 from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
 from localspec.cli import global_options, shell_completion
-from localspec.cli.terminal import can_prompt_user
+from localspec.cli.global_options import flag, text_option
+from localspec.cli.terminal import can_prompt_user, notify
 from localspec.config.option_types import SWITCH, check_json_schema
 from localspec.config.option_types import Option as TableOption
 from localspec.config.options import OPTIONS, OptionGroup, select
@@ -24,7 +25,6 @@ from localspec.fit.advisor import SettingsRequest
 from localspec.models.chat_template import builtin_templates
 from localspec.models.model_lookup import NotDownloadedError, resolve
 from localspec.protocol.events import Event, Notice
-from localspec.sanitize import sanitize
 
 T = TypeVar("T")
 
@@ -64,13 +64,12 @@ def _read_grammar(context: click.Context, option: click.Parameter, value: str | 
 
 
 def _read_file(path: str) -> str:
-    name = sanitize(path, multiline=False)
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no file {name}.", "Check the path.") from error
+        raise NotFoundError(f"There is no file {path}.", "Check the path.") from error
     except (OSError, ValueError) as error:
-        raise StorageError(f"{name} cannot be read as text.", "Give a text file.") from error
+        raise StorageError(f"{path} cannot be read as text.", "Give a text file.") from error
 
 
 Option = Callable[[Any], Any]  # A decorator of click.
@@ -121,7 +120,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
 def _render(option: TableOption) -> Option:
     value_type, default = option.value_type, option.default
     if value_type is SWITCH:
-        return click.option(option.flag, is_flag=True, help=option.about)
+        return flag(option.flag, about=option.about)
     given: dict[str, Any] = {
         "type": _OptionParam(option),
         "default": None if "[default:" in option.about or default == "" else default,
@@ -136,21 +135,29 @@ def _render_group(group: OptionGroup) -> tuple[Option, ...]:
     return tuple(_render(option) for option in select("command", group))
 
 
-def _flag(option: str, about: str) -> Option:
-    return click.option(option, is_flag=True, help=about)
-
-
 WORKERS, EXACT, OVERLAP = (_render(OPTIONS[name]) for name in ("workers", "exact", "overlap"))
 
 _TEMPLATES = tuple(builtin_templates.STOP_STRINGS)
+TEMPLATE = click.option(
+    "--template",
+    type=click.Choice(_TEMPLATES),
+    metavar="NAME",
+    help=f"Use this chat template instead of the model's own: {', '.join(_TEMPLATES)}.",
+)
+QUIET = flag("-q", "--quiet", about="Print no notices and no progress.")
 
-PROMPT = _option_group(
-    click.argument(
-        "model",
+
+def _pair_argument(name: str) -> Option:
+    return click.argument(
+        name,
         required=False,
         callback=global_options.reject_empty,
         shell_complete=shell_completion.complete_model_or_pair,
-    ),
+    )
+
+
+PROMPT = _option_group(
+    _pair_argument("model"),
     click.option(
         "-p",
         "--prompt",
@@ -159,19 +166,13 @@ PROMPT = _option_group(
         "input; on a terminal, start a chat]",
     ),
     click.option("--system", default="", metavar="TEXT", help="System prompt."),
-    click.option(
+    text_option(
         "--preset",
-        metavar="NAME",
-        callback=global_options.reject_empty,
-        help="Use the system prompt and the settings of a preset (config.toml, /preset save).",
+        "NAME",
+        "Use the system prompt and the settings of a preset (config.toml, /preset save).",
     ),
-    _flag("--raw", "Use no chat template: the model continues the prompt."),
-    click.option(
-        "--template",
-        type=click.Choice(_TEMPLATES),
-        metavar="NAME",
-        help=f"Use this chat template instead of the model's own: {', '.join(_TEMPLATES)}.",
-    ),
+    flag("--raw", about="Use no chat template: the model continues the prompt."),
+    TEMPLATE,
     *_render_group("answer"),
 )
 SAMPLING = _option_group(*_render_group("sampling"))
@@ -185,37 +186,26 @@ _DRAFT = click.option(
 )
 SPECULATION = _option_group(_DRAFT, *_render_group("speculation"))
 MACHINE = _option_group(
-    *_render_group("load"), _flag("--anyway", "Load even if the memory estimate says no.")
+    *_render_group("load"), flag("--anyway", about="Load even if the memory estimate says no.")
 )
 MEASURING = _option_group(
-    click.argument(
-        "pair",
-        required=False,
-        callback=global_options.reject_empty,
-        shell_complete=shell_completion.complete_model_or_pair,
-    ),
+    _pair_argument("pair"),
     _DRAFT,
     MACHINE,
     global_options.JSON,
-    click.option("-q", "--quiet", is_flag=True, help="Print no progress."),
-    click.option("-v", "--verbose", is_flag=True, help="After an error, print the last log lines."),
+    QUIET,
+    flag("-v", "--verbose", about="After an error, print the last log lines."),
 )
+NO_COLOUR = flag("--no-color", about="No colours.  Also: NO_COLOR=1.")
 OUTPUT = _option_group(
-    _flag("--tokens", "Mark each token as accepted, bonus, corrected or plain."),
-    _flag("--stats", "Print statistics on standard error."),
-    click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON document instead of text."
-    ),
+    flag("--tokens", about="Mark each token as accepted, bonus, corrected or plain."),
+    flag("--stats", about="Print statistics on standard error."),
+    global_options.JSON,
     click.option("--events", type=click.Path(dir_okay=False), help="Write every event to FILE."),
-    _flag("--probabilities", "Record each token's probabilities in --events and --json."),
-    click.option("-q", "--quiet", is_flag=True, help="Print no notices."),
-    click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        help="Print what is loaded; after an error, the last log lines.",
-    ),
-    _flag("--no-color", "No colours.  Also: NO_COLOR=1."),
+    flag("--probabilities", about="Record each token's probabilities in --events and --json."),
+    QUIET,
+    flag("-v", "--verbose", about="Print what is loaded; after an error, the last log lines."),
+    NO_COLOUR,
 )
 
 HISTORY = _option_group(
@@ -228,10 +218,9 @@ HISTORY = _option_group(
         shell_complete=shell_completion.complete_chat,
         help="Continue the last chat, or the one with this number.",
     ),
-    _flag("--private", "Do not save this chat."),
+    flag("--private", about="Do not save this chat."),
 )
-
-YES = click.option("-y", "--yes", is_flag=True, help="Download missing models without asking.")
+YES = flag("-y", "--yes", about="Download missing models without asking.")
 
 
 def build_load_request(pair: launch.ResolvedPair, given: dict[str, Any]) -> SettingsRequest:
@@ -280,7 +269,7 @@ def resolve_or_pull(
         if not yes and not can_prompt_user():
             raise missing
         if not quiet:
-            click.echo(f"localspec: {missing.message}", err=True)
+            notify(missing.message)
         pull_options = pull.PullOptions(yes=yes, quiet=quiet and yes)
         request = resolve(missing.pull_reference)
         if pull.pull_models([request], HubClient(), pull_options) is None:
@@ -300,6 +289,6 @@ def resolve_drafter(pair: launch.ResolvedPair, spec: str) -> str:
 def make_notice_printer(quiet: bool) -> Callable[[Event], None]:
     def print_event(event: Event) -> None:
         if isinstance(event, Notice) and not quiet:
-            click.echo(f"localspec: {event.message} {event.hint}", err=True)
+            notify(f"{event.message} {event.hint}".rstrip())
 
     return print_event

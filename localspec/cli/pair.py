@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from localspec.cli import global_options, options, pull, shell_completion
-from localspec.cli.terminal import format_columns
+from localspec.cli.global_options import FiniteRange, flag, number_option, text_option
+from localspec.cli.terminal import echo, echo_columns, echo_json
 from localspec.errors import UsageError
 from localspec.fit import machine_profile
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, suggest
@@ -30,14 +30,9 @@ def command() -> None:
 
 @command.command("suggest")
 @click.argument("ref", required=False, shell_complete=shell_completion.complete_model)
-@click.option(
-    "--vram",
-    type=global_options.FiniteRange(0, 10_000, min_open=True),
-    metavar="GIB",
-    help="Memory of the GPU.  [default: the memory that is free on this computer]",
-)
+@global_options.VRAM
 @click.option("--use", type=click.Choice(USE_CASES), help="Prefer pairs for this use.")
-@click.option("--all", "everything", is_flag=True, help=f"List all, not only {_MAX_SHOWN}.")
+@flag("--all", "everything", about=f"List all, not only {_MAX_SHOWN}.")
 @global_options.JSON
 def _suggest(
     ref: str | None, vram: float | None, use: str | None, everything: bool, as_json: bool
@@ -53,21 +48,21 @@ def _suggest(
     if as_json:
         pairs = [_suggestion_to_json(suggestion) for suggestion in suggestions]
         document = {"memory": free, "gpu": bool(machine.devices), "use": use, "pairs": pairs}
-        click.echo(json.dumps({"schema": 1} | document))
+        echo_json(document)
         return 0
     where = "on the GPU" if machine.devices else "free on this computer"
-    click.echo(f"Pairs for {gib(free)} {where}:", err=True)
+    echo(f"Pairs for {gib(free)} {where}:", err=True)
     shown = suggestions if everything else suggestions[:_MAX_SHOWN]
     for number, suggestion in enumerate(shown, 1):
-        click.echo(f"{number}. {suggestion.pair.id}  {suggestion.pair.title}")
+        echo(f"{number}. {suggestion.pair.id}  {suggestion.pair.title}")
         for reason in suggestion.reasons:
-            click.echo(f"   {reason}")
+            echo(f"   {reason}")
     if len(suggestions) > len(shown):
-        click.echo(f"{len(suggestions) - len(shown)} more with --all", err=True)
+        echo(f"{len(suggestions) - len(shown)} more with --all", err=True)
     if suggestions and suggestions[0].verdict != "no":
-        click.echo(f"Download one: localspec pull {suggestions[0].pair.id}", err=True)
+        echo(f"Download one: localspec pull {suggestions[0].pair.id}", err=True)
     else:
-        click.echo("No pair fits.", err=True)
+        echo("No pair fits.", err=True)
     return 0
 
 
@@ -104,10 +99,10 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
         what = "The header of a model could not be read."
         raise UsageError(what, "Go online, or pull both models first.")
     if as_json:
-        click.echo(json.dumps({"schema": 1} | pull.match_to_json(match)))
+        echo_json(pull.match_to_json(match))
     else:
         for line in pull.format_pair_verdict(match):
-            click.echo(line)
+            echo(line)
     return 0 if match.compatibility.is_compatible else 5
 
 
@@ -120,22 +115,14 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
     callback=options.single_drafts("each is judged by itself: put a space between them."),
     shell_complete=shell_completion.complete_model,
 )
-@click.option(
-    "--workload",
-    multiple=True,
-    metavar="NAME",
-    callback=global_options.reject_empty,
-    help="Answer only this; repeatable.",
-)
+@text_option("--workload", "NAME", "Answer only this; repeatable.", multiple=True)
 @click.option(
     "--file", type=click.File(encoding="utf-8"), help="Answer the prompts in FILE, one a line."
 )
-@click.option("--chats", is_flag=True, help="Take the first answers of your kept chats.")
-@click.option("--tokens", type=click.IntRange(16), default=1000, show_default=True, metavar="N")
-@click.option(
-    "--temperature", type=global_options.FiniteRange(0, 2), default=0.0, show_default=True
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
+@flag("--chats", about="Take the first answers of your kept chats.")
+@number_option("--tokens", "Tokens of the answers together.", 16, default=1000)
+@number_option("--temperature", "Sampling temperature.", type=FiniteRange(0, 2), default=0.0)
+@options.QUIET
 @options.MACHINE
 @global_options.JSON
 def _test(target: str, drafts: tuple[str, ...], **given: Any) -> int:
@@ -173,15 +160,14 @@ def _list(as_json: bool) -> int:
             }
             for pair in pairs
         ]
-        click.echo(json.dumps({"schema": 1, "pairs": rows}))
+        echo_json({"pairs": rows})
         return 0
     table = [("PAIR", "SIZE", "DRAFT", "STATUS", "")]
     for pair in pairs:
         size = gb(pair.size) if pair.size else "–"
         note = "installed" if pair.id in ready else ""
         table.append((pair.id, size, pair.draft_kind, pair.status, note))
-    for line in format_columns(table):
-        click.echo(line)
+    echo_columns(table)
     return 0
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -15,16 +12,16 @@ from typing import Any, TypeVar
 import click
 
 from localspec.cli import global_options, shell_completion, terminal
-from localspec.cli.terminal import format_columns, stop_on_interrupt
+from localspec.cli.global_options import FiniteRange, flag, number_option
+from localspec.cli.terminal import echo, stop_on_interrupt
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, model_lookup, pull_plan
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
-from localspec.models.hub.client import HubClient, HubSearchResult
+from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase, DownloadState, RateLimiter, download_file
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PlannedModel, PullPlan
-from localspec.sanitize import sanitize
 from localspec.units import bytes_per_second, duration, gb, percent, short_count
 
 
@@ -36,17 +33,12 @@ from localspec.units import bytes_per_second, duration, gb, percent, short_count
     metavar="REF…",
     shell_complete=shell_completion.complete_model_or_pair,
 )
-@click.option("--dry-run", is_flag=True, help="Only print the plan.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option(
-    "--limit",
-    type=global_options.FiniteRange(0, min_open=True),
-    metavar="MB/S",
-    help="Limit the speed.",
-)
+@flag("--dry-run", about="Only print the plan.")
+@global_options.YES
+@number_option("--limit", "Limit the speed.", type=FiniteRange(0, min_open=True), metavar="MB/S")
 @global_options.ENDPOINT
 @global_options.JSON
-@click.option("-q", "--quiet", is_flag=True, help="Print no plan and no progress.")
+@flag("-q", "--quiet", about="Print no plan and no progress.")
 def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
     """Download each REF: a pair or a model of the catalogue, or user/repo:QUANT.
 
@@ -60,11 +52,10 @@ def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> i
     requests = [model_lookup.resolve(text) for text in refs]
     plan = pull_models(requests, HubClient(endpoint), PullOptions(**given))
     if plan is None:
-        click.echo("Nothing was downloaded.", err=True)
+        echo("Nothing was downloaded.", err=True)
         return 1
     if given["as_json"]:
-        document = _plan_to_json(plan)
-        click.echo(json.dumps({"schema": 1, "dry_run": given["dry_run"]} | document))
+        terminal.echo_json({"dry_run": given["dry_run"]} | _plan_to_json(plan))
     elif not given["dry_run"]:
         items = {item.resolved: item for item in plan.models}
         for request in requests:
@@ -75,17 +66,17 @@ def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> i
 def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
     """How to run the model, and which draft would make it faster."""
     if item.header is not None and draft_heads.file_draft_kind(item.header) != "model":
-        click.echo("This draft head is used automatically when its target runs.", err=True)
+        echo("This draft head is used automatically when its target runs.", err=True)
         return
-    click.echo(_clean_line(f"Ready: localspec run {shlex.quote(request.name)}"))
+    echo(f"Ready: localspec run {shlex.quote(request.name)}")
     if request.pair is not None:
         return
     model = request.target.catalog_model
     pairs = catalog.pairs_for(catalog.load(), model) if model else ()
     if (pair := next((pair for pair in pairs if pair.draft_kind == "model"), None)) is not None:
-        click.echo(f"Faster with a draft model: localspec pull {pair.id}", err=True)
+        echo(f"Faster with a draft model: localspec pull {pair.id}", err=True)
     for line in format_sidecar_heads(item):
-        click.echo(f"In the same repository: {line}", err=True)
+        echo(f"In the same repository: {line}", err=True)
 
 
 _T = TypeVar("_T")
@@ -118,7 +109,7 @@ def pull_models(
     will_ask = not (options.yes or options.dry_run)
     if not options.as_json and (will_ask or not options.quiet):
         for line in format_plan(plan):
-            click.echo(line, err=not options.dry_run)
+            echo(line, err=not options.dry_run)
     plan.check()
     if options.dry_run:
         return plan
@@ -129,8 +120,8 @@ def pull_models(
     try:
         run_cancellable(lambda stop: _fetch_all(hub, plan, options, stop))
     except KeyboardInterrupt:
-        resume = _clean_line(shlex.join(["localspec", "pull", *(r.name for r in requests)]))
-        click.echo(f"localspec: stopped. To resume: {resume}", err=True)
+        resume = shlex.join(["localspec", "pull", *(r.name for r in requests)])
+        terminal.notify(f"stopped. To resume: {resume}")
         raise
     return plan
 
@@ -167,12 +158,12 @@ def format_plan(plan: PullPlan) -> Iterator[str]:
         yield f"{name:{widths[0]}}  {file:{widths[1]}}  {size:>{widths[2]}}  {details}".rstrip()
     for item in plan.models:
         for note in _format_notes(item):
-            yield f"  {_clean_line(item.resolved.name)}: {note}"
+            yield f"  {item.resolved.name}: {note}"
     for match in plan.pairs:
         yield from format_pair_verdict(match)
     if plan.missing_bytes:
-        folder = _clean_line(str(plan.cache_dir))
-        yield f"To download: {gb(plan.missing_bytes)}. Free: {gb(plan.free_bytes)} in {folder}"
+        free = f"Free: {gb(plan.free_bytes)} in {plan.cache_dir}"
+        yield f"To download: {gb(plan.missing_bytes)}. {free}"
     else:
         yield "Everything is already downloaded."
 
@@ -182,13 +173,13 @@ def format_sidecar_heads(item: PlannedModel) -> Iterator[str]:
     for file in item.sidecar_heads:
         title = draft_heads.KIND_TITLES[draft_heads.kind_from_file_name(file.path)]
         ref = shlex.quote(f"hf://{item.repo}/{file.path}")
-        yield f"{title} head, {gb(file.size)}: localspec pull {_clean_line(ref)}"
+        yield f"{title} head, {gb(file.size)}: localspec pull {ref}"
 
 
 def format_pair_verdict(match: pull_plan.PlannedPair) -> Iterator[str]:
     """Whether a pair is compatible, why, and warnings."""
     summary = match.compatibility.summary
-    yield f"{summary[:1].upper()}{_clean_line(summary[1:])}."
+    yield f"{summary[:1].upper()}{summary[1:]}."
     for warning in match.warnings:
         yield f"  {warning}"
 
@@ -256,7 +247,7 @@ def _plan_row(item: PlannedModel) -> tuple[str, str, str, str]:
     licence = f"licence: {item.licence or 'see its page'}" if item.repo else ""
     details = ", ".join(filter(None, (licence, "gated" if item.gated else "", state)))
     name = f"{item.repo}/{file}" if item.repo else file
-    return _clean_line(item.resolved.name), _clean_line(name), gb(item.size or 0), details
+    return item.resolved.name, name, gb(item.size or 0), details
 
 
 def _format_notes(item: PlannedModel) -> Iterator[str]:
@@ -268,78 +259,43 @@ def _format_notes(item: PlannedModel) -> Iterator[str]:
         yield f"draft head ({draft_heads.KIND_TITLES[kind]}), only for its own target{unsupported}"
 
 
-def _clean_line(text: str) -> str:
-    return sanitize(text, multiline=False)
-
-
 class DownloadProgressLine:
-    """Progress of one file on stderr: a redrawn line on a terminal, else a line now and then."""
+    """Progress of one file on stderr."""
 
     def __init__(self, name: str, position: tuple[int, int], *, quiet: bool = False) -> None:
         number, of = position
-        self._name = sanitize(name, multiline=False)
-        self._position = f"{number}/{of} " if of > 1 else ""
-        self._quiet = quiet
-        self._redraws = global_options.can_redraw()
-        self._last_line = ""
-        self._last_write = time.monotonic()
-        self._downloaded = False
+        self._name = f"{number}/{of} {name}" if of > 1 else name
+        self._quiet, self._has_loaded = quiet, False
+        self._line = terminal.ProgressLine(quiet=quiet, interval=_PROGRESS_INTERVAL, prefix="")
 
     def update(self, state: DownloadState) -> None:
-        if self._quiet:
+        is_first = state.phase is DownloadPhase.LOADING and not self._has_loaded
+        self._has_loaded = self._has_loaded or is_first
+        if state.phase is not DownloadPhase.DONE:
+            self._line.show(self._format(state), is_step=is_first)
             return
-        self._downloaded = self._downloaded or state.phase is DownloadPhase.LOADING
-        if state.phase is DownloadPhase.DONE:
-            self.close()
-            status = "verified" if self._downloaded else "already downloaded, verified"
-            click.echo(f"{self._position}{self._name}  {gb(state.done_bytes)}, {status}", err=True)
-        elif self._redraws:
-            self._draw(self._format_line(state))
-        elif self._is_due(state):
-            click.echo(self._format_line(state), err=True)
+        self.close()
+        if not self._quiet:
+            status = "verified" if self._has_loaded else "already downloaded, verified"
+            echo(f"{self._name}  {gb(state.done_bytes)}, {status}", err=True)
 
-    def _is_due(self, state: DownloadState) -> bool:
-        now = time.monotonic()
-        first = state.phase is DownloadPhase.LOADING and not self._last_line
-        if not first and now - self._last_write < _PROGRESS_INTERVAL:
-            return False
-        self._last_line, self._last_write = state.phase, now
-        return True
-
-    def _format_line(self, state: DownloadState) -> str:
-        name, size = f"{self._position}{self._name}", state.job.file.size
+    def _format(self, state: DownloadState) -> str:
+        size = state.job.file.size
         share = percent(state.done_bytes / size if size else None)
         if state.phase is not DownloadPhase.LOADING:
             done = f" {share}" if state.done_bytes else ""
-            return f"{name}  {_PHASE_TEXT.get(state.phase, state.phase)}{done} …"
+            return f"{self._name}  {_PHASE_TEXT.get(state.phase, state.phase)}{done} …"
         speed = f"  {bytes_per_second(state.rate)}" if state.rate else ""
         left = f"  {duration(state.eta)} left" if state.eta is not None else ""
-        return f"{name}  {share}  {gb(state.done_bytes)} of {gb(size)}{speed}{left}"
-
-    def _draw(self, line: str) -> None:
-        """Redraw the line, cut to the width of the terminal: a wrapped line cannot be redrawn."""
-        width = shutil.get_terminal_size().columns - 1
-        if len(line) > width:
-            line = f"…{line[-(width - 1) :]}"
-        click.echo(f"\r\x1b[K{line}", err=True, nl=False)
-        self._last_line = line
+        return f"{self._name}  {share}  {gb(state.done_bytes)} of {gb(size)}{speed}{left}"
 
     def close(self) -> None:
-        if self._redraws and self._last_line:
-            click.echo("\r\x1b[K", err=True, nl=False)
-            self._last_line = ""
+        self._line.clear()
 
 
 @click.command("search")
 @click.argument("text", nargs=-1, required=True)
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 100),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Number of results.",
-)
+@number_option("--limit", "Number of results.", 1, 100, default=20)
 @global_options.ENDPOINT
 @global_options.JSON
 def search_command(text: tuple[str, ...], limit: int, endpoint: str | None, as_json: bool) -> int:
@@ -348,25 +304,16 @@ def search_command(text: tuple[str, ...], limit: int, endpoint: str | None, as_j
     repositories = run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
     if as_json:
         repos = [asdict(r) | {"updated": r.updated and r.updated.isoformat()} for r in repositories]
-        click.echo(json.dumps({"schema": 1, "repos": repos}))
+        terminal.echo_json({"repos": repos})
         return 0
     if not repositories:
-        click.echo("No results. Try fewer words.", err=True)
+        echo("No results. Try fewer words.", err=True)
         return 0
-    for line in format_columns(
-        [("REPOSITORY", "DOWNLOADS", "LIKES", "UPDATED", ""), *map(_repository_row, repositories)]
-    ):
-        click.echo(line)
-    click.echo(f"List the files of a repository: localspec show {repositories[0].repo}", err=True)
+    rows = [("REPOSITORY", "DOWNLOADS", "LIKES", "UPDATED", "")]
+    for found in repositories:
+        updated = f"{found.updated:%Y-%m-%d}" if found.updated else "–"
+        counts = short_count(found.downloads), short_count(found.likes)
+        rows.append((found.repo, *counts, updated, "gated" if found.gated else ""))
+    terminal.echo_columns(rows)
+    echo(f"List the files of a repository: localspec show {repositories[0].repo}", err=True)
     return 0
-
-
-def _repository_row(repository: HubSearchResult) -> tuple[str, ...]:
-    changed = f"{repository.updated:%Y-%m-%d}" if repository.updated else "–"
-    return (
-        repository.repo,
-        short_count(repository.downloads),
-        short_count(repository.likes),
-        changed,
-        "gated" if repository.gated else "",
-    )

@@ -15,23 +15,24 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 import click
+from click.core import ParameterSource
 
 from localspec import config, launch
 from localspec.chat import presets
 from localspec.chat.context_window import check_answer
-from localspec.chat.conversation import Conversation
-from localspec.chat.history import SavedChat
+from localspec.chat.conversation import Conversation, Turn, format_question
+from localspec.chat.history import ChatHistory, SavedChat
 from localspec.chat.session import ChatSession
-from localspec.chat.settings import ChatSettings, LoadedModel, build_request
-from localspec.cli import global_options, options, resume
-from localspec.cli.answer_printer import AnswerPrinter, PrintOptions
-from localspec.cli.terminal import stop_on_interrupt
+from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings, LoadedModel, build_request
+from localspec.cli import global_options, options, terminal
+from localspec.cli.answer_printer import AnswerPrinter, OutputStyle
 from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import recent_pairs
 from localspec.protocol.events import EngineReady, encode
 from localspec.protocol.wire import GenerateCommand
 from localspec.sanitize import sanitize
+from localspec.units import count
 
 _MAX_PROMPT_BYTES = 64 * 1024 * 1024
 _DEFAULT_MAX_TOKENS = 512
@@ -62,7 +63,7 @@ def command(model: str | None, **given: Any) -> int:
     localspec run --continue
     """
     is_chat = _is_chat(given)
-    saved_chat = resume.resume_chat(is_chat, given["chat"])
+    saved_chat = _resume_chat(is_chat, given["chat"])
     text = "" if is_chat else _read_prompt(given["prompt"])
     if given["raw"] and given["template"]:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
@@ -70,7 +71,7 @@ def command(model: str | None, **given: Any) -> int:
         raise UsageError("--json-schema and --grammar cannot be used together.", "Give one.")
     if given["preset"]:
         given["system"] = given["system"] or presets.find(given["preset"]).system or ""
-    model, draft = resume.resolve_pair(model, given["draft"], saved_chat)
+    model, draft = _resolve_pair(model, given["draft"], saved_chat)
     if not given["quiet"] and sys.stderr.isatty():
         _warn_unused_gpu()
     pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
@@ -92,8 +93,8 @@ def _warn_unused_gpu() -> None:
     from localspec.doctor import llama_build  # noqa: PLC0415  late: only for a terminal
 
     if (finding := llama_build.find_unused_gpu()) is not None:
-        click.echo(f"localspec: {finding.what}.\n  {finding.fix}", err=True)
-        click.echo(f"  Hide this notice: localspec doctor --dismiss {finding.id}", err=True)
+        terminal.notify(f"{finding.what}.", finding.fix)
+        terminal.echo(f"  Hide this notice: localspec doctor --dismiss {finding.id}", err=True)
 
 
 def _is_chat(given: dict[str, Any]) -> bool:
@@ -109,20 +110,11 @@ def _run_chat(
     given: dict[str, Any],
 ) -> int:
     # Late imports: only a chat needs them.
-    from localspec.cli.answer_printer import ChatOutputStyle  # noqa: PLC0415
     from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop  # noqa: PLC0415
     from localspec.cli.slash_handlers import LinearChatView  # noqa: PLC0415
 
-    session = resume.create_session(pair, saved_chat, _build_chat_settings(given, pair), given)
-    style = ChatOutputStyle(
-        global_options.is_plain(),
-        global_options.use_colour(no_color=given["no_color"]),
-        given["quiet"],
-    )
-
-    def print_line(line: str) -> None:
-        sys.stdout.flush()
-        click.echo(line, err=True, color=style.colour)
+    session = _create_session(pair, saved_chat, _build_chat_settings(given, pair), given)
+    style = _output_style(given)
 
     def build_load_request(session: ChatSession) -> SettingsRequest:
         changed = given | {"ctx": session.settings.ctx, "exact": session.settings.exact}
@@ -136,9 +128,9 @@ def _run_chat(
         probabilities=given["probabilities"],
         on_event=options.make_notice_printer(given["quiet"]),
         events_file=events_file,
-        recap=tuple(resume.format_recap(saved_chat, plain=style.plain)) if saved_chat else (),
+        recap=tuple(_format_recap(saved_chat, plain=style.plain)) if saved_chat else (),
     )
-    view = LinearChatView(session, style, print_line, given["tokens"])
+    view = LinearChatView(session, style, given["tokens"])
     return ChatLoop(launch_options, view).run(_print_ready if given["verbose"] else lambda _: None)
 
 
@@ -159,14 +151,6 @@ def _run_once(
 ) -> int:
     settings = _build_settings(given, pair)
     settings = replace(settings, max_tokens=settings.max_tokens or _DEFAULT_MAX_TOKENS)
-    print_options = PrintOptions(
-        given["tokens"],
-        given["stats"],
-        given["as_json"],
-        given["quiet"],
-        global_options.use_colour(no_color=given["no_color"]),
-        global_options.is_plain(),
-    )
     load_request = options.build_load_request(pair, given | {"exact": settings.exact})
     engine = launch.start_engine(load_request, notify=options.make_notice_printer(given["quiet"]))
     try:
@@ -186,20 +170,27 @@ def _run_once(
             probabilities=given["probabilities"],
             seed=conversation.seed,
         )
-        return _stream_answer(engine, request, loaded, print_options, events_file)
+        printer = AnswerPrinter(_output_style(given), engine.ready, given)
+        finished = _stream_answer(engine, request, printer, events_file)
+        printer.print_result(request, loaded)
+        return 0 if finished else 130
     finally:
         engine.close()
+
+
+def _output_style(given: dict[str, Any]) -> OutputStyle:
+    colour = global_options.use_colour(no_color=given["no_color"])
+    return OutputStyle(global_options.is_plain(), colour, given["quiet"])
 
 
 def _stream_answer(
     engine: launch.Engine,
     request: GenerateCommand,
-    loaded: LoadedModel,
-    print_options: PrintOptions,
+    printer: AnswerPrinter,
     events_file: TextIO | None,
-) -> int:
-    printer = AnswerPrinter(print_options, engine.ready)
-    with stop_on_interrupt(engine.stop) as is_stopped:
+) -> bool:
+    """Whether the answer was not stopped by Ctrl+C."""
+    with terminal.stop_on_interrupt(engine.stop) as is_stopped:
         try:
             for event in itertools.chain((engine.ready,), engine.generate(request)):
                 if events_file is not None:
@@ -211,8 +202,7 @@ def _stream_answer(
             raise
         finally:
             printer.end_line()
-    printer.print_result(request, loaded)
-    return 130 if is_stopped() else 0
+    return not is_stopped()
 
 
 def _read_prompt(given: str | None) -> str:
@@ -251,13 +241,13 @@ def _read_pipe(stdin: IO[bytes]) -> str:
 
 def _print_pipe_notice() -> None:
     if sys.stderr.isatty():
-        click.echo("localspec: Reading standard input. To use only -p: < /dev/null", err=True)
+        terminal.notify("Reading standard input. To use only -p: < /dev/null")
 
 
 def _build_settings(given: dict[str, Any], pair: launch.ResolvedPair) -> ChatSettings:
     settings = options.build_settings(pair, given)
     if given["preset"]:
-        settings = resume.merge_settings(presets.find(given["preset"]).apply(settings), settings)
+        settings = _merge_settings(presets.find(given["preset"]).apply(settings), settings)
     return settings
 
 
@@ -270,16 +260,127 @@ def _open_events_file(path: str | None) -> Iterator[TextIO | None]:
     try:
         file = Path(path).open("w", buffering=1, encoding="utf-8")  # noqa: SIM115  closed by `with` below
     except OSError as error:
-        name = sanitize(path, multiline=False)
         raise StorageError(
-            f"{name} cannot be written: {error.strerror}.", "Give --events a writable path."
+            f"{path} cannot be written: {error.strerror}.", "Give --events a writable path."
         ) from error
     with file:
         yield file
 
 
 def _print_ready(ready: EngineReady) -> None:
-    for name, value in (("model", ready.model), ("draft", ready.draft), ("devices", ready.devices)):
-        click.echo(f"{name}: {sanitize(str(value), multiline=False)}", err=True)
-    for name, value in ready.settings.items():
-        click.echo(f"{name}: {sanitize(str(value), multiline=False)}", err=True)
+    names = {"model": ready.model, "draft": ready.draft, "devices": ready.devices}
+    for name, value in (names | ready.settings).items():
+        terminal.echo(f"{name}: {value}", err=True)
+
+
+# --- saved chats --------------------------------------------------------------------------
+
+_RECAP_TURNS = 2  # Turns shown when a chat is continued.
+_RECAP_LINES = 6  # Lines shown of each question and each answer.
+
+
+def _resume_chat(is_chat: bool, chat: str | None) -> SavedChat | None:
+    """The chat of --continue; None without that option."""
+    if chat is None:
+        return None
+    if not is_chat:
+        raise UsageError("--continue needs a chat on a terminal.", "Leave out -p and --json.")
+    from localspec.cli.history import find_chat_id, open_history  # noqa: PLC0415  late: only here
+
+    with open_history() as history:
+        return history.load_chat(find_chat_id(history, chat), with_events=False)
+
+
+def _resolve_pair(model: str | None, draft: str, saved_chat: SavedChat | None) -> tuple[str, str]:
+    """The named pair; else the saved chat's, else as `recent_pairs.resolve_default`."""
+    pair = saved_chat.list_entry.pair if saved_chat else None
+    if model is None and pair is not None and pair.model:
+        return pair.model, pair.draft if draft == "auto" else draft
+    return recent_pairs.resolve_default(model, draft)
+
+
+def _create_session(
+    pair: launch.ResolvedPair,
+    saved_chat: SavedChat | None,
+    settings: ChatSettings,
+    given: dict[str, Any],
+) -> ChatSession:
+    """The session of this chat.  Raises InUseError if another window has the chat open."""
+    history = _open_history(private=given["private"], quiet=given["quiet"])
+    session = ChatSession(
+        pair, given["seed"], history, saved_chat, settings=settings, system=given["system"]
+    )
+    if session.recorder.lock_error is not None:
+        raise session.recorder.lock_error
+    if saved_chat is not None:
+        merged = _merge_settings(saved_chat.settings, settings)
+        session.settings = settings if given["preset"] else merged
+        if given["system"]:
+            session.conversation.system = given["system"]
+    return session
+
+
+def _open_history(*, private: bool, quiet: bool = False) -> ChatHistory | None:
+    """The history to save in; None for a private chat, or with a warning if it cannot be opened."""
+    if private or not config.load().get("chats.keep"):
+        return None
+    try:
+        history = ChatHistory.open()
+    except LocalspecError as error:
+        _warn_unsaved(error, quiet)
+        return None
+    for notice in history.take_notices():
+        terminal.notify(notice.message, notice.hint)
+    if history.write_error is not None:
+        _warn_unsaved(history.write_error, quiet)
+    return history
+
+
+def _warn_unsaved(error: LocalspecError, quiet: bool) -> None:
+    if not quiet:
+        terminal.notify(f"This chat will not be saved: {error.message}", error.hint)
+
+
+def _merge_settings(saved_settings: ChatSettings, given_settings: ChatSettings) -> ChatSettings:
+    """The settings of the saved chat, overridden by options given on the command line."""
+    source_of = click.get_current_context().get_parameter_source
+    return saved_settings.with_values(
+        {
+            name: given_settings.get(option)
+            for name, option in ANSWER_OPTIONS.items()
+            if source_of(name) is ParameterSource.COMMANDLINE
+        }
+    )
+
+
+def _format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
+    """Title and last turns of a continued chat."""
+    entry, turns = chat.list_entry, chat.conversation.turns
+    n_turns = count(len(turns), "turn")
+    yield f"Chat {entry.id}, {n_turns}: {sanitize(entry.title, multiline=False)}"
+    if len(turns) > _RECAP_TURNS:
+        yield "Last turns:" if plain else "…"
+    for turn in turns[-_RECAP_TURNS:]:
+        name = sanitize(turn.model or entry.pair.name, multiline=False) or "Answer"
+        yield from _format_turn(
+            turn, chat, "You: " if plain else "> ", f"{name}: " if plain else ""
+        )
+    if turns and turns[-1].finish_reason is None:
+        yield "The last answer was interrupted. Press Enter or type /retry to generate it again."
+
+
+def _format_turn(
+    turn: Turn, chat: SavedChat, question_prefix: str, answer_prefix: str
+) -> Iterator[str]:
+    question = sanitize(format_question(turn)).splitlines()
+    if question:
+        yield f"{question_prefix}{question[0]}"
+        yield from question[1:_RECAP_LINES]
+        if len(question) > _RECAP_LINES:
+            yield "…"
+    answer = sanitize(turn.visible_answer(chat.list_entry.pair.thinking)).splitlines()
+    if len(answer) > _RECAP_LINES:
+        answer = ["…", *answer[-_RECAP_LINES:]]
+    if answer:
+        yield f"{answer_prefix}{answer[0]}"
+        yield from answer[1:]

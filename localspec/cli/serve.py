@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec import launch
-from localspec.cli import global_options, options
+from localspec.cli import global_options, options, terminal
+from localspec.cli.global_options import number_option, text_option
 from localspec.errors import StorageError, UsageError
 from localspec.launch import recent_pairs
 from localspec.launch.engine_host import EngineHost
-from localspec.models.chat_template import builtin_templates
 from localspec.protocol.events import EngineReady
 from localspec.sanitize import sanitize
 from localspec.serve import import_http_server
@@ -33,21 +34,13 @@ _MAX_KEY_FILE = 64 * 1024
 
 @click.command("serve")
 @click.argument("model", required=False, callback=global_options.reject_empty)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8080,
-    show_default=True,
-    metavar="N",
-    help="Port; 0 chooses a free one.",
-)
-@click.option(
+@number_option("--port", "Port; 0 chooses a free one.", 0, 65535, default=8080)
+@text_option(
     "--host",
+    "ADDRESS",
+    "Address; other computers reach 0.0.0.0, which needs a key.",
     default="127.0.0.1",
     show_default=True,
-    metavar="ADDRESS",
-    callback=global_options.reject_empty,
-    help="Address; other computers reach 0.0.0.0, which needs a key.",
 )
 @click.option(
     "--api-key-file",
@@ -55,52 +48,32 @@ _MAX_KEY_FILE = 64 * 1024
     metavar="FILE",
     help=f"Clients need one of the keys in FILE, one a line.  Also: {_KEY_VARIABLE}.",
 )
-@click.option(
+@text_option(
     "--allow-host",
+    "NAME",
+    "Also answer requests to this host name; repeatable.",
     multiple=True,
-    metavar="NAME",
-    callback=global_options.reject_empty,
-    help="Also answer requests to this host name; repeatable.",
 )
-@click.option(
+@text_option(
     "--allow-origin",
+    "ORIGIN",
+    "Also answer pages of this origin, such as https://example.org; repeatable.",
     multiple=True,
-    metavar="ORIGIN",
-    callback=global_options.reject_empty,
-    help="Also answer pages of this origin, such as https://example.org; repeatable.",
 )
-@click.option(
-    "--alias",
-    metavar="NAME",
-    callback=global_options.reject_empty,
-    help="The model's name for clients.  [default: its file]",
-)
-@click.option(
-    "--queue",
-    "max_waiting",
-    type=click.IntRange(0, 1000),
-    default=16,
-    show_default=True,
-    metavar="N",
-    help="Requests that may wait; more are refused.",
-)
+@text_option("--alias", "NAME", "The model's name for clients.  [default: its file]")
+@number_option("--queue", "Requests that may wait; more are refused.", 0, 1000, default=16)
 @click.option(
     "--log",
     "log_format",
     type=click.Choice(["text", "json", "none"]),
     help="Log requests on standard error.  [default: on a terminal a live board, else text]",
 )
-@click.option(
-    "--template",
-    type=click.Choice(tuple(builtin_templates.STOP_STRINGS)),
-    metavar="NAME",
-    help="Use this chat template instead of the model's own.",
-)
+@options.TEMPLATE
 @options.SAMPLING
 @options.SPECULATION
 @options.MACHINE
 @options.YES
-@click.option("-q", "--quiet", is_flag=True, help="Print no notices.")
+@options.QUIET
 def command(model: str | None, **given: Any) -> int:
     """Serve MODEL over HTTP, with OpenAI's API.
 
@@ -125,17 +98,19 @@ def command(model: str | None, **given: Any) -> int:
         given["template"],
         rules,
         given["port"],
-        given["max_waiting"],
+        given["queue"],
     )
     host = EngineHost(options.build_load_request(pair, given), probe=True)
-    server = http_server.HttpServer(server_options, host, _make_log(given).write)
-    printer = ServerPrinter(server_options.name, server.url, quiet=given["quiet"])
-    if _has_board(given):
+    has_board = _has_board(given)
+    log = RequestLog(given["log_format"] or ("none" if has_board else "text"))
+    server = http_server.HttpServer(server_options, host, log.write)
+    if has_board:
         return _run_board(http_server.ServerThread(server))
+    say = terminal.notify if not given["quiet"] else lambda _: None
     try:
-        printer.print_loading()
+        say(f"loading {server_options.name}; its address will be {server.url}/v1")
         with http_server.stop_on_signals(server):
-            asyncio.run(server.serve(printer.print_ready))
+            asyncio.run(server.serve(lambda ready: _report_ready(ready, server.url, say)))
     except KeyboardInterrupt:
         return 130
     finally:
@@ -145,14 +120,10 @@ def command(model: str | None, **given: Any) -> int:
 
 def _has_board(given: dict[str, Any]) -> bool:
     """On a terminal, unless a log was asked for."""
+    if given["log_format"] is not None or global_options.is_plain() or given["quiet"]:
+        return False
     streams = (sys.stdin, sys.stdout, sys.stderr)
-    is_terminal = all(stream is not None and stream.isatty() for stream in streams)
-    is_plain = global_options.is_plain() or given["quiet"]
-    return given["log_format"] is None and is_terminal and not is_plain
-
-
-def _make_log(given: dict[str, Any]) -> RequestLog:
-    return RequestLog(given["log_format"] or ("none" if _has_board(given) else "text"))
+    return all(stream is not None and stream.isatty() for stream in streams)
 
 
 def _run_board(server: ServerThread) -> int:
@@ -180,27 +151,13 @@ def _make_rules(given: dict[str, Any]) -> AccessRules:
     return access_rules.AccessRules(host, given["allow_host"], given["allow_origin"], keys)
 
 
-class ServerPrinter:
-    """The messages of the server on standard error."""
-
-    def __init__(self, name: str, url: str, *, quiet: bool) -> None:
-        self._name, self._url, self._quiet = name, url, quiet
-
-    def print_loading(self) -> None:
-        self._print(f"loading {self._name}; its address will be {self._url}/v1")
-
-    def print_ready(self, ready: EngineReady) -> None:
-        model = sanitize(ready.model, multiline=False)
-        draft = f" with {sanitize(ready.draft, multiline=False)}" if ready.draft else ""
-        n_ctx = (ready.settings.get("target") or {}).get("n_ctx")
-        for notice in ready.notices:
-            self._print(f"{notice.message} {notice.hint}".rstrip())
-        self._print(f"serving {model}{draft} at {self._url}/v1, context {n_ctx:,} tokens")
-        self._print("ctrl+c ends the server")
-
-    def _print(self, line: str) -> None:
-        if not self._quiet:
-            click.echo(f"localspec: {line}", err=True)
+def _report_ready(ready: EngineReady, url: str, say: Callable[[str], None]) -> None:
+    n_ctx = (ready.settings.get("target") or {}).get("n_ctx")
+    draft = f" with {ready.draft}" if ready.draft else ""
+    for notice in ready.notices:
+        say(f"{notice.message} {notice.hint}".rstrip())
+    say(f"serving {ready.model}{draft} at {url}/v1, context {n_ctx:,} tokens")
+    say("ctrl+c ends the server")
 
 
 def _read_keys(path: str | None) -> tuple[str, ...]:
@@ -210,8 +167,7 @@ def _read_keys(path: str | None) -> tuple[str, ...]:
         try:
             lines += Path(path).read_text(encoding="utf-8")[:_MAX_KEY_FILE].splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            name = sanitize(path, multiline=False)
-            raise StorageError(f"{name} cannot be read.", "Give a text file of keys.") from error
+            raise StorageError(f"{path} cannot be read.", "Give a text file of keys.") from error
     keys = tuple(line.strip() for line in lines if line.strip())
     if path is not None and not keys:
         raise UsageError("The file of --api-key-file has no key.", "Write one key a line.")

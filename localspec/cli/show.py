@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import click
 
-from localspec.cli import global_options, pull, shell_completion
+from localspec.cli import global_options, pull, shell_completion, terminal
 from localspec.cli.terminal import format_columns
 from localspec.errors import NotFoundError, OfflineError
 from localspec.models import catalog, draft_heads, model_lookup, pull_plan, reference
@@ -19,7 +18,6 @@ from localspec.models.hub.client import HubClient
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.models.pull_plan import PlannedModel, PlannedPair, PullPlanner
 from localspec.models.reference import HubReference, RepoFile
-from localspec.sanitize import sanitize
 from localspec.units import gb
 
 Fact = tuple[str, str]
@@ -27,7 +25,7 @@ Fact = tuple[str, str]
 
 @click.command("show")
 @click.argument("ref", shell_complete=shell_completion.complete_model_or_pair)
-@click.option("--template", is_flag=True, help="Print only the chat template.")
+@global_options.flag("--template", about="Print only the chat template.")
 @global_options.ENDPOINT
 @global_options.JSON
 def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> int:
@@ -41,18 +39,17 @@ def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> in
     )
     match = pull_plan.check_pair(*items) if len(items) == 2 else None
     if template:
-        click.echo(_read_template(items[0]))
+        terminal.echo_text(_read_template(items[0]))
     elif as_json:
         document = {
-            "schema": 1,
             "models": [_item_to_json(item) for item in items],
             "pair": pull.match_to_json(match) if match else None,
             "files": [{"file": file.path, "bytes": file.size} for file in files],
         }
-        click.echo(json.dumps(document))
+        terminal.echo_json(document)
     else:
         for line in _format_details(items, match, files):
-            click.echo(line)
+            terminal.echo(line)
     return 0
 
 
@@ -92,10 +89,9 @@ def _join_split_files(files: Sequence[RepoFile]) -> list[RepoFile]:
 def _read_template(item: PlannedModel) -> str:
     text = item.header.chat_template if item.header else ""
     if not text:
-        name = sanitize(item.resolved.name, multiline=False)
         hint = "It completes text. To use a template: localspec run --template NAME"
-        raise NotFoundError(f"{name} has no readable chat template.", hint)
-    return sanitize(text)
+        raise NotFoundError(f"{item.resolved.name} has no readable chat template.", hint)
+    return text
 
 
 def _format_details(

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import click
-
 from localspec.chat import copying, presets
-from localspec.chat.conversation import Conversation
 from localspec.chat.session import ChatSession
 from localspec.chat.session_commands import parse_switch, shorten_line, shorten_question
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, CommandCall
-from localspec.cli import speculation_text
-from localspec.cli.answer_printer import ChatOutputStyle
+from localspec.cli import speculation_text, terminal
+from localspec.cli.answer_printer import OutputStyle
 from localspec.cli.speculation_text import AnswerStats
 from localspec.engine_process import engine_log
 from localspec.errors import StorageError, UsageError
@@ -26,8 +24,6 @@ from localspec.models import model_lookup
 from localspec.protocol.events import EngineReady
 from localspec.sanitize import sanitize
 from localspec.units import short_count
-
-_LOG_LINES = 12
 
 KEY_HELP = (
     ("Enter", "send; on an empty line: continue the text, or retry after a crash"),
@@ -45,56 +41,58 @@ class LinearChatView:
     """How the linear chat shows its session."""
 
     session: ChatSession
-    style: ChatOutputStyle
-    print_line: Callable[[str], None]
+    style: OutputStyle
     mark_tokens: bool = False
     ready: EngineReady | None = None
     last_answer: AnswerStats | None = None
     initial_text: str = ""  # Text inserted at the next prompt, to be edited.
 
+    def print_line(self, line: str) -> None:
+        """Print one line on standard error, after the answer so far."""
+        sys.stdout.flush()
+        terminal.echo(line, err=True)
+
+    def print_styled(self, line: str) -> None:
+        """Like `print_line`, for our own text with colours."""
+        sys.stdout.flush()
+        terminal.echo_styled(line, err=True, colour=self.style.colour)
+
+    def print_row(self, name: str, text: str, width: int = 15) -> None:
+        """Print a name and its text, wrapped between words below its beginning."""
+        if self.style.plain:
+            self.print_line(f"{name}: {text}")
+            return
+        columns, start = shutil.get_terminal_size().columns - 1, f"  {name:<{width}} "
+        indent = " " * min(len(start), width + 3 if columns >= 60 else 6)
+        for line in textwrap.wrap(start + text, columns, subsequent_indent=indent):
+            self.print_line(line)
+
 
 def _help(_: CommandCall, view: LinearChatView) -> None:
     for command in COMMANDS:
         usage = ", ".join([command.usage, *(f"/{alias}" for alias in command.aliases)])
-        if view.style.plain:
-            view.print_line(f"{usage}: {command.help}")
-        else:
-            _print_row(view, f"  {usage:<38} ", command.help)
+        view.print_row(usage, command.help, 38)
     view.print_line("To send a message that begins with a slash, type two slashes.")
 
 
-def _print_row(view: LinearChatView, name: str, text: str) -> None:
-    """Wraps the text between words, below its beginning where there is room."""
-    width = shutil.get_terminal_size().columns - 1
-    indent = " " * min(len(name), 41 if width >= 60 else 6)
-    lines = textwrap.wrap(name + text, width, subsequent_indent=indent, drop_whitespace=True)
-    for line in lines:
-        view.print_line(line)
-
-
 def _turns(_: CommandCall, view: LinearChatView) -> None:
+    """Lists the turns, with the answering model if there are several."""
     view.session.require_turns()
-    for line in _format_turns(view.session.conversation):
-        view.print_line(line)
-
-
-def _format_turns(conversation: Conversation) -> Iterator[str]:
-    """With the answering model if there are several."""
+    conversation = view.session.conversation
     has_several_models = len({turn.model for turn in conversation.turns}) > 1
     for number, turn in enumerate(conversation.turns, 1):
-        model = sanitize(turn.model, multiline=False) if has_several_models else ""
+        model = turn.model if has_several_models else ""
         notes = ", ".join(filter(None, (conversation.format_branch(turn.id), model)))
-        yield f"{number:>3}  {shorten_question(turn)}{f'  ({notes})' if notes else ''}"
+        view.print_line(f"{number:>3}  {shorten_question(turn)}{f'  ({notes})' if notes else ''}")
     for turn in conversation.undone_turns()[-1:]:
-        yield f"     undone: {shorten_question(turn)}"
+        view.print_line(f"     undone: {shorten_question(turn)}")
 
 
 def _model(_: CommandCall, view: LinearChatView) -> None:
     """Lists the models; `/model NAME` is a session command."""
     view.print_line(f"This chat: {view.session.pair_name}")
     for name, title in model_lookup.list_installed():
-        shown = sanitize(name, multiline=False)
-        view.print_line(f"{shown}: {title}" if view.style.plain else f"  {shown:<38} {title}")
+        view.print_row(name, title, 38)
     view.print_line("Type: /model NAME, a path or user/repo:QUANT.")
 
 
@@ -111,8 +109,7 @@ def _edit(_: CommandCall, view: LinearChatView) -> None:
 
 def _show(_: CommandCall, view: LinearChatView) -> None:
     for name, value in _format_state(view):
-        text = sanitize(value, multiline=False).rstrip()
-        view.print_line(f"{name}: {text}" if view.style.plain else f"  {name:<15} {text}")
+        view.print_row(name, value)
 
 
 def _format_state(view: LinearChatView) -> Iterator[tuple[str, str]]:
@@ -126,11 +123,9 @@ def _format_state(view: LinearChatView) -> Iterator[tuple[str, str]]:
     used = session.answer.context_tokens
     yield "context", f"{short_count(used)} of {short_count(loaded.n_ctx)} tokens"
     if n := session.n_omitted_turns:
-        has_summary = bool(session.conversation.dropped.summary)
-        yield (
-            "oldest turns",
-            f"{n} {'sent as a summary' if has_summary else 'not sent to the model'}",
-        )
+        is_summarised = bool(session.conversation.dropped.summary)
+        how = "sent as a summary" if is_summarised else "not sent to the model"
+        yield "oldest turns", f"{n} {how}"
     yield "system prompt", shorten_line(session.conversation.system) or "none"
     for name, field in CHAT_SETTING_FIELDS.items():
         value = session.settings.format_value(name)
@@ -141,13 +136,11 @@ def _stats(_: CommandCall, view: LinearChatView) -> None:
     stats = view.last_answer
     if stats is None or stats.answer.finished is None:
         raise UsageError("No statistics yet.", "They appear after the first answer.")
-    if view.style.plain:
-        for line in speculation_text.format_stats_sentences(stats):
-            view.print_line(line)
-        return
     totals, seed = stats.answer.finished.totals, view.session.conversation.seed
-    for line in speculation_text.format_stats(stats.answer.plan, totals, seed):
-        view.print_line(sanitize(line))
+    for line in speculation_text.format_stats(
+        stats.answer.plan, totals, seed, plain=view.style.plain
+    ):
+        view.print_line(line)
 
 
 def _tokens(call: CommandCall, view: LinearChatView) -> None:
@@ -157,12 +150,12 @@ def _tokens(call: CommandCall, view: LinearChatView) -> None:
     elif view.style.plain:
         view.print_line("The rounds are listed after each answer.")
     else:
-        view.print_line(speculation_text.format_legend(view.style.colour))
+        view.print_styled(speculation_text.format_legend(view.style.colour))
 
 
 def _copy(call: CommandCall, view: LinearChatView) -> None:
     text = copying.select_text(view.session, call.argument)
-    write = None if view.style.plain else partial(click.echo, nl=False)
+    write = None if view.style.plain else partial(terminal.echo_styled, newline=False)
     message = copying.copy(text, write)
     if not message:
         raise StorageError("No clipboard is available.", "Type: /save answer.txt")
@@ -171,7 +164,7 @@ def _copy(call: CommandCall, view: LinearChatView) -> None:
 
 def _keys(_: CommandCall, view: LinearChatView) -> None:
     for key, what in KEY_HELP:
-        view.print_line(f"{key}: {what}." if view.style.plain else f"  {key:<15} {what}")
+        view.print_row(key, what)
 
 
 def _anyway(_: CommandCall, view: LinearChatView) -> None:
@@ -182,8 +175,7 @@ def _bench(_: CommandCall, view: LinearChatView) -> None:
     pair = view.session.recorder.pair
     draft = f" --draft {shlex.quote(pair.draft)}" if pair.draft != "auto" else ""
     view.print_line("Quit this chat first, so that nothing else uses the computer. Then run:")
-    line = f"localspec bench {shlex.quote(pair.model)}{draft}"
-    view.print_line(sanitize(line, multiline=False))
+    view.print_line(f"localspec bench {shlex.quote(pair.model)}{draft}")
 
 
 def _logs(_: CommandCall, view: LinearChatView) -> None:
@@ -192,10 +184,9 @@ def _logs(_: CommandCall, view: LinearChatView) -> None:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    for line in lines[-_LOG_LINES:]:
-        view.print_line(sanitize(line, multiline=False))
-    shown = sanitize(str(path), multiline=False)
-    view.print_line(f"Full log: {shown}" if lines else "The engine log is empty.")
+    for line in lines[-12:]:
+        view.print_line(line)
+    view.print_line(f"Full log: {path}" if lines else "The engine log is empty.")
 
 
 HANDLERS: dict[str, Callable[[CommandCall, LinearChatView], None]] = {

@@ -13,7 +13,7 @@ import click
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.speculation_stats import Speedup, format_acceptance, measure_speedup
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import FinishReason, Round, SpeculationPlan, Token, TokenClass
+from localspec.protocol.events import Round, SpeculationPlan, Token, TokenClass
 from localspec.sanitize import sanitize
 from localspec.units import count, milliseconds, percent, short_count, token_rate
 
@@ -38,7 +38,7 @@ _FINISH_TEXT = {
 }
 
 
-def token_glyphs() -> dict[TokenClass, str]:
+def _token_glyphs() -> dict[TokenClass, str]:
     """The mark of each token class; ASCII if stdout cannot encode the Unicode marks."""
     try:
         "".join(TOKEN_GLYPHS.values()).encode(sys.stdout.encoding or "ascii")
@@ -53,15 +53,14 @@ def mark_token(token: Token, colour: bool) -> str:
     if not text:
         return ""
     body = text.rstrip()
-    mark = token_glyphs()[token.kind]
-    style = _TOKEN_STYLES[token.kind]
-    shown = click.style(body + mark, **style) if colour and style else body + mark
+    style, shown = _TOKEN_STYLES[token.kind], body + _token_glyphs()[token.kind]
+    shown = click.style(shown, **style) if colour and style else shown
     return shown + text[len(body) :]
 
 
 def format_legend(colour: bool) -> str:
     parts = []
-    for kind, mark in token_glyphs().items():
+    for kind, mark in _token_glyphs().items():
         text = f"{mark} {'corrected' if kind == 'correction' else kind}"
         parts.append(click.style(text, **_TOKEN_STYLES[kind]) if colour else text)
     return "   ".join(parts)
@@ -70,8 +69,9 @@ def format_legend(colour: bool) -> str:
 def format_stats(
     plan: SpeculationPlan | None, totals: dict[str, Any], seed: int, *, plain: bool = False
 ) -> Iterator[str]:
-    """The lines of `--stats`.  `plain`: without bars."""
+    """The lines of `--stats` and `/stats`.  `plain`: without bars and symbols."""
     speculation, timings = totals["speculation"], totals["timings"]
+    dot = ", " if plain else " · "
     if plan is not None:
         yield f"{plan.state.upper()}  {plan.why}"
     if speculation["drafted"]:
@@ -79,23 +79,22 @@ def format_stats(
         n_passes = n_rounds + speculation["paused_rounds"]
         yield (
             f"{_acceptance_text(speculation['accepted'], speculation['drafted'])}"
-            f" · {totals['tokens'] / n_passes:.1f} tokens per target pass"
-            f" · {_count_passes(n_passes)}, {n_rounds} with a draft"
+            f"{dot}{totals['tokens'] / n_passes:.1f} tokens per target pass"
+            f"{dot}{_count_passes(n_passes)}, {n_rounds} with a draft"
         )
         if plain:
             histogram = ", ".join(f"{i}: {count(n, 'time')}" for i, n in enumerate(counts) if n)
         else:  # counts[n]: rounds in which n draft tokens were accepted
             highest = max(counts, default=0) or 1
-            bars = (f"{i} {_format_bar(n / highest)} {n}" for i, n in enumerate(counts))
-            histogram = "  ".join(bars)
+            histogram = "  ".join(f"{i} {_bar(n / highest)} {n}" for i, n in enumerate(counts))
         yield f"accepted tokens per round  {histogram}"
     if overlap := speculation.get("overlap"):
         share = percent(overlap["hits"] / overlap["rounds"])
         yield f"overlapped drafting: {share} of {overlap['rounds']} drafts begun in time"
     yield (
-        f"{totals['tokens']} tokens · {token_rate(timings['tokens_per_second'])}"
-        f" · first token {milliseconds(timings['first_token_ms'])}"
-        f" · host {milliseconds(speculation['host_ms_per_round'])} per round · seed {seed}"
+        f"{totals['tokens']} tokens{dot}{token_rate(timings['tokens_per_second'])}"
+        f"{dot}first token {milliseconds(timings['first_token_ms'])}"
+        f"{dot}host {milliseconds(speculation['host_ms_per_round'])} per round{dot}seed {seed}"
     )
 
 
@@ -107,9 +106,9 @@ def _acceptance_text(accepted: int, drafted: int) -> str:
     return f"acceptance rate {format_acceptance(accepted, drafted)}"
 
 
-def _format_bar(share: float) -> str:
+def _bar(share: float) -> str:
     eighths = round(share * _BAR_WIDTH * 8)
-    if token_glyphs() is not TOKEN_GLYPHS:
+    if _token_glyphs() is not TOKEN_GLYPHS:
         return "#" * round(share * _BAR_WIDTH)
     return ("█" * (eighths // 8) + _BAR_BLOCKS[eighths % 8]).rstrip()
 
@@ -172,74 +171,44 @@ class AnswerStats:
 
     @property
     def speedup(self) -> Speedup | None:
-        if not self.answer.totals.drafted:
-            return None
-        return measure_speedup(self.answer.rounds, self.plain_tokens_per_second)
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        return self.answer.finished.reason if self.answer.finished else None
+        is_drafted = self.answer.totals.drafted > 0
+        speed = self.plain_tokens_per_second
+        return measure_speedup(self.answer.rounds, speed) if is_drafted else None
 
     @property
     def is_context_full(self) -> bool:
-        return self.finish_reason == "context"
+        return self.answer.finished is not None and self.answer.finished.reason == "context"
 
 
-def format_status_line(stats: AnswerStats) -> str:
-    """E.g. `2.1× plain speed · acceptance rate 62 % of 134 · 79 tok/s · context 1.2k / 16k`."""
+def format_status_line(stats: AnswerStats, *, plain: bool = False) -> str:
+    """E.g. `2.1× plain speed · acceptance rate 62 % of 134 · 79 tok/s · context 1.2k / 16k`.
+
+    `plain`: as sentences, for a screen reader.
+    """
+    answer, totals = stats.answer, stats.answer.totals
     parts = []
-    if stats.stopped_ms is not None:
-        parts.append(f"stopped in {milliseconds(stats.stopped_ms)}")
-    if stats.finish_reason == "length":
-        parts.append("stopped at the max-token limit")
+    if (ms := stats.stopped_ms) is not None:
+        parts.append((f"stopped in {milliseconds(ms)}", f"Stopped in {ms:.0f} milliseconds."))
+    if answer.finished is not None and answer.finished.reason == "length":
+        parts.append(("stopped at the max-token limit", _FINISH_TEXT["length"]))
     if stats.is_context_full:
-        parts.append("context full")
-    if stats.answer.ended_in_thinking:
-        parts.append("stopped while thinking")
+        parts.append(("context full", "The context is full."))
+    if answer.ended_in_thinking:
+        parts.append(("stopped while thinking", "Stopped while thinking."))
+    in_words = ""
     if stats.speedup is not None:
-        parts.append(f"{stats.speedup} plain speed")
-    if stats.answer.totals.drafted:
-        parts.append(_acceptance_text(stats.answer.totals.accepted, stats.answer.totals.drafted))
-    elif stats.answer.plan is not None:
-        parts.append(f"speculation {stats.answer.plan.state}")
-    if stats.answer.tokens_per_second is not None:
-        parts.append(token_rate(stats.answer.tokens_per_second))
-    parts.append(f"context {short_count(stats.answer.context_tokens)} / {short_count(stats.n_ctx)}")
-    return " · ".join(parts)
-
-
-def format_status_sentences(stats: AnswerStats) -> str:
-    """The status line as sentences for a screen reader."""
-    parts = []
-    if stats.stopped_ms is not None:
-        parts.append(f"Stopped in {stats.stopped_ms:.0f} milliseconds.")
-    if stats.finish_reason == "length":
-        parts.append(_FINISH_TEXT["length"])
-    if stats.is_context_full:
-        parts.append("The context is full.")
-    if stats.answer.ended_in_thinking:
-        parts.append("Stopped while thinking.")
-    if stats.answer.totals.drafted:
-        accepted = (
-            f"{stats.answer.totals.accepted} of {stats.answer.totals.drafted} draft tokens accepted"
-        )
-        speedup = "" if stats.speedup is None else f", {stats.speedup.in_words} plain speed"
-        parts.append(f"{accepted}{speedup}.")
-    if stats.answer.tokens_per_second is not None:
-        parts.append(f"{stats.answer.tokens_per_second:.0f} tokens per second.")
-    parts.append(f"Context: {stats.answer.context_tokens} of {stats.n_ctx} tokens.")
-    return " ".join(parts)
-
-
-def format_stats_sentences(stats: AnswerStats) -> list[str]:
-    """`/stats` as sentences for a screen reader."""
-    lines = []
-    if stats.answer.plan is not None:
-        lines.append(f"Speculation: {stats.answer.plan.state}, {stats.answer.plan.why}.")
-    for accepted, n_rounds in enumerate(stats.answer.totals.histogram):
-        if n_rounds:
-            tokens = count(accepted, "accepted token")
-            lines.append(f"{count(n_rounds, 'round')} with {tokens}.")
-    if (per_pass := stats.answer.totals.tokens_per_pass) is not None:
-        lines.append(f"{per_pass:.1f} tokens per target pass.")
-    return [*lines, format_status_sentences(stats)]
+        in_words = f", {stats.speedup.in_words} plain speed"
+        parts.append((f"{stats.speedup} plain speed", ""))
+    if totals.drafted:
+        accepted = f"{totals.accepted} of {totals.drafted} draft tokens accepted{in_words}."
+        parts.append((_acceptance_text(totals.accepted, totals.drafted), accepted))
+    elif answer.plan is not None:
+        parts.append((f"speculation {answer.plan.state}", ""))
+    if (rate := answer.tokens_per_second) is not None:
+        parts.append((token_rate(rate), f"{rate:.0f} tokens per second."))
+    used, n_ctx = answer.context_tokens, stats.n_ctx
+    shown = f"context {short_count(used)} / {short_count(n_ctx)}"
+    parts.append((shown, f"Context: {used} of {n_ctx} tokens."))
+    if plain:
+        return " ".join(sentence for _, sentence in parts if sentence)
+    return " · ".join(part for part, _ in parts)

@@ -1,13 +1,16 @@
-"""Terminal output: tables and a progress line; and Ctrl+C, which stops a command."""
+"""Terminal output: every line of a command passes here; also questions, and Ctrl+C."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -16,8 +19,41 @@ from localspec.errors import UsageError
 from localspec.sanitize import sanitize
 
 
+def echo(line: str = "", *, err: bool = False) -> None:
+    """Print one line, sanitized: it may come from a file, the hub or another computer."""
+    click.echo(sanitize(line, multiline=False), err=err)
+
+
+def notify(message: str, hint: str = "") -> None:
+    """Print a notice on standard error, and its hint below."""
+    echo(f"localspec: {message}", err=True)
+    if hint:
+        echo(f"  {hint}", err=True)
+
+
+def echo_text(text: str, *, newline: bool = True) -> None:
+    """Print text of several lines, sanitized."""
+    click.echo(sanitize(text), nl=newline)
+
+
+def echo_styled(
+    text: str, *, err: bool = False, newline: bool = True, colour: bool | None = None
+) -> None:
+    """Print text that is sanitized already, with our own colours and cursor movements."""
+    click.echo(text, err=err, nl=newline, color=colour)
+
+
+def echo_json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps({"schema": 1} | document))
+
+
+def echo_columns(rows: Sequence[Sequence[str]]) -> None:
+    for line in format_columns(rows):
+        echo(line)
+
+
 def format_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Align rows into columns.  Cells are sanitized, as they may come from files or the hub."""
+    """Align rows into columns.  Cells are sanitized."""
     cleaned = [[sanitize(cell, multiline=False) for cell in row] for row in rows]
     count = max((len(row) for row in cleaned), default=0)
     widths = [
@@ -28,15 +64,14 @@ def format_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield line.rstrip()
 
 
-_LINE_WIDTH = 79
-
-
 class ProgressLine:
-    def __init__(self, *, quiet: bool, interval: float) -> None:
-        """`interval`: seconds between two lines if stderr is not a terminal."""
-        self._quiet, self._interval = quiet, interval
+    """Progress on stderr: a redrawn line on a terminal, else a line now and then."""
+
+    def __init__(self, *, quiet: bool, interval: float, prefix: str = "localspec: ") -> None:
+        """If stderr is not a terminal: seconds between two lines, and how they begin."""
+        self._quiet, self._interval, self._prefix = quiet, interval, prefix
         self._redraws = global_options.can_redraw()
-        self._shown = False
+        self._is_shown = False
         self._last_write = time.monotonic()
 
     def show(self, text: str, *, is_step: bool = False) -> None:
@@ -45,16 +80,19 @@ class ProgressLine:
         is_due = self._redraws or is_step or now - self._last_write > self._interval
         if self._quiet or not is_due:
             return
-        self._last_write, self._shown = now, True
-        if self._redraws:
-            click.echo(f"\r{text[:_LINE_WIDTH]:<{_LINE_WIDTH}}", nl=False, err=True)
-        else:
-            click.echo(f"localspec: {text}", err=True)
+        self._last_write, self._is_shown = now, True
+        if not self._redraws:
+            echo(f"{self._prefix}{text}", err=True)
+            return
+        line, width = sanitize(text, multiline=False), shutil.get_terminal_size().columns - 1
+        if len(line) > width:  # a wrapped line cannot be redrawn
+            line = f"…{line[-(width - 1) :]}"
+        echo_styled(f"\r\x1b[K{line}", err=True, newline=False)
 
     def clear(self) -> None:
-        if self._shown and self._redraws:
-            click.echo("\r" + " " * _LINE_WIDTH + "\r", nl=False, err=True)
-            self._shown = False
+        if self._is_shown and self._redraws:
+            echo_styled("\r\x1b[K", err=True, newline=False)
+            self._is_shown = False
 
 
 @contextmanager
@@ -87,5 +125,5 @@ def confirm(
     if as_json or not can_prompt_user():
         raise UsageError("Cannot ask: not a terminal.", hint)
     for line in lines:
-        click.echo(f"  {line}", err=True)
+        echo(f"  {line}", err=True)
     return click.confirm(question, default=default, err=True)

@@ -17,11 +17,11 @@ import click
 
 from localspec import child_process
 from localspec.cli import global_options
-from localspec.cli.terminal import ProgressLine
+from localspec.cli.global_options import FiniteRange, flag, number_option, text_option
+from localspec.cli.terminal import ProgressLine, echo, notify
 from localspec.errors import EngineError, UsageError
 from localspec.machine.rpc import side_library
 from localspec.machine.rpc.server import WorkerActivity, WorkerServer, WorkerSettings
-from localspec.sanitize import sanitize
 from localspec.units import count, gb, gib
 from localspec.worker_address import DEFAULT_PORT
 
@@ -29,14 +29,7 @@ _REPORT_SECONDS = 2.0
 
 
 @click.command("worker")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=DEFAULT_PORT,
-    show_default=True,
-    metavar="N",
-    help="Port to listen on; 0: any that is free.",
-)
+@number_option("--port", "Port to listen on; 0: any that is free.", 0, 65535, default=DEFAULT_PORT)
 @click.option(
     "--listen",
     default="127.0.0.1",
@@ -44,33 +37,24 @@ _REPORT_SECONDS = 2.0
     metavar="ADDRESS",
     help="Address of this computer; others than 127.0.0.1 need --i-know-it-is-open.",
 )
-@click.option(
+@flag(
     "--i-know-it-is-open",
     "is_open",
-    is_flag=True,
-    help="Listen where other computers can connect, without any protection.",
+    about="Listen where other computers can connect, without any protection.",
 )
-@click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    metavar="NAME",
-    callback=global_options.reject_empty,
-    help="Offer only this device.",
-)
-@click.option(
+@text_option("--device", "NAME", "Offer only this device; repeatable.", multiple=True)
+@number_option(
     "--memory",
-    type=global_options.FiniteRange(0.1, 100_000),
+    "Memory that may be used.  [default: what is free]",
+    type=FiniteRange(0.1, 100_000),
     metavar="GIB",
-    help="Memory that may be used.  [default: what is free]",
 )
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="CPU threads.")
-@click.option("--until-eof", is_flag=True, help="End when standard input ends: for ssh.")
-@click.option(
+@number_option("--threads", "CPU threads.", 1)
+@flag("--until-eof", about="End when standard input ends: for ssh.")
+@text_option(
     "--via-ssh",
-    metavar="HOST",
-    callback=global_options.reject_empty,
-    help="Start the worker on HOST through ssh, and tunnel its port to this computer.",
+    "HOST",
+    "Start the worker on HOST through ssh, and tunnel its port to this computer.",
 )
 def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
     """Offer this computer's devices to localspec on another computer.
@@ -84,16 +68,16 @@ def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
     localspec run big-model --workers 127.0.0.1:50052
     """
     is_open, until_eof = given.pop("is_open"), given.pop("until_eof")
-    settings = WorkerSettings(listen, port, **given)
+    settings = WorkerSettings(listen, port, given["device"], given["memory"], given["threads"])
     if via_ssh is not None:
         return _run_via_ssh(via_ssh, settings)
     _refuse_open_address(listen, is_open=is_open)
-    server = WorkerServer(settings, side_library.find_or_build(_say), _say)
+    server = WorkerServer(settings, side_library.find_or_build(notify), notify)
     threading.Thread(target=server.serve, daemon=True).start()
     for device in server.devices:
-        _say(f"{device.name}: {device.description}, {gib(device.free)} free")
-    click.echo(f"{listen}:{server.port}")
-    _say(f"On the other computer: localspec run … --workers HOST:{server.port}  (Ctrl+C ends)")
+        notify(f"{device.name}: {device.description}, {gib(device.free)} free")
+    echo(f"{listen}:{server.port}")
+    notify(f"On the other computer: localspec run … --workers HOST:{server.port}  (Ctrl+C ends)")
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     if until_eof:
@@ -116,15 +100,11 @@ def _refuse_open_address(address: str, *, is_open: bool) -> None:
     if is_open or all(ipaddress.ip_address(each).is_loopback for each in addresses):
         return
     raise UsageError(
-        f"On {sanitize(address, multiline=False)} other computers could connect, and llama.cpp's "
+        f"On {address} other computers could connect, and llama.cpp's "
         "RPC protocol protects nothing: whoever connects can take over this process.",
         "Use ssh (localspec worker --via-ssh on the other computer). In a network where you trust "
         "everyone: --i-know-it-is-open",
     )
-
-
-def _say(text: str) -> None:
-    click.echo(f"localspec: {text}", err=True)
 
 
 def _show_activity(server: WorkerServer, stopped: threading.Event) -> None:
@@ -171,7 +151,7 @@ def _run_via_ssh(host: str, settings: WorkerSettings) -> int:
         remote += ["--device", device]
     command = [ssh, "-o", "ExitOnForwardFailure=yes", "-L", tunnel, "--", host, shlex.join(remote)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
-    _say(f"Use it here: localspec run … --workers 127.0.0.1:{port}  (Ctrl+C ends both)")
+    notify(f"Use it here: localspec run … --workers 127.0.0.1:{port}  (Ctrl+C ends both)")
     try:
         code = process.wait()
     except KeyboardInterrupt:
@@ -179,6 +159,6 @@ def _run_via_ssh(host: str, settings: WorkerSettings) -> int:
     finally:
         child_process.terminate(process, grace_seconds=5.0)
     raise EngineError(
-        f"The worker on {sanitize(host, multiline=False)} ended (ssh: exit code {code}).",
+        f"The worker on {host} ended (ssh: exit code {code}).",
         "Is localspec installed there, and on the path of a shell that ssh starts?",
     )

@@ -12,7 +12,7 @@ from localspec import paths
 from localspec.config import toml_file
 from localspec.config.option_types import Option
 from localspec.config.options import SETTINGS, TABLES, find_nearest_key
-from localspec.config.toml_file import ConfigDiagnostic, ConfigFile
+from localspec.config.toml_file import ConfigFile
 from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
@@ -66,70 +66,66 @@ def resolve(
     known action ids of [keys] with their current ids, empty for an action that is gone; without
     `key_ids`, they are not checked.
     """
-    contents = toml_file.read(paths.config_file())
-    resolver = _SettingResolver(contents, os.environ if environ is None else environ, flags or {})
-    settings = {key: resolver.resolve(definition) for key, definition in SETTINGS.items()}
-    key_bindings = resolver.read_key_bindings()
-    warnings = tuple(_unknown_keys(contents, key_ids))
-    presets = resolver.read_presets()
-    errors = tuple(resolver.errors)
-    return EffectiveConfig(contents, settings, key_bindings, presets, errors, warnings)
+    file = toml_file.read(paths.config_file())
+    resolver = _SettingResolver(file, os.environ if environ is None else environ, flags or {})
+    settings = {key: resolver.resolve(option) for key, option in SETTINGS.items()}
+    key_bindings, presets = resolver.read_key_bindings(), resolver.read_presets()
+    warnings = tuple(_unknown_keys(file, key_ids))
+    return EffectiveConfig(file, settings, key_bindings, presets, tuple(resolver.errors), warnings)
 
 
 class _SettingResolver:
     """Resolves settings one by one, and collects the errors."""
 
     def __init__(
-        self, config_file: ConfigFile, environ: Mapping[str, str], flags: Mapping[str, str]
+        self, file: ConfigFile, environ: Mapping[str, str], flags: Mapping[str, str]
     ) -> None:
-        self._file, self._environ, self._flags = config_file, environ, flags
-        error = config_file.error
-        self.errors = [error.format(config_file.path)] if error else []
+        self._file, self._environ, self._flags = file, environ, flags
+        self.errors = [file.error] if file.error else []
 
     def resolve(self, option: Option) -> EffectiveSetting:
         variable, safe_value = option.env_var, option.setting.safe_value
         text = self._environ.get(variable, "")
-        if text.strip():
-            given = self._environ.get(f"{OPTION_PREFIX}{variable}", variable)
-            source = self._flags.get(variable, given)
-            origin: Origin = "environment" if source == variable else "command line"
-            try:
-                value = option.value_type.parse(text)
-                return EffectiveSetting(option, value, origin, source)
-            except (ValueError, UsageError):
-                expects = option.value_type.expects
-                self.errors.append(f"{source} must be {expects}, not {_format_short(text)}.")
-            if safe_value is not None:
-                return EffectiveSetting(option, safe_value, origin, source)
-        return self._resolve_from_file(option)
+        if not text.strip():
+            return self._resolve_from_file(option)
+        given = self._environ.get(f"{OPTION_PREFIX}{variable}", variable)
+        source = self._flags.get(variable, given)
+        origin: Origin = "environment" if source == variable else "command line"
+        try:
+            return EffectiveSetting(option, option.value_type.parse(text), origin, source)
+        except (ValueError, UsageError):
+            expects = option.value_type.expects
+            self.errors.append(f"{source} must be {expects}, not {_format_short(text)}.")
+        if safe_value is None:
+            return self._resolve_from_file(option)
+        return EffectiveSetting(option, safe_value, origin, source)
 
     def _resolve_from_file(self, option: Option) -> EffectiveSetting:
         file, safe_value = self._file, option.setting.safe_value
         table_name, _, name = option.key.partition(".")
-        default, origin = EffectiveSetting(option, option.default), file.path.name
-        if file.error is not None:
+        default = EffectiveSetting(option, option.default)
+        problem = "is damaged"
+        if file.error:
             if safe_value is None or (file.text and name not in file.text):
                 return default
             # The unreadable file may have set the value.
-            return EffectiveSetting(option, safe_value, "config.toml", f"{origin} is damaged")
-        table = file.document.get(table_name, {})
-        if not isinstance(table, Mapping) or name not in table:
-            return default
-        try:
-            value = option.value_type.from_toml(table[name])
-            return EffectiveSetting(option, value, "config.toml", origin)
-        except (ValueError, TypeError, UsageError):
-            shown = _format_short(table[name])
-            message = f"{option.key} must be {option.value_type.expects}, not {shown}."
-            self._add_error(message, option.key)
-        if safe_value is None:
-            return default
-        return EffectiveSetting(option, safe_value, "config.toml", f"{origin} has an error")
+        else:
+            table = file.document.get(table_name, {})
+            if not isinstance(table, Mapping) or name not in table:
+                return default
+            try:
+                value = option.value_type.from_toml(table[name])
+                return EffectiveSetting(option, value, "config.toml", file.path.name)
+            except (ValueError, TypeError, UsageError):
+                expects, shown = option.value_type.expects, _format_short(table[name])
+                self._add_error(f"{option.key} must be {expects}, not {shown}.", option.key)
+            if safe_value is None:
+                return default
+            problem = "has an error"
+        return EffectiveSetting(option, safe_value, "config.toml", f"{file.path.name} {problem}")
 
     def _add_error(self, message: str, key: str) -> None:
-        self.errors.append(
-            ConfigDiagnostic(message, self._file.find_line(key)).format(self._file.path)
-        )
+        self.errors.append(self._file.locate(message, key))
 
     def read_presets(self) -> dict[str, Mapping[str, Any]]:
         presets = self._file.document.get("presets", {})
@@ -157,21 +153,18 @@ class _SettingResolver:
         return bindings
 
 
-def _unknown_keys(config_file: ConfigFile, key_ids: Mapping[str, str]) -> Iterator[str]:
+def _unknown_keys(file: ConfigFile, key_ids: Mapping[str, str]) -> Iterator[str]:
     """Warn of each unknown or removed key. The file keeps them: a newer localspec may use them."""
-    for key, _ in toml_file.iterate_values(config_file.document):
-        key_id = key.removeprefix("keys.")
+    for key, _ in toml_file.iterate_values(file.document):
+        id_ = key.removeprefix("keys.") if key.startswith("keys.") else None
         is_known = key in SETTINGS or key in TABLES or key.startswith("presets.")
-        if is_known or (key_id != key and (not key_ids or key_ids.get(key_id))):
+        if is_known or (id_ is not None and (not key_ids or key_ids.get(id_))):
             continue
-        is_removed = key_id != key and key_id in key_ids
+        is_removed = id_ in key_ids
         near = "" if is_removed else find_nearest_key(key, frozenset(key_ids.values()) - {""})
         hint = f"did you mean {near}?" if near else "it is ignored."
-        shown = sanitize(key, multiline=False)[:_MAX_SHOWN_LENGTH]
-        yield ConfigDiagnostic(
-            f"{'removed' if is_removed else 'unknown'} setting {shown}; {hint}",
-            config_file.find_line(key),
-        ).format(config_file.path)
+        kind = "removed" if is_removed else "unknown"
+        yield file.locate(f"{kind} setting {key[:_MAX_SHOWN_LENGTH]}; {hint}", key)
 
 
 def _format_short(value: object) -> str:

@@ -27,26 +27,8 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 1_000_000
 _POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)", re.DOTALL)
-_HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
-_KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[\w-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[\w-]+))*)\s*=""")
-_PART = re.compile(r""""([^"]*)"|'([^']*)'|([\w-]+)""")
-_PRIVATE = 0o600
+_KEY_LINE = re.compile(r"""\s*(\[)?\s*((?:"[^"]*"|'[^']*'|[\w.\s-]+)+?)\s*(?(1)\]|=)""")
 _Table = MutableMapping[str, Any]
-_DEFAULT_EDITORS = ("nano", "vi", "notepad")
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigDiagnostic:
-    """An error in the file."""
-
-    message: str
-    line: int = 0  # From 1; 0 if unknown, like `column`.
-    column: int = 0
-
-    def format(self, path: Path) -> str:
-        """Format as compilers do: `config.toml:3:9: message`."""
-        position = "".join(f":{number}" for number in (self.line, self.column) if number)
-        return sanitize(f"{path}{position}: {self.message}", multiline=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,47 +36,59 @@ class ConfigFile:
     path: Path
     text: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)
-    exists: bool = False
-    error: ConfigDiagnostic | None = None
-    """Set if the file cannot be read; then it must not be written either."""
+    error: str = ""
+    """Set, with its position, if the file cannot be read; then it must not be written either."""
 
-    def find_line(self, key: str) -> int:
-        """The line that sets a key; 0 if not found."""
-        return next((number for number, name in _iterate_keys(self.text) if name == key), 0)
+    def locate(self, message: str, key: str) -> str:
+        """An error message with the position of a key."""
+        return _format_error(self.path, message, self._find_line(key))
+
+    def _find_line(self, key: str) -> int:
+        """The line that sets a key, from 1; 0 if not found."""
+        table = ""
+        for number, line in enumerate(self.text.splitlines(), 1):
+            if (match := _KEY_LINE.match(line)) is None:
+                continue
+            name = re.sub(r"""["'\s]""", "", match[2])
+            if (name if match[1] else table + name) == key:
+                return number
+            table = f"{name}." if match[1] else table
+        return 0
+
+
+def _format_error(path: Path, message: str, *position: int) -> str:
+    """Format as compilers do: `config.toml:3:9: message`; 0 is an unknown line or column."""
+    where = "".join(f":{number}" for number in position if number)
+    return sanitize(f"{path}{where}: {message}", multiline=False)
 
 
 def read(path: Path) -> ConfigFile:
     """Read the file. Does not raise: an error is part of the result."""
+
+    def damaged(message: str, *position: int, text: str = "") -> ConfigFile:
+        return ConfigFile(path, text, error=_format_error(path, message, *position))
+
     try:
         if path.stat().st_size > _MAX_BYTES:
-            return ConfigFile(path, exists=True, error=ConfigDiagnostic("the file is too large"))
+            return damaged("the file is too large")
         # utf-8-sig: Notepad writes a byte order mark, which tomllib rejects.
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         return ConfigFile(path)
     except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        return ConfigFile(
-            path, exists=True, error=ConfigDiagnostic("the file is not UTF-8 text", line)
-        )
+        return damaged("the file is not UTF-8 text", error.object[: error.start].count(b"\n") + 1)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        diagnostic = ConfigDiagnostic(f"the file cannot be read: {reason}")
-        return ConfigFile(path, exists=True, error=diagnostic)
+        reason = error.strerror if isinstance(error, OSError) else error
+        return damaged(f"the file cannot be read: {reason}")
     try:
-        return ConfigFile(path, text, tomllib.loads(text), exists=True)
+        return ConfigFile(path, text, tomllib.loads(text))
     except (ValueError, RecursionError) as error:
-        return ConfigFile(path, text, exists=True, error=_toml_error(str(error), text))
-
-
-def _toml_error(message: str, text: str) -> ConfigDiagnostic:
-    """Extract line and column from a message of tomllib."""
-    match = _POSITION.fullmatch(message)
-    if match is not None:
-        return ConfigDiagnostic(match[1][:1].lower() + match[1][1:], int(match[2]), int(match[3]))
-    message = message.replace(" (at end of document)", "")
-    lines = text.splitlines() or [""]
-    return ConfigDiagnostic(message[:1].lower() + message[1:], len(lines), len(lines[-1]) + 1)
+        message = str(error).replace(" (at end of document)", "")
+        lines = text.splitlines() or [""]
+        position = len(lines), len(lines[-1]) + 1
+        if (match := _POSITION.fullmatch(message)) is not None:
+            message, position = match[1], (int(match[2]), int(match[3]))
+        return damaged(message[:1].lower() + message[1:], *position, text=text)
 
 
 def iterate_values(document: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]]:
@@ -105,22 +99,6 @@ def iterate_values(document: Mapping[str, Any], table: str = "") -> Iterator[tup
             yield from iterate_values(value, key)
         else:
             yield key, value
-
-
-def _iterate_keys(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line numbers and keys. May also yield lines inside multi-line strings."""
-    table = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if (header := _HEADER.fullmatch(line)) is not None:
-            table = f"{_normalize_key(header[1])}."
-            yield number, _normalize_key(header[1])
-        elif (match := _KEY.match(line)) is not None:
-            yield number, table + _normalize_key(match[1])
-
-
-def _normalize_key(key: str) -> str:
-    """Remove quotes, and spaces around dots."""
-    return ".".join("".join(part) for part in _PART.findall(key))
 
 
 # --- changing one value -------------------------------------------------------------------
@@ -150,28 +128,24 @@ def set_value(key: str, value: object) -> None:
     from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
 
     contents = read(paths.config_file())
-    if contents.error is not None:
-        error = contents.error.format(contents.path)
-        raise UsageError(f"{error}. Nothing was changed.", "Fix it: localspec config edit")
+    if contents.error:
+        message = f"{contents.error}. Nothing was changed."
+        raise UsageError(message, "Fix it: localspec config edit")
     if value is None and _find_value(contents.document, key) is None:
         return
     try:
         document = tomlkit.parse(contents.text)
         _set_in_document(document, key, value)
-        new = tomlkit.dumps(document)
-        text = new.replace("\r\n", "\n").replace("\n", "\r\n") if "\r\n" in contents.text else new
+        text = tomlkit.dumps(document)
+        if "\r\n" in contents.text:
+            text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         is_applied = bool(_find_value(tomllib.loads(text), key) == value)
-    except (TOMLKitError, ValueError, TypeError, AttributeError) as error:
-        raise _cannot_change_error(contents.path, key) from error
+    except (TOMLKitError, ValueError, TypeError, AttributeError):
+        is_applied = False
     if not is_applied:
-        raise _cannot_change_error(contents.path, key)
+        message = f"{key} cannot be changed in {contents.path}."
+        raise UsageError(message, "Change it there: localspec config edit")
     write_atomically(contents.path, text)
-
-
-def _cannot_change_error(path: Path, key: str) -> UsageError:
-    return UsageError(
-        f"{key} cannot be changed in {path}.", "Change it there: localspec config edit"
-    )
 
 
 def _set_in_document(document: TOMLDocument, key: str, value: object) -> None:
@@ -183,7 +157,11 @@ def _set_in_document(document: TOMLDocument, key: str, value: object) -> None:
             document.add(tomlkit.nl())
         document.add(table_name, tomlkit.table())
     table = cast(_Table, document[table_name])
-    table, name = _find_table(table, name)
+    while name not in table:  # a name with dots is quoted (`"chat.send" = …`), or nested tables
+        first, _, rest = name.partition(".")
+        if not rest or not isinstance(table.get(first), MutableMapping):
+            break
+        table, name = table[first], rest
     if value is None:
         del table[name]
     elif name in table:
@@ -206,13 +184,6 @@ def _append_to_table(table: _Table, name: str, value: object) -> None:
     body.extend(below)
 
 
-def _find_table(table: _Table, name: str) -> tuple[_Table, str]:
-    """Find the table of a name with dots: quoted (`"chat.send" = …`), or nested tables."""
-    first, _, rest = name.partition(".")
-    inner = table.get(first) if rest and name not in table else None
-    return _find_table(inner, rest) if isinstance(inner, MutableMapping) else (table, name)
-
-
 def _find_value(document: Mapping[str, Any], key: str) -> Any:
     """The value or the table of a dotted key; None if there is none."""
     values = dict(iterate_values(document))
@@ -233,7 +204,7 @@ def write_atomically(path: Path, text: str) -> None:
     name = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        mode = path.stat().st_mode & 0o777 if path.exists() else _PRIVATE
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".config-")
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as new:
             new.write(text)
@@ -288,11 +259,18 @@ def render_template() -> str:
 
 
 def _editor_command() -> list[str]:
-    """$VISUAL, $EDITOR, or a default editor that is installed."""
+    """$VISUAL, $EDITOR, or a default editor that is installed.  Raises NotFoundError."""
     for variable in ("VISUAL", "EDITOR"):
-        if command := shlex.split(os.environ.get(variable, ""), posix=os.name != "nt"):
+        typed = os.environ.get(variable, "")
+        try:
+            command = shlex.split(typed, posix=os.name != "nt")
+        except ValueError as error:  # a quotation mark is not closed
+            raise NotFoundError(
+                f"{variable} is no command: {typed!r}.", f"Set {variable} to your editor."
+            ) from error
+        if command:
             return command
-    editor = next(filter(None, map(shutil.which, _DEFAULT_EDITORS)), None)
+    editor = next(filter(None, map(shutil.which, ("nano", "vi", "notepad"))), None)
     if editor is None:
         raise NotFoundError("No editor found.", "Set VISUAL or EDITOR.")
     return [editor]

@@ -99,7 +99,7 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
         options.chats.set_saving(view.get("chats.keep"))
     path = view.file.path  # the preferences show the whole path
     errors = [text.replace(str(path), path.name) for text in (*view.errors, *view.warnings)]
-    errors += [_DAMAGED_FILE] if view.file.error is not None else []
+    errors += [_DAMAGED_FILE] if view.file.error else []
     options.settings_errors = (*errors, *key_errors)
 
 

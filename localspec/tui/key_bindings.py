@@ -207,7 +207,7 @@ EARLIER_IDS: Mapping[str, str] = {
     **dict.fromkeys(("bench.toggle", "bench.save", "verify.less", "verify.more"), ""),
 }
 """Ids that config.toml may still have, and their current ids; empty where the action is gone."""
-KNOWN_IDS: Mapping[str, str] = {id_: id_ for id_ in BINDINGS_BY_ID} | EARLIER_IDS
+KNOWN_IDS: Mapping[str, str] = {**{id_: id_ for id_ in BINDINGS_BY_ID}, **EARLIER_IDS}
 """Every id that config.toml may have, and its current id; empty where the action is gone."""
 
 TextualBindings = list[Binding | tuple[str, str] | tuple[str, str, str]]

@@ -266,7 +266,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         try:
             toml_file.set_value(key, toml_file.parse_value(SETTINGS[key], text) if text else None)
         except LocalspecError as error:
-            hint = error.hint if self._view.file.error is None else ""  # shown at the top already
+            hint = error.hint if not self._view.file.error else ""  # shown at the top already
             self._value_errors[key] = sanitize(f"{error.message} {hint}", multiline=False)
             self._update_help()
         else:
