@@ -71,11 +71,7 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     subject.check_head()
     machine = _machine_profile(given["gpu"], given["vram"])
     can_skip = options.can_skip_workers()
-
-    def print_skipped(error: LocalspecError) -> None:
-        notify(f"{error.message} Going on without it.")
-
-    workers = preflight.check_all(given["workers"], print_skipped if can_skip else None)
+    workers = preflight.check_all(given["workers"], _print_skipped if can_skip else None)
     machine = machine_profile.with_workers(machine, workers)
     use = UseCase(given["use"])
     advisor = SettingsAdvisor(*subject.shapes, machine, use)
@@ -98,6 +94,10 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
         if transfer := describe_transfer(fit, workers):
             echo(transfer)
     return 4 if fit.verdict == "no" else 0
+
+
+def _print_skipped(error: LocalspecError) -> None:
+    notify(f"{error.message} Going on without it.")
 
 
 def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairShapes:

@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,7 @@ def command(model: str | None, **given: Any) -> int:
     curl http://127.0.0.1:8080/v1/chat/completions -H "Content-Type: application/json" \\
         -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
     """
-    http_server = import_http_server()
-    rules = _make_rules(given)
+    http_server, rules = import_http_server(), _make_rules(given)
     model, draft = recent_pairs.resolve_default(model, given["draft"])
     pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
     recent_pairs.save_last(*launch.make_portable_refs(model, draft))
@@ -106,15 +106,14 @@ def command(model: str | None, **given: Any) -> int:
     server = http_server.HttpServer(server_options, host, log.write)
     if has_board:
         return _run_board(http_server.ServerThread(server))
-    say = terminal.notify if not given["quiet"] else lambda _: None
+    if not given["quiet"]:
+        terminal.notify(f"loading {server_options.name}; its address will be {server.url}/v1")
+    on_ready = partial(_report_ready, url=server.url, quiet=given["quiet"])
     try:
-        say(f"loading {server_options.name}; its address will be {server.url}/v1")
-        with http_server.stop_on_signals(server):
-            asyncio.run(server.serve(lambda ready: _report_ready(ready, server.url, say)))
+        with closing(server), http_server.stop_on_signals(server):
+            asyncio.run(server.serve(on_ready))
     except KeyboardInterrupt:
         return 130
-    finally:
-        server.close()
     return 0
 
 
@@ -151,13 +150,15 @@ def _make_rules(given: dict[str, Any]) -> AccessRules:
     return access_rules.AccessRules(host, given["allow_host"], given["allow_origin"], keys)
 
 
-def _report_ready(ready: EngineReady, url: str, say: Callable[[str], None]) -> None:
+def _report_ready(ready: EngineReady, *, url: str, quiet: bool) -> None:
+    if quiet:
+        return
     n_ctx = (ready.settings.get("target") or {}).get("n_ctx")
     draft = f" with {ready.draft}" if ready.draft else ""
     for notice in ready.notices:
-        say(f"{notice.message} {notice.hint}".rstrip())
-    say(f"serving {ready.model}{draft} at {url}/v1, context {n_ctx:,} tokens")
-    say("ctrl+c ends the server")
+        terminal.notify(f"{notice.message} {notice.hint}".rstrip())
+    terminal.notify(f"serving {ready.model}{draft} at {url}/v1, context {n_ctx:,} tokens")
+    terminal.notify("ctrl+c ends the server")
 
 
 def _read_keys(path: str | None) -> tuple[str, ...]:
