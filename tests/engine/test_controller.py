@@ -168,7 +168,7 @@ def test_a_pause_blames_the_text_or_the_passes() -> None:
         (FLAT, "not worth it for this text"),
         (dear, "here, checking 4 tokens costs 2.6 passes"),
     ):
-        world = World(steady(0.1), curve=curve)
+        world = World(steady(0.1), curve=curve, noise=0.0)
         controller = world.controller()
         world.run(controller, 600, 16, controller)
         assert (state(controller).state, state(controller).why) == ("paused", why)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from localspec.engine.control.expected_gain import ExpectedGain, GainStopPolicy
 from localspec.engine.control.pair_stats import PairStats, match_bucket
@@ -57,7 +58,7 @@ class SpeculationController:
         self._costs, self._stats = costs, pair_stats
         self._gain = ExpectedGain(costs, pair_stats)
         pair_stats.start_answer(costs.plain_ms if costs.is_measured else 0.0)
-        self._regret = RegretBudget(pair_stats.won)
+        self._regret = RegretBudget()
         self._lookup_draft = Draft()
         self._stop_policy: GainStopPolicy | None = None  # Of this round, if the model drafted.
         self._buckets: list[int] = []  # Confidence bucket of each of its draft tokens.
@@ -88,8 +89,7 @@ class SpeculationController:
         if self._lookup_drafter is not None:
             self._lookup_draft = self._lookup_drafter.propose(tokens, limit)
         copied = self._lookup_draft
-        affordable = self._affordable_length(min(limit, len(copied.tokens)), costs.verify_loss)
-        n_copied, lookup_gain = self._gain.lookup_gain(copied, affordable)
+        n_copied, lookup_gain = self._gain.lookup_gain(copied, limit, self._regret)
         limit = self._plan_model(len(tokens), limit)
         is_lookup_better = n_copied > 0 and not self._is_probing
         if self._model_pays:
@@ -118,13 +118,13 @@ class SpeculationController:
         if self._model_drafter is None:
             return 0
         gain = stats.expected_gain(self._gain.model_gain(0, 1.0, limit))
-        if gain <= 0 and not stats.is_probe_due:
-            return 0
         n_unread = n_tokens - self._draft_read_to
         if stats.is_promising:  # else, the price of reading is a guess: all of the text is counted
             n_unread = min(n_unread, self.max_unread)
         share = costs.catch_up_share if stats.reading is None else stats.reading
         reading_ms = n_unread * share * costs.first_draft_ms
+        if gain <= 0 and not stats.is_probe_due(reading_ms / costs.plain_ms):
+            return 0
         # An answer is expected to go on for as many rounds as it has had, or to its upper bound.
         n_rounds = min(max(_MIN_READING_ROUNDS, self._n_rounds), self.max_tokens_left)
         is_reading_worth_it = gain > self._gain.tokens_per_ms * reading_ms / n_rounds
@@ -145,9 +145,10 @@ class SpeculationController:
 
     def _affordable_length(self, limit: int, loss: Callable[[int], float]) -> int:
         """The longest draft, at most `limit` tokens, whose loss the regret budget covers."""
-        if limit < 1 or self._regret.can_afford(loss(limit)):
+        can_afford = partial(self._regret.can_afford, is_expected_to_gain=self._stats.is_gaining)
+        if limit < 1 or can_afford(loss(limit)):
             return limit
-        return next(n for n in range(limit) if not self._regret.can_afford(loss(n + 1)))
+        return next(n for n in range(limit) if not can_afford(loss(n + 1)))
 
     def _draft_with_model(self, tokens: Sequence[int], limit: int) -> Draft:
         assert self._model_drafter is not None
@@ -178,14 +179,14 @@ class SpeculationController:
         if result.draft.tokens or draft_ms:
             passes = charged_ms / costs.steady_plain_ms
         self._regret.record_round(n_tokens, passes)
-        self._stats.won = self._regret.carry_over()
         acceptance = self._stats.acceptance
         for i, bucket in enumerate(self._buckets[: result.accepted + 1]):
             acceptance.model.record(bucket, i < result.accepted)
             acceptance.record_model_token(i, float(i < result.accepted))
-        bucket = match_bucket(self._lookup_draft.match_length)
+        match = self._lookup_draft.match_length
         for token, emitted in zip(self._lookup_draft.tokens, result.tokens, strict=False):
-            acceptance.lookup.record(bucket, token == emitted)
+            acceptance.lookup.record(match_bucket(match), token == emitted)
+            match += 1
             if token != emitted:
                 break
         self._match_rate = 0.9 * self._match_rate + 0.1 * bool(self._lookup_draft.tokens)

@@ -9,6 +9,7 @@ import math
 
 from localspec.engine.control.pair_stats import PairStats, confidence_bucket, match_bucket
 from localspec.engine.control.pass_costs import PassCosts
+from localspec.engine.control.regret_budget import RegretBudget
 from localspec.engine.protocols import Draft
 
 _MIN_PROBABILITY = 1e-3  # A draft is not planned beyond this acceptance probability.
@@ -42,18 +43,27 @@ class ExpectedGain:
             best = max(best, gain - rate * (cost + verify[n + 2] - before))
         return best
 
-    def lookup_gain(self, lookup_draft: Draft, limit: int) -> tuple[int, float]:
-        """How many tokens of a lookup draft to use, at most `limit`, and their net gain."""
-        if not lookup_draft.tokens:
-            return 0, 0.0
-        verify, rate = self.costs.verify_ms, self.tokens_per_ms
-        accepted = self.acceptance.lookup.probability(match_bucket(lookup_draft.match_length))
-        length, best, probability, expected = 0, 0.0, 1.0, 0.0
+    def lookup_gain(
+        self, lookup_draft: Draft, limit: int, regret: RegretBudget
+    ) -> tuple[int, float]:
+        """How many tokens of a lookup draft to use, at most `limit`, and their net gain.
+
+        Behind each accepted token the match is one token longer. Lengths that the budget does not
+        cover are left out.
+        """
+        verify, rate, lookup = self.costs.verify_ms, self.tokens_per_ms, self.acceptance.lookup
+        length, best, match = 0, 0.0, lookup_draft.match_length
+        probability = expected = cautious_probability = cautious = 1.0
+        expected = cautious = 0.0
         for n in range(1, min(len(lookup_draft.tokens), limit, len(verify) - 2) + 1):
-            probability *= accepted
+            bucket = match_bucket(match + n - 1)
+            probability *= lookup.probability(bucket)
             expected += probability
+            cautious_probability *= lookup.cautious_probability(bucket)
+            cautious += cautious_probability
             gain = expected - rate * (verify[n + 1] - verify[1])
-            if gain > best:
+            loss = self.costs.verify_loss(n)
+            if gain > best and regret.can_afford(loss, is_expected_to_gain=cautious >= loss):
                 length, best = n, gain
         return length, best
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -17,7 +18,7 @@ _POSITION_DECAY = 0.998
 
 _POSITION_GROUPS = (0, 1, 2, 3, 3, 4, 4, 4, 4) + (5,) * 16  # Group by position in the draft.
 _CONFIDENCE_PRIORS = [0.1 + 0.08 * i for i in range(11)]
-_MATCH_PRIORS = [0.25, 0.4, 0.5, 0.6, 0.7, 0.8]
+_MATCH_PRIORS = [0.4, 0.5, 0.65, 0.72, 0.88, 0.94]
 _MATCH_GROUPS = (0, 0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4) + (5,) * 5
 """Group by length of the lookup match in tokens; longer ones are in the last."""
 
@@ -30,6 +31,11 @@ class AcceptanceRate:
 
     def estimate(self, prior: float) -> float:
         return (self._accepted + prior * _PRIOR_WEIGHT) / (self._drafted + _PRIOR_WEIGHT)
+
+    def cautious_estimate(self, prior: float) -> float:
+        """The estimate less its standard error."""
+        p = self.estimate(prior)
+        return p - math.sqrt(p * (1 - p) / (self._drafted + _PRIOR_WEIGHT))
 
     def decay(self, factor: float) -> None:
         self._accepted *= factor
@@ -56,6 +62,9 @@ class AcceptanceTable:
 
     def probability(self, bucket: int) -> float:
         return self._rates[bucket].estimate(self._priors[bucket])
+
+    def cautious_probability(self, bucket: int) -> float:
+        return self._rates[bucket].cautious_estimate(self._priors[bucket])
 
     def record(self, bucket: int, accepted: bool) -> None:
         self._rates[bucket].add(accepted)
@@ -135,7 +144,6 @@ class PairStats:
     draft_rounds: int = 0
     probe_interval: int = _MIN_PROBE_INTERVAL
     rounds_since_draft: int = 0  # Rounds since the draft model was last used.
-    won: float = 0.0  # What drafting has won for the next answer (see `RegretBudget.carry_over`).
     reading: float | None = None
     """Cost of a token of text that the draft model reads, in draft passes; None if not measured."""
     _tokens: float = 0.0
@@ -151,7 +159,6 @@ class PairStats:
             gains.get("rounds", 0),
             gains.get("interval", _MIN_PROBE_INTERVAL),
             gains.get("since", 0),
-            gains.get("won", 0.0),
             gains.get("reading"),
         )
 
@@ -161,7 +168,6 @@ class PairStats:
             "rounds": self.draft_rounds,
             "interval": self.probe_interval,
             "since": self.rounds_since_draft,
-            "won": round(self.won, 3),
         }
         if self.reading is not None:
             gains["reading"] = round(self.reading, 4)
@@ -209,6 +215,11 @@ class PairStats:
         return self.draft_rounds < _MIN_DRAFT_ROUNDS
 
     @property
+    def is_gaining(self) -> bool:
+        """Whether the draft model was judged, and gains."""
+        return self.gain > 0 and not self.is_unproven
+
+    @property
     def is_promising(self) -> bool:
         """Whether the draft's trials gained so far, or were enough to judge it."""
         return self.gain > 0 or not self.is_unproven
@@ -224,10 +235,14 @@ class PairStats:
         mean = (_PLAN_WEIGHT * planned + n * self.gain) / (_PLAN_WEIGHT + n)
         return mean + _BENEFIT_OF_DOUBT
 
-    @property
-    def is_probe_due(self) -> bool:
-        """Whether to try the draft model although it is not profitable."""
-        return self.rounds_since_draft >= self.probe_interval / (2 if self.is_unproven else 1)
+    def is_probe_due(self, reading: float) -> bool:
+        """Whether to try the draft model although it is not profitable.
+
+        `reading`: cost of the text that it has not read, in one-token passes.
+        """
+        if self.is_unproven:
+            return 2 * self.rounds_since_draft >= self.probe_interval
+        return self.rounds_since_draft >= self.probe_interval + reading / _PROBE_TIME_SHARE
 
     def record_draft_gain(self, tokens_gained: float, extra_ms: float, plain_ms: float) -> None:
         """Record a round with the draft model: tokens gained, and extra time over a plain round.
