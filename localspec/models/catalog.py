@@ -16,8 +16,6 @@ from localspec.sanitize import sanitize
 
 __all__ = ["Catalog", "CatalogModel", "CatalogPair", "PairSettings", "find", "load", "pairs_for"]
 
-_MAX_BYTES = 1_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
@@ -32,12 +30,9 @@ def load(path: Path | None = None, user_file: Path | None = None) -> Catalog:
 
     Raises UsageError, with line, key and reason, for a damaged file.  Cached until a file changes.
     """
-    files = (
-        (path, user_file)
-        if path
-        else (paths.catalog_file(), user_file or paths.user_catalog_file())
-    )
-    return _load_cached(tuple((file, _file_stamp(file)) for file in files if file))
+    user_file = user_file or (None if path else paths.user_catalog_file())
+    files = filter(None, (path or paths.catalog_file(), user_file))
+    return _load_cached(tuple((file, _file_stamp(file)) for file in files))
 
 
 def load_valid() -> tuple[Catalog, UsageError | None]:
@@ -63,20 +58,15 @@ def find(catalogue: Catalog, name: str) -> CatalogModel | CatalogPair:
         return entries[matches[0]]
     shown = sanitize(name[:80], multiline=False)
     if matches:
-        raise NotFoundError(
-            f"{shown} matches several entries.", f"Choose one: {_join_ids(matches)}."
-        )
+        hint = f"Choose one: {', '.join(matches[:10])}{', …' if len(matches) > 10 else ''}."
+        raise NotFoundError(f"{shown} matches several entries.", hint)
     close = difflib.get_close_matches(part[:80], entries, n=4) or list(catalogue.pairs)[:4]
-    raise NotFoundError(f"The catalogue has no entry {shown}.", f"Closest: {_join_ids(close)}.")
+    raise NotFoundError(f"The catalogue has no entry {shown}.", f"Closest: {', '.join(close)}.")
 
 
 def pairs_for(catalogue: Catalog, target: CatalogModel) -> tuple[CatalogPair, ...]:
     """The pairs of a target, in file order: the first is the recommended one."""
     return tuple(pair for pair in catalogue.pairs.values() if pair.target.id == target.id)
-
-
-def _join_ids(ids: list[str]) -> str:
-    return ", ".join(ids[:10]) + (", …" if len(ids) > 10 else "")
 
 
 def _file_stamp(path: Path) -> tuple[int, int] | None:
@@ -98,7 +88,7 @@ def _load_cached(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Cata
 
 def _read_text(path: Path) -> str:
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        if path.stat().st_size > 1_000_000:
             raise UsageError(f"{path} is too large for a catalogue.", "Keep it under 1 MB.")
         return path.read_text(encoding="utf-8")
     except OSError as error:

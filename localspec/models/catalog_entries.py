@@ -26,11 +26,10 @@ _MIXER_FIELDS = {
     "delta": ("conv", "state", "state_heads", "groups", "full_every"),
     "shortconv": ("conv",),
 }
-_ATTENTION = ("heads",)
 _EXPERTS = ("heads", "experts", "experts_used")
 _REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("llama", "mistral3", "smollm3", "granite", "qwen2", "qwen3"), _ATTENTION),
-    **dict.fromkeys(("gemma2", "gemma3", "phi3", "granitehybrid", "qwen35", "lfm2"), _ATTENTION),
+    **dict.fromkeys(("llama", "mistral3", "smollm3", "granite", "qwen2", "qwen3"), ("heads",)),
+    **dict.fromkeys(("gemma2", "gemma3", "phi3", "granitehybrid", "qwen35", "lfm2"), ("heads",)),
     "qwen3moe": _EXPERTS,
     "gpt-oss": (*_EXPERTS, "window", "head_dim"),
     "gemma4": ("heads", "window", "sliding_head_dim", "head_dim"),
@@ -115,6 +114,10 @@ class CatalogShape:
 
     def check(self) -> None:
         """Raise ValueError if the architecture is not supported, or the shape is inconsistent."""
+        heads, kv_heads = self.heads or 1, self.kv_heads or self.heads or 1
+        last_full = max(self.full_layers, default=0)
+        has_rope = 0 < self.rope_dim < self.head_dim
+        is_deepseek = self.architecture == "deepseek2"
         if not self.architecture:
             raise ValueError("it needs the key architecture")
         if self.architecture not in _REQUIRED_FIELDS:
@@ -124,16 +127,7 @@ class CatalogShape:
             required.append("ff")
         if missing := [name for name in required if not getattr(self, name)]:
             raise ValueError(f"{self.architecture} needs {', '.join(missing)}")
-        for contradiction, applies in self._contradictions().items():
-            if applies:
-                raise ValueError(contradiction)
-
-    def _contradictions(self) -> dict[str, bool]:
-        heads, kv_heads = self.heads or 1, self.kv_heads or self.heads or 1
-        last_full = max(self.full_layers, default=0)
-        has_rope = 0 < self.rope_dim < self.head_dim
-        expert_ff = self.expert_ff or 1
-        return {
+        contradictions = {
             "the heads do not divide the width": self.embd % heads > 0 and not self.head_dim,
             "kv_heads do not divide the heads": heads % kv_heads > 0,
             "more experts are used than there are": self.experts_used > self.experts,
@@ -141,9 +135,12 @@ class CatalogShape:
             "full_layers names a layer beyond layers": last_full >= self.layers,
             "rope_dim is not below head_dim": self.kv_rank > 0 and not has_rope,
             "the groups do not divide the inner width": self.inner % (self.groups or 1) > 0,
-            "shared_ff is not a multiple of expert_ff": self.architecture == "deepseek2"
-            and self.shared_ff % expert_ff > 0,
+            "shared_ff is not a multiple of expert_ff": is_deepseek
+            and self.shared_ff % (self.expert_ff or 1) > 0,
         }
+        for contradiction, applies in contradictions.items():
+            if applies:
+                raise ValueError(contradiction)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,6 @@ from localspec.models.gguf.header import Header
 from localspec.sanitize import sanitize
 
 KIND_TITLES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
-"""Display names of the kinds of heads."""
-_DEFAULT_BLOCK_SIZE = 16  # Rows of a block, for files without the key.
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ def read_block_format(header: Header) -> BlockFormat:
     anchored = markov and keys.get("dflash.sample_from_anchor", True) is True
     confidence = keys.get("dflash.has_confidence_head", True) is True
     return BlockFormat(
-        size=header.hparam("block_size", _DEFAULT_BLOCK_SIZE),
+        size=header.hparam("block_size", 16),
         first_row=0 if anchored else 1,
         # Without the matrix llama.cpp would return uninitialised memory.
         has_confidence=markov and confidence and "conf_proj.weight" in tensors,
@@ -93,8 +91,7 @@ def has_own_mtp_layer(header: Header) -> bool:
 
 def is_own_mtp_layer(target: Header, draft: Header) -> bool:
     """Whether the draft is the target's own MTP layer: the same file."""
-    same = draft is target or draft.tensors == target.tensors
-    return same and has_own_mtp_layer(target)
+    return draft.tensors == target.tensors and has_own_mtp_layer(target)
 
 
 def is_standalone_mtp(header: Header) -> bool:
@@ -104,16 +101,15 @@ def is_standalone_mtp(header: Header) -> bool:
 
 def has_only_mtp_layers(header: Header) -> bool:
     """Whether a file holds MTP layers without their model (mtp-….gguf)."""
-    tensors = header.tensors_by_name
-    has_mtp = header.hparam("nextn_predict_layers") > 0
-    return has_mtp and bool(tensors) and "blk.0.attn_norm.weight" not in tensors
+    has_mtp = header.hparam("nextn_predict_layers") > 0 and bool(header.tensors)
+    return has_mtp and "blk.0.attn_norm.weight" not in header.tensors_by_name
 
 
 def _has_supported_mtp_layer(header: Header) -> bool:
-    supported = header.architecture in architectures.SUPPORTING_MTP
-    n_mtp_layers = header.hparam("nextn_predict_layers")
     tensor = f"blk.{header.n_layer - 1}.nextn.eh_proj.weight"
-    return supported and n_mtp_layers == 1 and tensor in header.tensors_by_name
+    is_supported = header.architecture in architectures.SUPPORTING_MTP
+    has_one = header.hparam("nextn_predict_layers") == 1
+    return is_supported and has_one and tensor in header.tensors_by_name
 
 
 def sidecar_notice(head_kind: str, name: str) -> str:

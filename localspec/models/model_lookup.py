@@ -77,7 +77,7 @@ class ModelRequest:
 
     @property
     def models(self) -> tuple[ResolvedModel, ...]:
-        return (self.target,) if self.draft is None else (self.target, self.draft)
+        return (self.target, self.draft) if self.draft else (self.target,)
 
 
 def resolve(text: str) -> ModelRequest:
@@ -86,26 +86,21 @@ def resolve(text: str) -> ModelRequest:
     Raises UsageError if it is not a reference, NotFoundError if it is unknown or ambiguous.
     """
     is_file = "\0" not in text and os.path.isfile(os.path.expanduser(text))
-    if is_file and _has_folder(text):  # reading the catalogue takes 50 ms
-        return ModelRequest(text, ResolvedModel(text, Path(text)))
+    if is_file and os.path.dirname(text):  # no id of the catalogue, which takes 50 ms to read
+        return _from_source(text, Path(text))
     catalogue = catalog.load()
     entry = catalogue.pairs.get(text) or catalogue.models.get(text)
     if entry is not None:
         return _from_entry(entry)
     if is_file:
-        return ModelRequest(text, ResolvedModel(text, Path(text)))
+        return _from_source(text, Path(text))
     parsed = reference.parse(text)
     if isinstance(parsed, NameReference):
         return _resolve_name(catalogue, parsed, text)
     local = None
-    if isinstance(parsed, Path) and not _has_folder(text):  # a name with spaces, say
+    if isinstance(parsed, Path) and not os.path.dirname(text):  # a name with spaces, say
         local = _find_by_name(catalogue, text, inventory.list_models())
-    return ModelRequest(text, ResolvedModel(text, local.path if local else parsed))
-
-
-def _has_folder(text: str) -> bool:
-    """Whether it is the path of a file in a folder: then it is no id of the catalogue."""
-    return bool(os.path.dirname(text))
+    return _from_source(text, local.path if local else parsed)
 
 
 def default_pair_id(catalogue: Catalog | None = None) -> str:
@@ -129,7 +124,7 @@ def from_catalog(model: CatalogModel) -> ResolvedModel:
 def portable_ref(text: str) -> str:
     """A reference that works from any folder: an absolute path, or the id of a bundled file."""
     path = os.path.abspath(text)
-    if _has_folder(text) and not Path(path).is_relative_to(paths.package_data_dir()):
+    if os.path.dirname(text) and not Path(path).is_relative_to(paths.package_data_dir()):
         return path if os.path.isfile(text) else text
     catalogue = catalog.load()
     if text in catalogue.pairs or text in catalogue.models or not os.path.isfile(text):
@@ -168,7 +163,8 @@ def shortest_reference(local_model: LocalModel, local_models: Sequence[LocalMode
             return model.id
     if local_model.repo is None:
         name = local_model.own_name
-        is_name = not _has_folder(name) and not isinstance(reference.parse(name), HubReference)
+        is_name = not os.path.dirname(name)
+        is_name = is_name and not isinstance(reference.parse(name), HubReference)
         named = _find_by_name(catalogue, name, local_models) if is_name else None
         return name if named is local_model else str(local_model.path)
     tag = reference.parse_file_name(local_model.file).tag
@@ -180,15 +176,15 @@ def shortest_reference(local_model: LocalModel, local_models: Sequence[LocalMode
     return f"hf://{local_model.repo}/{local_model.file}"
 
 
+def _from_source(text: str, source: Path | HubReference) -> ModelRequest:
+    return ModelRequest(text, ResolvedModel(text, source))
+
+
 def _from_entry(entry: CatalogModel | CatalogPair) -> ModelRequest:
     if isinstance(entry, CatalogModel):
         return ModelRequest(entry.id, from_catalog(entry))
-    return ModelRequest(
-        entry.id,
-        from_catalog(entry.target),
-        from_catalog(entry.draft) if entry.draft else None,
-        entry,
-    )
+    draft = from_catalog(entry.draft) if entry.draft else None
+    return ModelRequest(entry.id, from_catalog(entry.target), draft, entry)
 
 
 def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) -> ModelRequest:
@@ -200,9 +196,9 @@ def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) 
     elif name not in catalogue.models:
         local = inventory.find_ollama(text)
     if local is not None:
-        return ModelRequest(text, ResolvedModel(text, local.path))
+        return _from_source(text, local.path)
     try:
-        entry = catalog.find(catalogue, name_reference.name)
+        entry = catalog.find(catalogue, name)
     except NotFoundError as not_found:
         return _resolve_local_name(name_reference, text, not_found)
     if name_reference.tag is None:
@@ -211,7 +207,7 @@ def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) 
         raise UsageError(
             f"{entry.id} has no other quantisations.", "Use a model's id: localspec pair list"
         )
-    return ModelRequest(text, ResolvedModel(text, HubReference(entry.repo, tag=name_reference.tag)))
+    return _from_source(text, HubReference(entry.repo, tag=name_reference.tag))
 
 
 def _find_by_name(
@@ -240,4 +236,4 @@ def _resolve_local_name(name: NameReference, text: str, not_found: NotFoundError
         names = [sanitize(shortest_reference(m, models), multiline=False) for m in matches[:8]]
         message = f"{sanitize(name.name, multiline=False)} matches several files."
         raise NotFoundError(message, f"Choose one: {', '.join(names)}.")
-    return ModelRequest(text, ResolvedModel(text, matches[0].path))
+    return _from_source(text, matches[0].path)

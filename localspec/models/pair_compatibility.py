@@ -25,11 +25,6 @@ from localspec.sanitize import sanitize
 MAX_SIZE_DIFFERENCE = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE: allows for padding.
 FIRST_COMPARED_TOKEN = 5
 """SPEC_VOCAB_CHECK_START_TOKEN_ID: the first ids are special tokens whose names differ."""
-MIN_SIZE_RATIO = 3  # A draft larger than a third of its target gains little.
-_EAGLE3_TARGET_LAYERS = 3  # Target layers that an EAGLE-3 head reads.
-_D2T_TENSOR = "d2t"  # For each token of a head's reduced vocabulary, the target's token.
-_I64_TYPE = 27
-
 _VOCABULARY_TYPES = ("none", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo-2")
 
 
@@ -81,7 +76,7 @@ class HeadTarget:
     vocabulary: ComparableVocabulary
 
 
-def target_from_header(header: Header) -> HeadTarget:
+def _target_from_header(header: Header) -> HeadTarget:
     """`n_layer` excludes the MTP layers at the end: a head cannot read them."""
     n_layer = header.n_layer - header.hparam("nextn_predict_layers")
     return HeadTarget(header.architecture, n_layer, header.n_embd, header.tokenizer)
@@ -95,7 +90,7 @@ def check_compatibility(
         return CompatibilityResult("compatible", "own-layer", "it drafts with its own MTP layer")
     if not draft_heads.is_head(draft):
         return check_draft_model(target.tokenizer, draft.tokenizer)
-    return check_head(target_from_header(target), draft, path)
+    return check_head(_target_from_header(target), draft, path)
 
 
 def check_draft_model(target: TokenizerMetadata, draft: TokenizerMetadata) -> CompatibilityResult:
@@ -111,7 +106,8 @@ def check_draft_model(target: TokenizerMetadata, draft: TokenizerMetadata) -> Co
 def check_vocabularies(
     target: ComparableVocabulary, draft: ComparableVocabulary
 ) -> CompatibilityResult:
-    if (mismatch := next(_vocabulary_mismatches(target, draft), None)) is not None:
+    """By llama.cpp's rule, in its own order."""
+    if (mismatch := _first_broken(_vocabulary_rules(target, draft))) is not None:
         return mismatch
     a, b = target.n_tokens, draft.n_tokens
     if a != b:
@@ -120,57 +116,49 @@ def check_vocabularies(
     return CompatibilityResult("compatible", "same-vocabulary", f"the same {a:,} tokens")
 
 
-def _vocabulary_mismatches(
-    target: ComparableVocabulary, draft: ComparableVocabulary
-) -> Iterator[CompatibilityResult]:
-    """Apply llama.cpp's rule in its own order."""
-    names = dict(enumerate(_VOCABULARY_TYPES)) | {-1: "unknown"}
-    kind, target_kind = (names.get(v.kind, str(v.kind)) for v in (draft, target))
-    if draft.kind != target.kind:
-        detail = f"its vocabulary is of type {kind}, the target's is {target_kind}"
-        yield _incompatible("vocabulary-type", detail)
-    elif not draft.kind:  # llama.cpp aborts when a token's text is requested
-        yield _incompatible("vocabulary-type", "neither file has a vocabulary")
-    for name in ("bos", "eos"):
-        adds, target_adds = (bool(getattr(v, f"add_{name}")) for v in (draft, target))
-        id_, target_id = (int(getattr(v, name)) for v in (draft, target))
-        if adds != target_adds:
-            role = "the draft" if adds else "the target"
-            yield _incompatible(f"add-{name}", f"only {role} adds a {name.upper()} token")
-        elif adds and id_ != target_id:
-            detail = f"its {name.upper()} token is {id_}, the target's is {target_id}"
-            yield _incompatible(name, detail, id_)
-    n, n_target = draft.n_tokens, target.n_tokens
-    if abs(n - n_target) > MAX_SIZE_DIFFERENCE:
-        sizes = f"its vocabulary has {n:,} tokens, the target's has {n_target:,}"
-        detail = f"{sizes}; at most {MAX_SIZE_DIFFERENCE} may differ"
-        yield _incompatible("vocabulary-size", detail)
-    if (token := _first_different_token(target, draft)) is not None:
-        text, target_text = (_quote(v.token_text(token)) for v in (draft, target))
-        detail = f"token {token} is {text} in the draft and {target_text} in the target"
-        yield _incompatible("token-text", detail, token)
+HeadRule = tuple[str, bool, str] | tuple[str, bool, str, int | None]
+"""A rule, whether a pair breaks it, how, and the token that differs. A later rule is evaluated
+only if none before is broken."""
 
 
-def _first_different_token(target: ComparableVocabulary, draft: ComparableVocabulary) -> int | None:
-    fingerprints = [getattr(vocabulary, "fingerprint", "") for vocabulary in (target, draft)]
-    if fingerprints[0] and fingerprints[0] == fingerprints[1]:
-        return None
-    for token in range(FIRST_COMPARED_TOKEN, min(target.n_tokens, draft.n_tokens)):
-        if target.token_text(token) != draft.token_text(token):
-            return token
+def _first_broken(rules: Iterable[HeadRule]) -> CompatibilityResult | None:
+    for rule, is_broken, *details in rules:
+        if is_broken:
+            return CompatibilityResult("incompatible", rule, *details)
     return None
 
 
-def _incompatible(rule: str, detail: str, token: int | None = None) -> CompatibilityResult:
-    return CompatibilityResult("incompatible", rule, detail, token)
-
-
-def _quote(text: bytes) -> str:
-    return repr(sanitize(text.decode("utf-8", "replace"), multiline=False))
-
-
-HeadRule = tuple[str, bool, str]
-"""A rule, whether a head breaks it, and how. A later rule is evaluated only if none before is."""
+def _vocabulary_rules(
+    target: ComparableVocabulary, draft: ComparableVocabulary
+) -> Iterator[HeadRule]:
+    names = dict(enumerate(_VOCABULARY_TYPES)) | {-1: "unknown"}
+    kind, target_kind = (names.get(v.kind, str(v.kind)) for v in (draft, target))
+    detail = f"its vocabulary is of type {kind}, the target's is {target_kind}"
+    yield "vocabulary-type", draft.kind != target.kind, detail
+    # llama.cpp aborts when a token's text is requested of a file without a vocabulary
+    yield "vocabulary-type", not draft.kind, "neither file has a vocabulary"
+    for name in ("bos", "eos"):
+        adds, target_adds = (bool(getattr(v, f"add_{name}")) for v in (draft, target))
+        id_, target_id = (int(getattr(v, name)) for v in (draft, target))
+        role = "the draft" if adds else "the target"
+        yield f"add-{name}", adds != target_adds, f"only {role} adds a {name.upper()} token"
+        detail = f"its {name.upper()} token is {id_}, the target's is {target_id}"
+        yield name, adds and id_ != target_id, detail, id_
+    n, n_target = draft.n_tokens, target.n_tokens
+    detail = f"its vocabulary has {n:,} tokens, the target's has {n_target:,}; "
+    detail += f"at most {MAX_SIZE_DIFFERENCE} may differ"
+    yield "vocabulary-size", abs(n - n_target) > MAX_SIZE_DIFFERENCE, detail
+    fingerprints = {getattr(vocabulary, "fingerprint", "") for vocabulary in (target, draft)}
+    if len(fingerprints) == 1 and "" not in fingerprints:
+        return
+    for token in range(FIRST_COMPARED_TOKEN, min(n, n_target)):
+        texts = draft.token_text(token), target.token_text(token)
+        if texts[0] != texts[1]:
+            text, target_text = (
+                repr(sanitize(each.decode("utf-8", "replace"), multiline=False)) for each in texts
+            )
+            detail = f"token {token} is {text} in the draft and {target_text} in the target"
+            yield "token-text", True, detail, token
 
 
 def check_head(target: HeadTarget, head: Header, path: Path | None = None) -> CompatibilityResult:
@@ -195,13 +183,8 @@ def find_head_mismatch(target: Header, draft: Header | None) -> CompatibilityRes
         return None
     if draft_heads.draft_kind_for_target(target, draft) == "model":
         return None
-    rules = _structure_rules(target_from_header(target), draft)
+    rules = _structure_rules(_target_from_header(target), draft)
     return _first_broken(rule for rule in rules if rule[0] != "mask-token")
-
-
-def _first_broken(rules: Iterable[HeadRule]) -> CompatibilityResult | None:
-    broken = (_incompatible(rule, detail) for rule, is_broken, detail in rules if is_broken)
-    return next(broken, None)
 
 
 def _structure_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
@@ -224,7 +207,7 @@ def _mtp_layer_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
     yield "architecture", head.architecture != target.architecture, detail
     detail = f"it reads hidden states {head.n_embd:,} wide; the target's are {target.n_embd:,}"
     yield "hidden-size", head.n_embd != target.n_embd, detail
-    n_layer = target_from_header(head).n_layer
+    n_layer = _target_from_header(head).n_layer
     detail = f"it belongs to a model of {n_layer} layers; the target has {target.n_layer}"
     yield "layers", n_layer != target.n_layer, detail
 
@@ -234,38 +217,37 @@ def _hidden_state_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
     is_exposed = target.architecture in architectures.EXPOSING_HIDDEN_STATES
     detail = f"it reads hidden states, which llama.cpp does not provide for {name} models"
     yield "hidden-states", not is_exposed, detail
-    layers, wanted = draft_heads.target_layers(head), _EAGLE3_TARGET_LAYERS
-    is_eagle3 = draft_heads.file_draft_kind(head) == "eagle3"
-    detail = f"it must read {wanted} layers of its target, and names {len(layers)}"
-    yield "layers", is_eagle3 and len(layers) != wanted, detail
+    layers = draft_heads.target_layers(head)
+    detail = f"it must read 3 layers of its target, and names {len(layers)}"
+    yield "layers", head.architecture == "eagle3" and len(layers) != 3, detail
     yield "layers", not layers, "it names no layers of its target to read"
     after_last = target.architecture in architectures.EXPOSING_LAST_LAYER_OUTPUT
     last = target.n_layer - (not after_last)
-    for layer in (layer for layer in layers if not 0 <= layer <= last):
+    for layer in layers:
         detail = f"it reads layer {layer} of its target, whose layers are 0 to {last}"
-        yield "layers", True, detail
+        yield "layers", not 0 <= layer <= last, detail
 
 
 def _width_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
-    is_block_head = draft_heads.file_draft_kind(head) != "eagle3"  # reads states of its own width
-    expected = head.n_embd if is_block_head else head.hparam("target_hidden_size")
+    is_eagle3 = head.architecture == "eagle3"  # others read states of their own width
+    expected = head.hparam("target_hidden_size") if is_eagle3 else head.n_embd
     detail = f"it reads hidden states {expected:,} wide; the target's are {target.n_embd:,}"
     yield "hidden-size", expected != target.n_embd, detail
     for name in ("token_embd", "output"):
         is_missing = f"{name}.weight" not in head.tensors_by_name
-        detail = f"it has no {name} of its own, and is {head.n_embd:,} wide; "
-        detail += f"the target's is {target.n_embd:,}"
+        detail = f"it has no {name} of its own, and is {head.n_embd:,} wide"
+        detail += f"; the target's is {target.n_embd:,}"
         yield "embeddings", is_missing and head.n_embd != target.n_embd, detail
 
 
 def _shared_matrix_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
     """llama.cpp reads as many rows of the target's matrices as the head has tokens."""
     n_tokens, n_target_tokens = head.tokenizer.n_tokens, target.vocabulary.n_tokens
-    is_block_head = draft_heads.file_draft_kind(head) != "eagle3"
+    is_block_head = head.architecture != "eagle3"
     has_embeddings = "token_embd.weight" in head.tensors_by_name
     has_output = "output.weight" in head.tensors_by_name or (is_block_head and has_embeddings)
-    detail = f"it has no output of its own for its {n_tokens:,} tokens; "
-    detail += f"the target's has {n_target_tokens:,}"
+    detail = f"it has no output of its own for its {n_tokens:,} tokens"
+    detail += f"; the target's has {n_target_tokens:,}"
     yield "output", not has_output and n_tokens != n_target_tokens, detail
     mask = head.keys.get("tokenizer.ggml.mask_token_id")
     if is_block_head and not has_embeddings and isinstance(mask, int):
@@ -310,17 +292,17 @@ def _block_rules(head: Header) -> Iterator[HeadRule]:
 
 def _d2t_rules(head: Header) -> Iterator[HeadRule]:
     rule, name = "reduced-vocabulary", "its reduced vocabulary (d2t)"
-    d2t, output = (head.tensors_by_name.get(tensor) for tensor in (_D2T_TENSOR, "output.weight"))
+    d2t, output = (head.tensors_by_name.get(tensor) for tensor in ("d2t", "output.weight"))
     if d2t is not None:
-        yield rule, d2t.type != _I64_TYPE, f"{name} is of type {d2t.type_name} and must be I64"
+        yield rule, d2t.type_name != "I64", f"{name} is of type {d2t.type_name} and must be I64"
         rows = "none" if output is None else f"{output.shape[-1]:,}"
         detail = f"{name} has {d2t.shape[0]:,} tokens, its output has {rows}"
         yield rule, output is None or output.shape[-1] != d2t.shape[0], detail
 
 
 def _data_rules(path: Path, head: Header) -> Iterator[HeadRule]:
-    """Of the ids in d2t, which are data and not in the header."""
-    if (d2t := head.tensors_by_name.get(_D2T_TENSOR)) is None:
+    """Of the ids in d2t, the target's token for each one of a head's reduced vocabulary."""
+    if (d2t := head.tensors_by_name.get("d2t")) is None:
         return
     ids = array("q")
     with path.open("rb") as file:
@@ -329,8 +311,8 @@ def _data_rules(path: Path, head: Header) -> Iterator[HeadRule]:
     if byteorder == "big":
         ids.byteswap()
     rule, name, n = "reduced-vocabulary", "its reduced vocabulary (d2t)", head.tokenizer.n_tokens
-    for token in (token for token in ids if not 0 <= token < n):
-        yield rule, True, f"{name} names token {token} of {n:,}"
+    if wrong := [token for token in ids if not 0 <= token < n]:
+        yield rule, True, f"{name} names token {wrong[0]} of {n:,}"
     detail = f"{name} names tokens twice: it may hold offsets, not ids"
     yield rule, len(set(ids)) < len(ids), detail
 
@@ -340,27 +322,19 @@ def incompatible_pair_error(
 ) -> IncompatiblePairError:
     """`target` and `draft` are file names."""
     message = f"{draft} cannot draft for {target}: {result.detail}."
-    return IncompatiblePairError(
-        sanitize(message, multiline=False),
-        Hint(
-            "Use a draft of the same model family, or {draft=none} (prompt lookup still works)."
-            + suggestion
-        ),
-    )
+    hint = "Use a draft of the same model family, or {draft=none} (prompt lookup still works)."
+    return IncompatiblePairError(sanitize(message, multiline=False), Hint(hint + suggestion))
 
 
 def list_warnings(target: Header, draft: Header) -> tuple[str, ...]:
     """Properties that may make a compatible pair slow or inaccurate, most serious first."""
-    roles = (("The target", target), ("The draft", draft))
     warnings = [
-        *(
-            f"{role} cannot be run: {header.unsupported_reason}."
-            for role, header in roles
-            if header.unsupported_reason
-        ),
-        *_memory_warnings(target, draft),
+        f"{role} cannot be run: {header.unsupported_reason}."
+        for role, header in (("The target", target), ("The draft", draft))
+        if header.unsupported_reason
     ]
-    if target.weight_bytes and draft.weight_bytes * MIN_SIZE_RATIO > target.weight_bytes:
+    warnings += _memory_warnings(target, draft)
+    if target.weight_bytes and draft.weight_bytes * 3 > target.weight_bytes:
         share = f"{100 * draft.weight_bytes / target.weight_bytes:.0f} % of the target's bytes"
         warnings.append(f"The draft has {share}: it is too large to gain much.")
     if target.is_moe:
@@ -376,12 +350,11 @@ def list_warnings(target: Header, draft: Header) -> tuple[str, ...]:
 def _memory_warnings(target: Header, draft: Header) -> Iterator[str]:
     is_head = draft_heads.is_head(draft) or draft_heads.is_own_mtp_layer(target, draft)
     for role, header in (("The target", target), ("The draft", draft)):
-        can_rollback = header.architecture in architectures.ROLLBACK
-        if header is draft and not is_head:
-            can_rollback = False  # it would decode the whole text again after each rejection
+        # A draft model would decode the whole text again after each rejection.
+        is_draft_model = header is draft and not is_head
         if not (header.is_recurrent or header.is_hybrid):
             continue
-        if can_rollback:
+        if header.architecture in architectures.ROLLBACK and not is_draft_model:
             yield f"{role} has a recurrent state: checkpoints for rollback need extra memory."
         else:
             effect = "speculation is off" if header is target else "it is not used"
@@ -396,13 +369,13 @@ def _text_warnings(target: Header, draft: Header) -> Iterator[str]:
         yield f"Their pre-tokenizers differ ({a.pre or 'default'}, {b.pre or 'default'})."
     if a.eog_ids != b.eog_ids:
         yield "Their end-of-generation tokens differ: the draft may continue past the end."
-    templates = (target.chat_template, draft.chat_template)
-    if all(templates) and templates[0] != templates[1]:
+    templates = {target.chat_template, draft.chat_template}
+    if len(templates - {""}) == 2:
         yield "Their chat templates differ: the draft may expect another chat format."
     for key in ("general.quantized_by", "general.organization"):
-        names = (target.keys.get(key), draft.keys.get(key))
+        names = [str(header.keys.get(key, ""))[:40] for header in (target, draft)]
         if all(names) and names[0] != names[1]:
-            shown = " and ".join(str(name)[:40] for name in names)
+            shown = " and ".join(names)
             yield f"Their publishers differ ({shown}): details of the files may differ."
             break
 
@@ -415,12 +388,13 @@ def find_sidecar(path: Path, target: Header) -> Path | None:
     folders = [path.parent]
     if path.parent.parent.name == "snapshots":
         folders += sorted(path.parent.parent.iterdir())
-    for prefix in reference.HEAD_PREFIXES:
-        for folder in folders:
-            for candidate in sorted(folder.glob(f"{prefix}*.gguf")):
-                if is_head_for(target, candidate):
-                    return candidate
-    return None
+    candidates = (
+        candidate
+        for prefix in reference.HEAD_PREFIXES
+        for folder in folders
+        for candidate in sorted(folder.glob(f"{prefix}*.gguf"))
+    )
+    return next((file for file in candidates if is_head_for(target, file)), None)
 
 
 def is_head_for(target: Header, path: Path) -> bool:

@@ -111,11 +111,10 @@ def build(
     for request in requests:
         target = planner.plan_model(request.target)
         if request.draft is not None:
-            draft = planner.plan_model(request.draft)
-            if (pair := check_pair(target, draft)) is not None:
-                pairs.append(pair)
+            pairs.append(check_pair(target, planner.plan_model(request.draft)))
     cache = hub_cache.cache_root()
-    return PullPlan(planner.models, tuple(pairs), cache, hub_cache.free_bytes(cache))
+    free = hub_cache.free_bytes(cache)
+    return PullPlan(planner.models, tuple(filter(None, pairs)), cache, free)
 
 
 def check_pair(target: PlannedModel, draft: PlannedModel) -> PlannedPair | None:
@@ -204,31 +203,34 @@ class PullPlanner:
     ) -> PlannedModel:
         chosen = reference.choose_files(repo_info.files, source.tag, source.file)
         notes = _check_catalog_entry(resolved.catalog_model, chosen)
-        files = tuple(_plan_file(source, repo_info.revision, file) for file in chosen)
+        commit = repo_info.revision
+        files = tuple(_plan_file(source, commit, file) for file in chosen)
         path, file = files[0].path, chosen[0].path
+        if path:
+            header = reader.read(path)
+        else:
+            header = self._hub.read_header(source.repo, commit, file, self._cancel)
         return PlannedModel(
             resolved,
             file,
             size=sum(file.size for file in chosen),
             repo=source.repo,
-            revision=repo_info.revision,
+            revision=commit,
             files=files,
             path=path,
             repo_licence=repo_info.licence,
             gated=repo_info.gated,
-            header=reader.read(path)
-            if path
-            else self._hub.read_header(source.repo, repo_info.revision, file, self._cancel),
+            header=header,
             notes=notes,
             sidecar_heads=reference.find_heads(repo_info.files, file),
         )
 
 
 def _check_catalog_entry(model: CatalogModel | None, chosen: Sequence[RepoFile]) -> tuple[str, ...]:
-    """Raise ChecksumError if the hub's file differs from the catalogue's checksum."""
+    """Notes; raises ChecksumError if the hub's file differs from the catalogue's checksum."""
     if model is None or len(chosen) > 1:
         return ()
-    (file,) = chosen
+    file = chosen[0]
     if model.sha256 and file.sha256 and model.sha256 != file.sha256:
         raise ChecksumError(
             f"{file.path} on the hub differs from the file in the catalogue.",

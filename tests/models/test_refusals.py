@@ -15,7 +15,7 @@ from localspec.errors import (
     NotFoundError,
     OfflineError,
 )
-from localspec.models.hub import hub_errors
+from localspec.models.hub import response_stream
 from localspec.models.hub.cancellation import RetryableError, RetryPolicy
 
 UNVERIFIED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed:"
@@ -36,14 +36,14 @@ WAITS = [
 
 def test_how_long_to_wait() -> None:
     for headers, seconds in WAITS:
-        error = hub_errors.error_for_status(429, headers, *ASKED)
+        error = response_stream.error_for_status(429, headers, *ASKED)
         assert isinstance(error, RetryableError)
         assert error.retry_after == seconds
 
 
 def test_a_date_to_wait_for() -> None:
     then = datetime.now(UTC) + timedelta(seconds=60)
-    error = hub_errors.error_for_status(
+    error = response_stream.error_for_status(
         503, {"Retry-After": format_datetime(then, usegmt=True)}, *ASKED
     )
     assert isinstance(error, RetryableError) and error.retry_after is not None
@@ -66,7 +66,7 @@ STATUSES = [
 
 def test_a_status() -> None:
     for status, word, kind in STATUSES:
-        error = hub_errors.error_for_status(status, {"X-Error-Code": word}, *ASKED)
+        error = response_stream.error_for_status(status, {"X-Error-Code": word}, *ASKED)
         assert type(error) is kind
         assert error.message and error.hint
 
@@ -95,7 +95,7 @@ def test_a_status() -> None:
     ],
 )
 def test_a_failure_of_the_network(error: Exception, kind: type[LocalspecError], words: str) -> None:
-    meant = hub_errors.network_error(error, "https://hub.example")
+    meant = response_stream.network_error(error, "https://hub.example")
     assert type(meant) is kind
     assert words in meant.message and meant.hint
 

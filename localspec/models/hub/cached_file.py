@@ -17,7 +17,6 @@ from localspec.models.local_files import hub_cache
 from localspec.models.local_files.local_model import verify_checksum
 from localspec.models.reference import RepoFile
 
-_MAX_FAT32_BYTES = (1 << 32) - 1  # Maximum file size on FAT32.
 _CACHEDIR_TAG = (
     "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache; see bford.info/cachedir.\n"
 )
@@ -96,10 +95,9 @@ class CachedFile:
                 self._create_pointer()
                 return True
             if size > self.job.file.size:  # not deleted: the hub's size may be wrong
-                raise ChecksumError(
-                    f"{path} has {size} bytes, but {self.job.file.size} on the hub.",
-                    "If it is damaged, remove it and download it again.",
-                )
+                message = f"{path} has {size} bytes, but {self.job.file.size} on the hub."
+                hint = "If it is damaged, remove it and download it again."
+                raise ChecksumError(message, hint)
             if path.is_symlink() or self.partial_path.exists():
                 path.unlink()
             else:
@@ -114,10 +112,9 @@ class CachedFile:
         """Raise StorageError if the disk or its file system cannot hold the file."""
         present = self.partial_path.stat().st_size if self.partial_path.exists() else 0
         free = hub_cache.free_bytes(self.partial_path.parent)
-        hub_cache.check_free_space(
-            self.job.file.path, max(0, self.job.file.size - present), free, self.cache
-        )
-        if self.job.file.size > _MAX_FAT32_BYTES:
+        needed = max(0, self.job.file.size - present)
+        hub_cache.check_free_space(self.job.file.path, needed, free, self.cache)
+        if self.job.file.size >= 1 << 32:
             # FAT32 refuses the length at once; other file systems set it without writing.
             with self.partial_path.open("ab") as file:
                 try:
@@ -197,6 +194,5 @@ def explain_disk_errors(cache: Path) -> Iterator[None]:
             errno.ELOOP: (f"{path} is a link.", "Remove it: downloads do not write to links."),
         }
         other = f"{path} cannot be read or written: {error.strerror}."
-        raise StorageError(
-            *errors.get(error.errno, (other, "Check the disk and its permissions."))
-        ) from error
+        default = (other, "Check the disk and its permissions.")
+        raise StorageError(*errors.get(error.errno, default)) from error

@@ -16,14 +16,13 @@ from localspec import __version__, config
 from localspec.errors import DownloadError, OfflineError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import reference
-from localspec.models.hub import hub_errors
-from localspec.models.hub.cancellation import (
-    CancelToken,
-    RetryableError,
-    RetryPolicy,
-    retry,
+from localspec.models.hub.cancellation import CancelToken, RetryableError, RetryPolicy, retry
+from localspec.models.hub.response_stream import (
+    OFFLINE_HINT,
+    ResponseStream,
+    StreamAddress,
+    not_a_hub_error,
 )
-from localspec.models.hub.response_stream import ResponseStream, StreamAddress
 from localspec.models.reference import RepoFile
 from localspec.sanitize import sanitize
 
@@ -35,8 +34,6 @@ _T = TypeVar("_T")
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 _HEADER_REQUEST_BYTES = 20_000_000  # Bytes per request: the largest vocabularies take 16 MB.
-_MAX_TEXT_LENGTH = 100
-_MAX_SEARCH_RESULTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +69,8 @@ class HubClient:
         endpoint = endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
         self.endpoint = endpoint.rstrip("/")
         if not self.endpoint.startswith(("https://", "http://")):
-            raise UsageError(
-                f"{self.endpoint!r} is not a web address.",
-                f"A valid one looks like {DEFAULT_ENDPOINT}.",
-            )
+            hint = f"A valid one looks like {DEFAULT_ENDPOINT}."
+            raise UsageError(f"{self.endpoint!r} is not a web address.", hint)
         self.offline = offline or config.resolve().get("network.offline")
         self.retry_policy = retry_policy or RetryPolicy()
         self._token = token
@@ -89,9 +84,8 @@ class HubClient:
         if revision is not None:
             reference.check_revision(revision)
             path += f"/revision/{quote(revision, safe='')}"
-        return self._request(
-            path, {"blobs": "true"}, lambda info: _parse_repo(repo, info), repo, cancel
-        )
+        query = {"blobs": "true"}
+        return self._request(path, query, lambda info: _parse_repo(repo, info), repo, cancel)
 
     def read_header(
         self, repo: str, revision: str, file: str, cancel: CancelToken | None = None
@@ -108,7 +102,7 @@ class HubClient:
         self, text: str, limit: int = 20, cancel: CancelToken | None = None
     ) -> tuple[HubSearchResult, ...]:
         """Matching GGUF repositories, most downloaded first.  One request."""
-        limit = max(1, min(limit, _MAX_SEARCH_RESULTS))
+        limit = max(1, min(limit, 100))
         query = {"search": text[:200], "filter": "gguf", "sort": "downloads", "limit": str(limit)}
 
         def parse(entries: Any) -> tuple[HubSearchResult, ...]:
@@ -135,10 +129,8 @@ class HubClient:
         """Raise OfflineError in offline mode."""
         if self.offline:
             setting = config.resolve().settings["network.offline"]
-            source = (
-                f"Set by {setting.origin_text} (network.offline). Downloaded models still work."
-            )
-            hint = source if setting.current else hub_errors.OFFLINE_HINT
+            source = f"Set by {setting.origin_text} (network.offline). "
+            hint = source + "Downloaded models still work." if setting.current else OFFLINE_HINT
             raise OfflineError("Offline mode is on.", hint)
 
     @contextmanager
@@ -179,7 +171,7 @@ class HubClient:
             try:
                 return parse(json.loads(body))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise hub_errors.not_a_hub_error(self.endpoint) from error
+                raise not_a_hub_error(self.endpoint) from error
 
         return retry(fetch, cancel, self.retry_policy)
 
@@ -219,11 +211,12 @@ def _parse_repo(repo: str, info: Any) -> RepoInfo:
         if isinstance(size, int) and reference.is_safe_path(path):
             files.append(RepoFile(path, size, digest if _DIGEST.fullmatch(digest) else ""))
     card = info.get("cardData") or {}
+    licence = card.get("license_name") or card.get("license")
     return RepoInfo(
         repo=repo,
         revision=info["sha"],
         files=tuple(files),
-        licence=_read_text(card.get("license_name") or card.get("license")),
+        licence=sanitize(licence, multiline=False)[:100] if isinstance(licence, str) else None,
         gated=bool(info.get("gated")),
     )
 
@@ -239,7 +232,3 @@ def _parse_search_result(entry: Any) -> HubSearchResult | None:
         return HubSearchResult(repo, downloads, likes, updated_at, bool(entry.get("gated")))
     except (KeyError, TypeError, ValueError, AttributeError, UsageError):
         return None
-
-
-def _read_text(value: object) -> str | None:
-    return sanitize(value, multiline=False)[:_MAX_TEXT_LENGTH] if isinstance(value, str) else None

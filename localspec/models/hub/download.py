@@ -25,13 +25,12 @@ from localspec.models import reference
 from localspec.models.hub.cached_file import CachedFile, DownloadJob, explain_disk_errors
 from localspec.models.hub.cancellation import CancelToken, RetryableError
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.hub_errors import LOGIN_HINT
+from localspec.models.hub.response_stream import LOGIN_HINT
 from localspec.models.local_files import hub_cache
 from localspec.models.local_files.local_model import save_checksum, verify_checksum
 
-_RATE_WINDOW_SECONDS = 5.0  # Window of the transfer rate.
+_RATE_WINDOW_SECONDS = 5.0
 _MIN_REPORT_INTERVAL = 0.1  # Seconds between two reports of the same phase.
-_BLOCK_BYTES = 1 << 20
 
 
 class DownloadPhase(StrEnum):
@@ -102,10 +101,8 @@ def _check_names(job: DownloadJob) -> None:
             reference.check_revision(revision)
     reference.check_gguf_path(job.file.path)
     if not job.file.digest:
-        raise DownloadError(
-            f"The hub gives no checksum for {job.file.path}.",
-            "The file cannot be verified, so it was not downloaded.",
-        )
+        hint = "The file cannot be verified, so it was not downloaded."
+        raise DownloadError(f"The hub gives no checksum for {job.file.path}.", hint)
 
 
 class _ProgressReporter:
@@ -175,8 +172,7 @@ class _Transfer:
         self._job, self._file = cached_file.job, cached_file.job.file
         self._partial_path = cached_file.partial_path
         self._cancel, self._rate_limiter = cancel, rate_limiter
-        self._n_bytes = 0
-        self._hasher = self._new_hasher()
+        self._n_bytes, self._hasher = 0, self._new_hasher()
 
     def run(self) -> None:
         """Raises ChecksumError after two downloads with a wrong checksum; nothing is kept then."""
@@ -184,7 +180,7 @@ class _Transfer:
         try:
             if os.fstat(handle).st_size > self._file.size:
                 os.ftruncate(handle, 0)
-            while block := os.read(handle, _BLOCK_BYTES):
+            while block := os.read(handle, 1 << 20):
                 self._cancel.raise_if_cancelled()
                 self._hasher.update(block)
                 self._n_bytes += len(block)
@@ -211,7 +207,7 @@ class _Transfer:
 
     def _new_hasher(self) -> hashlib._Hash:
         """For sha256, or git's sha1 of a blob, by the digest's length."""
-        if len(self._file.digest) == 64:
+        if self._file.sha256:
             return hashlib.sha256()
         return hashlib.sha1(b"blob %d\0" % self._file.size, usedforsecurity=False)
 
@@ -243,9 +239,8 @@ class _Transfer:
         self._report("loading", self._n_bytes)
         with self._hub.open_stream(location, self._n_bytes, None, self._cancel) as stream:
             if stream.file_size not in (None, file.size):
-                raise RetryableError(
-                    f"The hub announced {file.size} bytes but sends {stream.file_size}."
-                )
+                what = f"The hub announced {file.size} bytes but sends {stream.file_size}."
+                raise RetryableError(what)
             if stream.start > self._n_bytes:
                 raise RetryableError("The server skips bytes.")
             skip = self._n_bytes - stream.start  # not 0 if the server ignores Range
@@ -283,7 +278,6 @@ def _open_partial_file(path: Path) -> int:
     is_foreign = hasattr(os, "geteuid") and status.st_uid != os.geteuid()
     if is_foreign or not stat.S_ISREG(status.st_mode):
         os.close(handle)
-        raise StorageError(
-            f"{path} belongs to another user or is not a regular file.", "Remove it."
-        )
+        message = f"{path} belongs to another user or is not a regular file."
+        raise StorageError(message, "Remove it.")
     return handle

@@ -19,12 +19,8 @@ from localspec.models.hub.download import (
     download_file,
 )
 
-_FINAL_PHASES = {
-    DownloadPhase.DONE,
-    DownloadPhase.FAILED,
-    DownloadPhase.CANCELLED,
-    DownloadPhase.PAUSED,
-}
+_RESTARTABLE_PHASES = (DownloadPhase.FAILED, DownloadPhase.CANCELLED, DownloadPhase.PAUSED)
+_FINAL_PHASES = (DownloadPhase.DONE, *_RESTARTABLE_PHASES)
 
 
 @dataclass(slots=True)
@@ -54,10 +50,7 @@ class DownloadQueue:
         self._running = 0
 
     def add(self, job: DownloadJob) -> None:
-        """Append a job; if it is already queued, `retry` it.
-
-        One that is done starts again if its file has been removed since.
-        """
+        """Append a job, or `retry` it; one that is done starts again if its file was removed."""
         with self._changed:
             entry = self._entries.get(job)
             path = entry.state.path if entry is not None else None
@@ -78,7 +71,7 @@ class DownloadQueue:
         """Restart a job that failed, was cancelled or is paused."""
         with self._changed:
             entry = self._entries.get(job)
-            if entry is not None and entry.state.phase in _FINAL_PHASES - {DownloadPhase.DONE}:
+            if entry is not None and entry.state.phase in _RESTARTABLE_PHASES:
                 entry.cancel = CancelToken()
                 entry.state = replace(entry.state, phase=DownloadPhase.WAITING, error=None)
                 self._start_worker()
@@ -160,7 +153,6 @@ class DownloadQueue:
             pass
         except Exception as error:  # a bug ends this download, not the queue
             if not isinstance(error, LocalspecError):
-                message = f"The download failed: {error!r}."
-                error = LocalspecError(message, "Please report this.")
+                error = LocalspecError(f"The download failed: {error!r}.", "Please report this.")
             failed = DownloadPhase.FAILED
             report(replace(entry.state, phase=failed, rate=None, eta=None, error=error))

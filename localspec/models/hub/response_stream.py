@@ -1,17 +1,25 @@
-"""Streams a range of a hub file on a thread that can be abandoned at once."""
+"""Streams a range of a hub file on a thread that can be abandoned at once; errors for users."""
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from queue import Empty, Full, Queue
 from socket import SHUT_RDWR
 from time import monotonic
 from typing import Any, NamedTuple
 
-from localspec.models.hub import hub_errors
+from localspec.errors import (
+    AccessDeniedError,
+    DownloadError,
+    LocalspecError,
+    NotFoundError,
+    OfflineError,
+)
 from localspec.models.hub.cancellation import (
     POLL_INTERVAL,
     CancelToken,
@@ -19,8 +27,13 @@ from localspec.models.hub.cancellation import (
     RetryPolicy,
 )
 
-_MAX_QUEUED_CHUNKS = 64  # Chunks of at most 64 KiB.
+OFFLINE_HINT = "Go online and try again. Downloaded models work offline."
+LOGIN_HINT = "The network may require a login: open any web page in a browser to see."
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+
+
+class _StreamAbandonedError(Exception):
+    """By the consumer."""
 
 
 class StreamAddress(NamedTuple):
@@ -47,7 +60,7 @@ class ResponseStream:
         """The bytes from `start` to `end`, exclusive; None is the end of the file."""
         self._address, self._range = address, (start, end)
         self._cancel, self._retry_policy = cancel, retry_policy
-        self._items: Queue[Any] = Queue(_MAX_QUEUED_CHUNKS)
+        self._items: Queue[Any] = Queue(64)
         """The response, its chunks, and None at the end; or an error."""
         self._is_abandoned = threading.Event()
         self._response: Any = None
@@ -76,7 +89,7 @@ class ResponseStream:
                     raise RetryableError("The hub does not respond.") from None
                 continue
             if isinstance(item, Exception):
-                raise hub_errors.network_error(item, self._address.endpoint) from item
+                raise network_error(item, self._address.endpoint) from item
             return item
 
     def _check_response(self, response: Any) -> None:
@@ -99,20 +112,19 @@ class ResponseStream:
             raise RetryableError("The server has no such bytes: the file has changed.")
         first = response.history[0] if response.history else response
         is_elsewhere = first.url.netloc != response.url.netloc
-        if is_elsewhere and status in (401, 403, 404, 410):
-            # a new request to the hub creates a new link
+        if is_elsewhere and status in (401, 403, 404, 410):  # the hub creates a new link
             raise RetryableError("The link to the file has expired.")
-        raise hub_errors.error_for_status(status, headers, *self._address[:2])
+        raise error_for_status(status, headers, *self._address[:2])
 
     def _read(self) -> None:
-        try:
-            self._receive()
-        except Exception as error:  # raised in the consuming thread
-            with suppress(_StreamAbandonedError):
+        """On the reader thread."""
+        with suppress(_StreamAbandonedError):
+            try:
+                self._receive()
+            except Exception as error:  # raised in the consuming thread
                 self._enqueue(error)
 
     def _receive(self) -> None:
-        """On the reader thread: send the request, and queue the response."""
         from huggingface_hub.utils import httpx  # noqa: PLC0415
 
         (start, end), policy = self._range, self._retry_policy
@@ -147,5 +159,88 @@ class ResponseStream:
             network.get_extra_info("socket").shutdown(SHUT_RDWR)
 
 
-class _StreamAbandonedError(Exception):
-    """By the consumer."""
+# --- errors
+
+
+def network_error(error: Exception, endpoint: str) -> LocalspecError:
+    """The error to raise instead; RetryableError if a retry may help."""
+    from huggingface_hub.utils import httpx  # noqa: PLC0415  slow
+
+    if isinstance(error, LocalspecError):
+        return error
+    if "CERTIFICATE" in str(error):
+        return _certificate_error(str(error), endpoint)
+    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)):
+        return OfflineError(f"{endpoint} cannot be reached.", OFFLINE_HINT)
+    if isinstance(error, httpx.TransportError):
+        is_stalled = isinstance(error, httpx.TimeoutException)
+        reason = "The hub does not respond." if is_stalled else "The connection was lost."
+        return RetryableError(reason)
+    return DownloadError(f"The request to the hub failed: {type(error).__name__}.", OFFLINE_HINT)
+
+
+def error_for_status(
+    status: int, headers: Mapping[str, str], endpoint: str, repo: str
+) -> LocalspecError:
+    """The error for an HTTP status, and the hub's error code among the headers."""
+    code = headers.get("X-Error-Code", "")
+    page = f"{endpoint}/{repo}"
+    if code == "GatedRepo":
+        hint = f"Open {page}, accept them, then log in with `hf auth login` or set HF_TOKEN."
+        message = f"{repo} is gated: its owner requires you to accept terms first."
+        return AccessDeniedError(message, hint)
+    revision_hint = f"See {page}/tree/main, or omit the revision."
+    not_found = {
+        "RevisionNotFound": (f"{repo} has no such revision.", revision_hint),
+        "EntryNotFound": (f"{repo} has no such file.", f"See {page}/tree/main."),
+        "RepoNotFound": (
+            f"The hub has no {repo}, or it is private.",
+            "Check the name; for a private one, log in with `hf auth login` or set HF_TOKEN.",
+        ),
+    }
+    if status == 404 or code in not_found:
+        return NotFoundError(*not_found.get(code, not_found["RepoNotFound"]))
+    if status in (401, 403):
+        hint = "Log in again with `hf auth login`, or check HF_TOKEN."
+        return AccessDeniedError(f"The hub denies access to {repo} ({status}).", hint)
+    message = f"The hub returned status {status}."
+    if status in (408, 425, 429) or status >= 500:
+        return RetryableError(message, retry_after=_retry_after(headers))
+    return DownloadError(message, f"See {page}.")
+
+
+def not_a_hub_error(endpoint: str) -> DownloadError:
+    """For example a captive portal, which answers all requests with its login page."""
+    return DownloadError(f"The server at {endpoint} is not a model hub.", LOGIN_HINT)
+
+
+def _certificate_error(message: str, endpoint: str) -> DownloadError:
+    """The message shows today's date: a wrong clock makes certificates seem invalid."""
+    now = datetime.now().astimezone()
+    today = f"{now.day} {now:%B %Y}"
+    for sign, problem in (("not yet valid", "is not valid yet"), ("has expired", "has expired")):
+        if sign in message:
+            return DownloadError(
+                f"The certificate of {endpoint} {problem}: this computer's date is {today}.",
+                "Correct the date and try again.",
+            )
+    return DownloadError(
+        f"The certificate of {endpoint} is not accepted.",
+        "Check this computer's date, and whether a proxy intercepts connections.",
+    )
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait by Retry-After (a number or a date) or the RateLimit headers."""
+    from huggingface_hub.utils import parse_ratelimit_headers  # noqa: PLC0415
+
+    value = headers.get("Retry-After", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    if value:
+        try:
+            return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+        except (ValueError, TypeError):
+            return None
+    limit = parse_ratelimit_headers(headers)
+    return None if limit is None else float(limit.reset_in_seconds)

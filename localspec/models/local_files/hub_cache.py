@@ -34,9 +34,6 @@ PARTIAL_SUFFIX = ".localspec.part"
 """Suffix of partial files; not `.incomplete`, which the hub's own clean-up deletes."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HUB_PARTIAL_NAME = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\.[0-9a-f]{8}\.incomplete")
-_OUR_PARTIAL_NAME = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})" + re.escape(PARTIAL_SUFFIX))
-_RESERVE_BYTES = 512 << 20
-"""Disk space that a download leaves free; for small downloads, 1/16 of their size."""
 _ACTIVE_SECONDS = 600.0
 """A partial file that was modified within these seconds belongs to a running download."""
 
@@ -52,14 +49,10 @@ class LeftoverFile:
 
 def cache_root() -> Path:
     """The hub library's cache, by the same rules but without importing it."""
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if override := os.environ.get(name):
-            break
-    else:
-        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        home = os.environ.get("HF_HOME") or os.path.join(cache, "huggingface")
-        override = os.path.join(home, "hub")
-    return Path(os.path.expandvars(os.path.expanduser(override)))
+    get = os.environ.get
+    home = get("HF_HOME") or os.path.join(get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    root = get("HF_HUB_CACHE") or get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    return Path(os.path.expandvars(os.path.expanduser(root)))
 
 
 def repo_folder(cache: Path, repo: str) -> Path:
@@ -74,8 +67,11 @@ def free_bytes(folder: Path) -> int:
 
 
 def check_free_space(subject: str, needed: int, free: int, cache: Path) -> None:
-    """Raise StorageError if a download of `needed` bytes would leave too little of `free`."""
-    if needed and free < needed + min(_RESERVE_BYTES, needed // 16):
+    """Raise StorageError if a download of `needed` bytes would leave too little of `free`.
+
+    512 MiB must stay free; for small downloads, 1/16 of their size.
+    """
+    if needed and free < needed + min(512 << 20, needed // 16):
         raise StorageError(
             f"{subject} needs {gb(needed)}, and {cache} has {gb(free)} free.",
             "Free some space, or set HF_HUB_CACHE to a folder on another disk.",
@@ -141,11 +137,11 @@ def remove(cache: Path, model: LocalModel) -> int:
     """
     assert model.repo is not None
     folder = repo_folder(cache, model.repo)
-    freed = 0
-    for path in model.parts or (model.path,):
+    paths = model.parts or (model.path,)
+    for path in paths:
         if not path.is_relative_to(folder / "snapshots"):
             raise StorageError(f"{path} is not in this cache.", "Delete it yourself.")
-        freed += _unlink(folder, path)
+    freed = sum(_unlink(folder, path) for path in paths)
     _remove_empty_folders(folder)
     return freed
 
@@ -206,7 +202,7 @@ def find_leftovers(cache: Path) -> Iterator[LeftoverFile]:
                 status = entry.stat(follow_symlinks=False)
             except OSError:  # just renamed or removed
                 continue
-            resumable = bool(_OUR_PARTIAL_NAME.fullmatch(entry.name))
+            resumable = entry.name.endswith(PARTIAL_SUFFIX)
             if not resumable and not _HUB_PARTIAL_NAME.fullmatch(entry.name):
                 used = _referenced_blobs(folder) if used is None else used
                 if Path(entry.path) in used or not _DIGEST.fullmatch(entry.name):

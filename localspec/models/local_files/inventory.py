@@ -29,7 +29,6 @@ from localspec.models.reference import RepoFile, choose_files, parse_file_name
 from localspec.sanitize import sanitize
 
 _RECENT_FILE = "recent.json"
-_MAX_PAIRS = 50
 
 OpenedPair = tuple[Path, Path | None]  # A target and its draft.
 
@@ -48,7 +47,7 @@ def iter_files() -> Iterator[LocalModel]:
     for model in itertools.chain(
         hub_cache.iter_files(hub_cache.cache_root(), record),
         other_apps.iter_folder(folder, 5, record, "folder") if folder else (),
-        _iter_packaged(record),
+        list_packaged(),
         other_apps.iter_files(record),
         _iter_opened(record),
     ):
@@ -59,18 +58,13 @@ def iter_files() -> Iterator[LocalModel]:
             yield model
 
 
-def list_packaged() -> tuple[LocalModel, ...]:
-    """Only the models in Python packages: found in milliseconds."""
-    return tuple(_iter_packaged(load_checksums()))
-
-
 def list_models() -> tuple[LocalModel, ...]:
     """The complete models; the splits of one model are joined to one entry.
 
     A file that several commits of a repository share is listed once, with the first of them.
     """
     models: dict[tuple[object, ...], LocalModel] = {}
-    for model in _join_all(iter_files()):
+    for model in filter(None, map(_join_splits, _group_splits(iter_files()))):
         blobs = map(os.path.realpath, model.parts or (model.path,))
         models.setdefault((model.origin, model.repo, model.file, *blobs), model)
     return tuple(models.values())
@@ -82,20 +76,16 @@ def find_ollama(name: str) -> LocalModel | None:
     return next((m for m in models if m.origin == "ollama" and m.file == name), None)
 
 
-def _join_all(files: Iterable[LocalModel]) -> list[LocalModel]:
-    """The complete models of all commits."""
-    return [model for splits in _group_splits(files) if (model := _join_splits(splits))]
-
-
 def _group_splits(files: Iterable[LocalModel]) -> list[list[LocalModel]]:
     """The files by the model they belong to, in order; most models have one."""
-    splits_by_model: dict[tuple[Path, str, int], list[tuple[int, LocalModel]]] = {}
+    splits_by_model: dict[tuple[Path, str, int], list[LocalModel]] = {}
     for file in files:
         name = parse_file_name(file.path.name)
-        key = file.path.parent, name.stem, name.count
-        splits_by_model.setdefault(key, []).append((name.index, file))
-    groups = splits_by_model.values()
-    return [[file for _, file in sorted(group, key=lambda each: each[0])] for group in groups]
+        splits_by_model.setdefault((file.path.parent, name.stem, name.count), []).append(file)
+    return [
+        sorted(splits, key=lambda split: parse_file_name(split.path.name).index)
+        for splits in splits_by_model.values()
+    ]
 
 
 def _join_splits(splits: list[LocalModel]) -> LocalModel | None:
@@ -127,7 +117,7 @@ def find(
         if commit is None:
             return None
     models: dict[str, LocalModel] = {}
-    for model in _join_all(iter_files()):
+    for model in filter(None, map(_join_splits, _group_splits(iter_files()))):
         if model.repo == repo and commit in (None, model.revision):
             folder, slash, _ = model.file.rpartition("/")
             for path in model.parts or (Path(model.file),):
@@ -141,12 +131,11 @@ def find(
 
 def remove(model: LocalModel) -> int:
     """Delete all files of a model; returns the freed bytes.  Raises StorageError."""
+    if model.origin == "opened":
+        raise StorageError(f"{model.file} was opened by its path.", f"Delete {model.path}")
     if not model.removable:
-        if model.origin == "opened":
-            raise StorageError(f"{model.file} was opened by its path.", f"Delete {model.path}")
-        owners = {"hub": "another user", "folder": "another user"} | {
-            "package": "an installed Python package"
-        }
+        owners = dict.fromkeys(("hub", "folder"), "another user")
+        owners["package"] = "an installed Python package"
         owner = owners.get(model.origin, ORIGIN_TITLES[model.origin])
         raise StorageError(f"{model.file} belongs to {owner}.", "Remove it there.")
     freed = 0
@@ -187,23 +176,21 @@ def delete_leftovers(leftovers: Sequence[LeftoverFile]) -> int:
 # --- installed Python packages: their code is never imported
 
 
-def _iter_packaged(record: ChecksumRecord) -> Iterator[LocalModel]:
+def list_packaged() -> tuple[LocalModel, ...]:
     """The files that the catalogue expects in packages; none if LOCALSPEC_STARTER is 0."""
+    packaged: list[LocalModel] = []
     if os.environ.get("LOCALSPEC_STARTER") == "0":
-        return
+        return ()
+    record = load_checksums()
     shipped_or_own, _ = catalog.load_valid()  # others report an invalid file
     for model in shipped_or_own.models.values():
         path = _find_in_package(model.package, model.file) if model.package else None
         found = describe_file(path, record, "package") if path else None
         if found and found.size == model.bytes:
-            yield replace(
-                found,
-                repo=model.repo,
-                file=model.file,
-                revision=model.revision,
-                sha256=model.sha256,
-                verified=found.verified and found.sha256 == model.sha256,
-            )
+            is_verified = found.verified and found.sha256 == model.sha256
+            found = replace(found, repo=model.repo, file=model.file, revision=model.revision)
+            packaged.append(replace(found, sha256=model.sha256, verified=is_verified))
+    return tuple(packaged)
 
 
 def verify_packaged(path: Path) -> None:
@@ -245,26 +232,23 @@ def _find_in_package(package: str, file: str) -> Path | None:
 def load_opened() -> list[OpenedPair]:
     """The pairs whose files still exist; empty if the list is damaged."""
     try:
-        entries = [
+        return [
             (Path(entry["target"]), Path(entry["draft"]) if entry["draft"] else None)
             for entry in data_files.read_json(_RECENT_FILE)
+            if os.path.isfile(entry["target"])
+            and (not entry["draft"] or os.path.isfile(entry["draft"]))
         ]
     except (TypeError, KeyError):
         return []
-    return [
-        (target, draft)
-        for target, draft in entries
-        if os.path.isfile(target) and (draft is None or os.path.isfile(draft))
-    ]
 
 
 def add_opened(pair: OpenedPair) -> None:
     """Put a pair first. Does nothing if the list cannot be written."""
-    pairs = [pair, *(old for old in load_opened() if old != pair)]
     body = [
-        {"target": str(target), "draft": str(draft) if draft else None} for target, draft in pairs
+        {"target": str(target), "draft": str(draft) if draft else None}
+        for target, draft in (pair, *(old for old in load_opened() if old != pair))
     ]
-    data_files.write_json(_RECENT_FILE, body[:_MAX_PAIRS])
+    data_files.write_json(_RECENT_FILE, body[:50])
 
 
 def _iter_opened(record: ChecksumRecord) -> Iterator[LocalModel]:
