@@ -11,8 +11,7 @@ In a script:
 TYPE_CHECKING = False  # not typing's: that would import typing
 if TYPE_CHECKING:
     from localspec.api.answer import Answer, Piece
-    from localspec.api.llm import LLM
-    from localspec.api.stream import Stream
+    from localspec.api.llm import LLM, Stream
     from localspec.errors import LocalspecError
     from localspec.protocol.events import Token
 
@@ -23,7 +22,7 @@ _LAZY_MODULES = {
     "LLM": "localspec.api.llm",
     "Answer": "localspec.api.answer",
     "Piece": "localspec.api.answer",
-    "Stream": "localspec.api.stream",
+    "Stream": "localspec.api.llm",
     "LocalspecError": "localspec.errors",
     "Token": "localspec.protocol.events",
 }

@@ -17,16 +17,13 @@ from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from localspec.config.option_types import SWITCH
 from localspec.config.options import OPTIONS, RETIRED
 from localspec.errors import UsageError
-from localspec.fit.advisor import SettingsRequest
 from localspec.launch import ResolvedPair
 from localspec.lazy_dataclass import dataclass
-from localspec.models import catalog
 from localspec.models.chat_template import builtin_templates
 from localspec.models.model_lookup import NotDownloadedError
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import (
     ChatMessage,
-    CountCommand,
     FlashAttention,
     GenerateCommand,
     KvType,
@@ -96,18 +93,10 @@ class MachineOptions(TypedDict, total=False):
     """Draft while the target verifies. Default: across devices, where it is worth it."""
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationOptions:
-    settings: ChatSettings
-    seed: int
-    raw: bool = False
-    probabilities: bool = False
-
-
 def parse_answer_options(
-    given: AnswerOptions, suggested: catalog.PairSettings, spec: str, seed: int | None
-) -> GenerationOptions:
-    """Apply the options to a pair's defaults.
+    given: AnswerOptions, pair: ResolvedPair, spec: str, seed: int | None
+) -> dict[str, Any]:
+    """Fields of `AnswerRequest`, with the pair's defaults.
 
     Raises UsageError for a bad value, TypeError for an unknown name.
     """
@@ -116,12 +105,9 @@ def parse_answer_options(
         if front_end == "python" and values.pop(name, None) is not None:
             warnings.warn(f"{name} is ignored here: {instead}.", stacklevel=2)
     raw, probabilities, seed = (values.pop(name, None) for name in ("raw", "probabilities", "seed"))
-    return GenerationOptions(
-        ChatSettings.from_catalog(suggested).with_values(values),
-        secrets.randbits(31) if seed is None else seed,
-        bool(raw),
-        bool(probabilities),
-    )
+    settings = ChatSettings.from_catalog(pair.suggested_settings).with_values(values)
+    seed = secrets.randbits(31) if seed is None else seed
+    return {"settings": settings, "seed": seed, "raw": raw, "probabilities": probabilities}
 
 
 def check_options(given: Mapping[str, Any], names: type) -> dict[str, Any]:
@@ -156,17 +142,12 @@ def expand_signature(options: type) -> Callable[[_Method], _Method]:
 
     def decorate(method: _Method) -> _Method:
         signature = inspect.signature(method)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        expanded = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=getattr(annotation, "__forward_arg__", annotation),
-            )
-            for name, annotation in options.__annotations__.items()
-        ]
-        method.__signature__ = signature.replace(parameters=own + expanded)  # type: ignore[attr-defined]
+        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        for name, annotation in options.__annotations__.items():
+            keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+            shown = getattr(annotation, "__forward_arg__", annotation)
+            parameters.append(keyword.replace(annotation=shown))
+        method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return method
 
     return decorate
@@ -177,47 +158,37 @@ def expand_signature(options: type) -> Callable[[_Method], _Method]:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """A text or a chat to answer. Called to build the engine request when the pair is loaded."""
+    """A text or a chat to answer."""
 
     pair: ResolvedPair
-    options: GenerationOptions
+    settings: ChatSettings
+    seed: int
+    raw: bool | None = None
+    probabilities: bool | None = None
     text: str = ""
     messages: tuple[ChatMessage, ...] = ()
     template: str | None = None
 
-    def __call__(self, ready: EngineReady) -> tuple[GenerateCommand, LoadedModel]:
-        """Raises UsageError for messages if the model has no chat template."""
-        drafts = ready.draft is not None
-        loaded = LoadedModel.from_ready(
-            ready,
-            self.pair.spec if drafts else "auto",
-            self.pair.spec_reason if drafts else "",
-            raw=self.options.raw,
-            template=self.template,
-        )
+    def build(self, ready: EngineReady) -> tuple[GenerateCommand, LoadedModel]:
+        """For the loaded pair. Raises UsageError for messages without a chat template."""
+        chosen = (self.pair.spec, self.pair.spec_reason) if ready.draft is not None else ()
+        loaded = LoadedModel.from_ready(ready, *chosen, raw=bool(self.raw), template=self.template)
         if self.messages and not loaded.has_chat_template:
+            names = ", ".join(builtin_templates.STOP_STRINGS)
             raise UsageError(
                 f"{ready.model} has no chat template: it only completes text.",
-                (
-                    "Use generate(), or LLM(…, template=…) with "
-                    f"{', '.join(builtin_templates.STOP_STRINGS)}."
-                ),
+                f"Use generate(), or LLM(…, template=…) with {names}.",
             )
-        conversation = Conversation(self.options.seed)
+        conversation = Conversation(self.seed)
         conversation.ask(self.text)
-        settings = self.options.settings
+        settings = self.settings
         if not self.messages and settings.max_tokens is None:
             settings = replace(settings, max_tokens=_DEFAULT_MAX_TOKENS)
-        options = self.options
+        probabilities = bool(self.probabilities)
         request = build_request(
-            settings, conversation, loaded, probabilities=options.probabilities, seed=options.seed
+            settings, conversation, loaded, probabilities=probabilities, seed=self.seed
         )
         return replace(request, messages=self.messages or request.messages), loaded
-
-    def build_count(self, ready: EngineReady) -> CountCommand:
-        """Build the command that counts the tokens of the same prompt."""
-        request, _ = self(ready)
-        return CountCommand(request.text, request.messages, request.template, request.think)
 
 
 def check_prompt(prompt: object) -> str:
@@ -245,10 +216,8 @@ def _to_message(given: Mapping[str, str] | ChatMessage) -> ChatMessage:
     fields = given if isinstance(given, Mapping) else {}
     role, content = fields.get("role"), fields.get("content")
     if role not in _ROLES or not isinstance(content, str):
-        raise UsageError(
-            f"A message cannot be {given!r}.",
-            f'Possible: {{"role": …, "content": a text}}, the role one of {", ".join(_ROLES)}.',
-        )
+        hint = f'Possible: {{"role": …, "content": a text}}, the role one of {", ".join(_ROLES)}.'
+        raise UsageError(f"A message cannot be {given!r}.", hint)
     return ChatMessage(role, content)
 
 
@@ -298,14 +267,3 @@ def _pull(reference: str) -> None:
         for file in model.files:
             if file.origin in ("", "hub"):
                 download_file(hub, file.job)
-
-
-def build_load_request(
-    pair: launch.ResolvedPair, spec: str, given: MachineOptions
-) -> SettingsRequest:
-    """Convert load settings; those that are None are chosen later.
-
-    Raises UsageError for a bad value, TypeError for an unknown name.
-    """
-    options = launch.LoadOptions(**check_options(given, MachineOptions))
-    return options.to_request(pair, spec)

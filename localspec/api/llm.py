@@ -1,29 +1,41 @@
-"""The `LLM` class for scripts and notebooks."""
+"""The `LLM` class for scripts and notebooks, and the streams of its answers."""
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from types import TracebackType
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from localspec import launch
 from localspec.api import arguments
-from localspec.api.answer import Answer, Piece, python_hints
+from localspec.api.answer import (
+    Answer,
+    Piece,
+    build_answer,
+    python_hint,
+    python_hints,
+    split_pieces,
+)
 from localspec.api.arguments import (
     AnswerOptions,
     AnswerRequest,
     ChatMessages,
     MachineOptions,
     expand_signature,
-    parse_answer_options,
 )
-from localspec.api.stream import AnswerJob, PythonJob, Stream, stream_pieces
-from localspec.launch.engine_host import EngineHost
+from localspec.chat.answer import GeneratedAnswer
+from localspec.chat.context_window import check_answer
+from localspec.errors import LocalspecError
+from localspec.launch import Engine, LoadOptions
+from localspec.launch.engine_host import POLL_SECONDS, EngineHost, EngineJob
 from localspec.protocol.events import EngineReady, Notice
 from localspec.speculation_methods import Spec
+
+_T = TypeVar("_T")
 
 
 class LLM:
@@ -67,7 +79,8 @@ class LLM:
         with python_hints():
             self._pair = arguments.resolve_files(self._name, draft, pull=pull)
             launch.check_drafter(self._pair, spec)
-        load_request = arguments.build_load_request(self._pair, spec, machine)
+        load_options = LoadOptions(**arguments.check_options(machine, MachineOptions))
+        load_request = load_options.to_request(self._pair, spec)
         self._engine_host = EngineHost(load_request, probe=spec == self._pair.spec == "auto")
         loading = PythonJob(lambda engine: engine.ready)
         try:
@@ -155,7 +168,7 @@ class LLM:
     def count(self, prompt: str | ChatMessages, *, raw: bool = False) -> int:
         """Count the prompt tokens of a text or chat."""
         request = self._build_request(prompt, {"raw": raw})
-        job = PythonJob(lambda engine: engine.count(request.build_count(engine.ready)))
+        job = PythonJob(lambda engine: engine.count(request.build(engine.ready)[0].to_count()))
         self._engine_host.submit(job)
         return job.result()
 
@@ -182,12 +195,7 @@ class LLM:
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -201,10 +209,8 @@ class LLM:
     # --- requests -------------------------------------------------------------------------
 
     def _request(self, options: AnswerOptions, **prompt: Any) -> AnswerRequest:
-        parsed = parse_answer_options(
-            options, self._pair.suggested_settings, self._spec, self._seed
-        )
-        return AnswerRequest(self._pair, parsed, template=self._template, **prompt)
+        parsed = arguments.parse_answer_options(options, self._pair, self._spec, self._seed)
+        return AnswerRequest(self._pair, template=self._template, **parsed, **prompt)
 
     def _prompt_request(self, prompt: str, options: AnswerOptions) -> AnswerRequest:
         return self._request(options, text=arguments.check_prompt(prompt))
@@ -228,3 +234,116 @@ class LLM:
         async for _ in stream_pieces(self._engine_host, job):
             pass
         return job.result()
+
+
+# --- answers as jobs ------------------------------------------------------------------------------
+
+
+class PythonJob(EngineJob[_T]):
+    """A job whose error names the arguments of Python in its hint."""
+
+    def finish(self, error: BaseException | None = None) -> None:
+        if isinstance(error, LocalspecError):
+            error.hint = python_hint(error.hint)
+        super().finish(error)
+
+
+class AnswerJob(PythonJob[Answer]):
+    """Generates an answer and puts out its pieces."""
+
+    def __init__(self, request: AnswerRequest) -> None:
+        super().__init__(self._generate_answer)
+        self._request = request
+
+    def _generate_answer(self, engine: Engine) -> Answer:
+        request, loaded = self._request.build(engine.ready)
+        generated = GeneratedAnswer()
+        try:
+            for event in () if self.stop_requested else engine.generate(request):
+                generated.add(event)
+                for piece in split_pieces(event):
+                    self.put(piece)
+                check_answer(engine, event, lambda: self.stop_requested)
+        except LocalspecError as error:
+            error.said = generated.text
+            raise
+        return build_answer(generated, request, engine.ready, loaded, self.notices)
+
+
+class Stream:
+    """The pieces of an answer, in order.
+
+    The engine continues even if the stream is not read. Leaving a `with` block, `close()` or
+    deleting the stream stops the answer; so does Ctrl+C while waiting for a piece.
+    """
+
+    def __init__(self, host: EngineHost, job: AnswerJob, owner: object) -> None:
+        self._host, self._job = host, job
+        self._owner = owner
+        """Keeps the LLM alive as long as its stream."""
+        self._pieces: deque[Piece] = deque()
+        self._updated = threading.Event()
+        self._closed = False
+        job.on_update = self._updated.set
+        host.submit(job)
+
+    @property
+    def answer(self) -> Answer:
+        """Wait for the end and return the whole answer; for a closed stream, the part so far.
+
+        Raises as `LLM.generate`.
+        """
+        return self._job.result()
+
+    def stop(self) -> None:
+        """Stop the answer, from any thread. Pieces already written are still returned."""
+        self._host.stop(self._job)
+
+    def close(self) -> None:
+        """Stop the answer and return no more pieces. From any thread; does not wait."""
+        self._closed = True
+        self._host.stop(self._job)
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Piece:
+        """Raises as `LLM.generate`."""
+        try:
+            while not self._closed:
+                self._pieces += self._job.take()
+                if self._pieces:
+                    return self._pieces.popleft()
+                if self._job.has_ended:
+                    self._job.result()  # raises the job's error
+                    break
+                self._updated.wait(POLL_SECONDS)
+                self._updated.clear()
+        except BaseException:
+            self._host.stop(self._job)
+            raise
+        raise StopIteration
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._host.stop(self._job)
+
+
+async def stream_pieces(host: EngineHost, job: AnswerJob) -> AsyncGenerator[Piece, None]:
+    """Yield the pieces. Closing the generator stops the answer. Raises as `LLM.generate`."""
+    updated = job.make_update_event()
+    host.submit(job)
+    try:
+        while not job.has_ended:
+            await updated.wait()
+            updated.clear()
+            for piece in job.take():
+                yield piece
+        job.result()  # raises the job's error
+    finally:
+        host.stop(job)  # no effect after the end

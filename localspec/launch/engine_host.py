@@ -12,12 +12,15 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from localspec.errors import UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch.start import Engine, StartEngine, start_engine
 from localspec.protocol.events import EngineReady, Event, Notice
+
+if TYPE_CHECKING:
+    import asyncio
 
 POLL_SECONDS = 0.5
 """Seconds between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C."""
@@ -43,6 +46,19 @@ class EngineJob(Generic[T]):
         self.notices: list[Notice] = []  # Of loading the pair, if this job did that.
         self.on_update: Callable[[], object] = lambda: None
         """Called in the host's thread: when `take` has something new, and at the end."""
+
+    def make_update_event(self) -> asyncio.Event:
+        """An event of the running loop, set by each update from now on."""
+        import asyncio  # noqa: PLC0415  slow to import
+
+        updated, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def on_update() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(updated.set)
+
+        self.on_update = on_update
+        return updated
 
     @property
     def is_done(self) -> bool:

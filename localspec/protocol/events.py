@@ -168,7 +168,6 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "dead": EngineExit,
 }
 """Names on the wire, in --events files and in the history; they do not follow class names."""
-
 _FIELDS = {
     kind: tuple(f.name for f in fields(kind)) for kind in (*_EVENT_TYPES.values(), RoundTimes)
 }
@@ -177,7 +176,6 @@ _ALTERNATIVE_KEYS = {
 }
 """JSON keys and fields."""
 _EVENT_NAMES = {kind: name for name, kind in _EVENT_TYPES.items()}
-
 _quote = json.encoder.encode_basestring_ascii
 _to_compact_json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -186,11 +184,8 @@ def encode(event: Event) -> str:
     """One line of JSON, without a line feed."""
     if isinstance(event, Round):
         return _encode_round(event)
-    kind = type(event)
-    body: dict[str, Any] = {"v": SCHEMA_VERSION, "ev": _EVENT_NAMES[kind]}
-    for name in _FIELDS[kind]:
-        body[name] = _to_json_value(getattr(event, name))
-    return _to_compact_json(body)
+    head = {"v": SCHEMA_VERSION, "ev": _EVENT_NAMES[type(event)]}
+    return _to_compact_json(head | _to_json_value(event))
 
 
 def _encode_round(event: Round) -> str:
@@ -215,36 +210,28 @@ def _encode_round(event: Round) -> str:
 
 
 def decode(line: str) -> Event | None:
-    """The event of a line; None if its type is unknown to this version.
-
-    Raises ValueError if the line is not an event.
-    """
+    """As `from_json`, from a line."""
     return from_json(json.loads(line))
 
 
 def from_json(value: Any) -> Event | None:
-    """As `decode`, from the JSON object of a line."""
+    """None for an event unknown to this version. Raises ValueError if it is not an event."""
     if not isinstance(value, dict) or "ev" not in value:
         raise ValueError("not an event")
     kind = _EVENT_TYPES.get(str(value["ev"]))
     if kind is None:
         return None
+    given = [name for name in _FIELDS[kind] if name in value]
     try:
-        return kind(
-            **{name: _from_json_value(name, value[name]) for name in _FIELDS[kind] if name in value}
-        )
+        return kind(**{name: _from_json_value(name, value[name]) for name in given})
     except (KeyError, TypeError) as error:
         raise ValueError(f"a field of {value['ev']!r} is missing or wrong") from error
 
 
 def _to_json_value(value: Any) -> Any:
-    if isinstance(value, Token):
-        return token_to_json(value)
-    if isinstance(value, RoundTimes | Notice):
-        return {name: getattr(value, name) for name in _FIELDS[type(value)]}
-    if isinstance(value, tuple):
-        return [_to_json_value(item) for item in value]
-    return value
+    if names := _FIELDS.get(type(value)):
+        return {name: _to_json_value(getattr(value, name)) for name in names}
+    return list(map(_to_json_value, value)) if isinstance(value, tuple) else value
 
 
 def token_to_json(token: Token) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
 
@@ -21,24 +22,22 @@ def from_json(kind: type[Any], body: Mapping[str, Any]) -> Any:
 
     Unknown fields are ignored. Raises ValueError if a field is missing or has the wrong type.
     """
-    types = _FIELD_TYPES.get(kind) or _FIELD_TYPES.setdefault(kind, _field_types(kind))
+    types = _field_types(kind)
     try:
         return kind(**{name: _convert(types[name], body[name]) for name in types if name in body})
     except (TypeError, KeyError) as error:
         raise ValueError(str(error)) from error
 
 
-_FIELD_TYPES: dict[type[Any], dict[str, type[Any] | None]] = {}
-
-
+@cache
 def _field_types(kind: type[Any]) -> dict[str, type[Any] | None]:
     """Per field the dataclass in its type annotation, if any."""
     return {name: _find_dataclass(hint) for name, hint in get_type_hints(kind).items()}
 
 
 def _find_dataclass(hint: Any) -> type[Any] | None:
-    if is_dataclass(hint):
-        return hint if isinstance(hint, type) else None
+    if isinstance(hint, type) and is_dataclass(hint):
+        return hint
     return next((kind for part in get_args(hint) if (kind := _find_dataclass(part))), None)
 
 

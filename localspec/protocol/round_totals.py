@@ -88,15 +88,13 @@ class RoundTotals(DraftTotals):
         return self.emitted_speculating / self.rounds if self.rounds else None
 
     @property
-    def tokens_per_pass(self) -> float | None:
-        """Over all passes of the target; a plain pass gives 1."""
-        passes = self.rounds + self.plain_rounds
-        return self.tokens / passes if passes else None
+    def passes(self) -> int:
+        """All passes of the target; a plain one gives one token."""
+        return self.rounds + self.plain_rounds
 
     @property
-    def host_ms_per_round(self) -> float | None:
-        passes = self.rounds + self.plain_rounds
-        return self.host_ms / passes if passes else None
+    def tokens_per_pass(self) -> float | None:
+        return self.tokens / self.passes if self.passes else None
 
     def sources_to_json(self) -> dict[str, dict[str, int]]:
         return {
@@ -115,7 +113,7 @@ class RoundTotals(DraftTotals):
             "mean_accepted_length": _rounded(self.mean_accepted_length),
             "histogram": list(self.histogram),
             "by_source": self.sources_to_json(),
-            "host_ms_per_round": _rounded(self.host_ms_per_round),
+            "host_ms_per_round": _rounded(self.host_ms / self.passes if self.passes else None),
             "paused_rounds": self.plain_rounds,
         } | ({"overlap": overlap} if self.overlapped else {})
 

@@ -6,15 +6,15 @@ Commands are numbered; every reply line carries the number of its command as `re
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol import events
 from localspec.protocol.json_dataclasses import from_json, parse_object
 
 PROTOCOL_VERSION = 1  # Incremented by changes that an older version would misunderstand.
-
 MAX_LINE_BYTES = 4 * 1024 * 1024  # Maximum length of a reply line, far longer than any event.
 
 VerifyMode = Literal["coupled", "rejection", "block", "match"]
@@ -25,7 +25,6 @@ SplitMode = Literal["none", "layer", "row"]
 OutputLayer = Literal["local", "remote"]
 
 DRAFT_MAX = 16  # Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded.
-
 DRY_WINDOW = 64  # tokens that DRY searches for repeated sequences: llama.cpp's default
 DEFAULT_DRAFT_LENGTH = 5  # Draft length of a drafter selected by name, if no other is requested.
 
@@ -193,6 +192,11 @@ class GenerateCommand:
     prompt_tokens: tuple[int, ...] = ()
     """Without `messages`: the prompt as tokens, instead of `text`."""
     prediction: str = ""  # Text that the answer probably repeats: prompt lookup copies from it.
+
+    def to_count(self) -> CountCommand:
+        """The command that counts the tokens of the same prompt."""
+        prompt = self.text, self.messages, self.template, self.think, self.prior_messages
+        return CountCommand(*prompt, self.tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,19 +386,10 @@ CommandReply = (
 EngineOutput = CommandReply | events.Event
 
 _COMMAND_TYPES: dict[str, type[EngineCommand]] = {
-    "load": LoadCommand,
-    "generate": GenerateCommand,
-    "probe": ProbeCommand,
-    "replay": ReplayCommand,
-    "count": CountCommand,
-    "tokenize": TokenizeCommand,
-    "inspect": InspectCommand,
-    "score_draft": ScoreDraftCommand,
-    "stop": StopCommand,
-    "bye": ByeCommand,
+    re.sub(r"\B(?=[A-Z])", "_", kind.__name__.removesuffix("Command")).lower(): kind
+    for kind in get_args(EngineCommand)
 }
-_OLDER_NAMES = {"said": "prior_messages", "begun": "resumed_tokens"}  # Of fields of commands.
-_COMMAND_NAMES = {kind: name for name, kind in _COMMAND_TYPES.items()}
+"""By their names on the wire."""
 _REPLY_TYPES: dict[str, type[CommandReply]] = {
     "hello": HelloReply,
     "alive": HeartbeatReply,
@@ -407,7 +402,9 @@ _REPLY_TYPES: dict[str, type[CommandReply]] = {
     "inspected": InspectResult,
     "draft_score": DraftScore,
 }
+_COMMAND_NAMES = {kind: name for name, kind in _COMMAND_TYPES.items()}
 _REPLY_NAMES = {kind: name for name, kind in _REPLY_TYPES.items()}
+_OLDER_NAMES = {"said": "prior_messages", "begun": "resumed_tokens"}  # Of fields of commands.
 
 
 def encode_command(number: int, command: EngineCommand) -> bytes:
@@ -422,17 +419,13 @@ def decode_command(line: bytes) -> tuple[int, EngineCommand]:
     kind = _COMMAND_TYPES.get(str(body.get("cmd")))
     if kind is None or not isinstance(body.get("id"), int):
         raise ValueError("not a command")
-    for old, name in _OLDER_NAMES.items():
-        if old in body:
-            body[name] = body[old]
+    body |= {name: body[old] for old, name in _OLDER_NAMES.items() if old in body}
     return body["id"], from_json(kind, body)
 
 
 def encode_output(number: int, output: EngineOutput) -> bytes:
-    """One line of JSON, with a line feed."""
-    if isinstance(output, events.Round):  # first, because it is the most frequent
-        line = events.encode(output)
-    elif isinstance(output, CommandReply):
+    """As `encode_command`."""
+    if isinstance(output, CommandReply):
         body: dict[str, Any] = {"v": PROTOCOL_VERSION, "ev": _REPLY_NAMES[type(output)]}
         line = json.dumps(body | asdict(output), separators=(",", ":"))
     else:

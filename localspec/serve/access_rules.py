@@ -8,26 +8,19 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.responses import JSONResponse, Response
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.lazy_dataclass import dataclass
 from localspec.serve.api_error import ApiError
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+from localspec.serve.json_fields import error_response
 
 _OPEN_PATHS = ("/health", "/v1/health")  # Answered without a key.
-_CORS_HEADERS = {
-    "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
-    "Access-Control-Max-Age": "600",
-    "Vary": "Origin",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +33,11 @@ class AccessRules:
     def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         """Raise ApiError for a request that is not allowed."""
         if not self.is_host_allowed(headers.get("host", "")):
-            raise ApiError(
-                403,
-                "This Host is not allowed. Allow it: localspec serve --allow-host NAME",
-                name="host_not_allowed",
-            )
-        origin = headers.get("origin")
-        if origin is not None and not self.is_origin_allowed(origin):
-            raise ApiError(
-                403,
-                "This Origin is not allowed. Allow it: localspec serve --allow-origin ORIGIN",
-                name="origin_not_allowed",
-            )
+            message = "This Host is not allowed. Allow it: localspec serve --allow-host NAME"
+            raise ApiError(403, message, name="host_not_allowed")
+        if "origin" in headers and not self.is_origin_allowed(headers["origin"]):
+            message = "This Origin is not allowed. Allow it: localspec serve --allow-origin ORIGIN"
+            raise ApiError(403, message, name="origin_not_allowed")
         if method == "OPTIONS":
             return
         if path not in _OPEN_PATHS and not self._has_key(headers):
@@ -118,46 +104,33 @@ def _is_loopback(name: str) -> bool:
 class AccessMiddleware:
     """Applies `AccessRules`, and answers the preflight requests of allowed origins."""
 
-    def __init__(self, app: AsgiApp, rules: AccessRules) -> None:
+    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app, self._rules = app, rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        headers = decode_headers(scope["headers"])
-        try:
-            self._rules.check(scope["method"], scope["path"], headers)
-        except ApiError as error:
-            await error_response(error)(scope, receive, send)
-            return
-        origin = headers.get("origin")
-        cors: dict[str, str] = {}
-        if origin is not None:
-            cors = _CORS_HEADERS | {
+        received = Headers(scope=scope)
+        # Of a header that comes twice, all values: no check sees only one.
+        headers = {name: ", ".join(received.getlist(name)) for name in received}
+        origin, cors = headers.get("origin"), {}
+        if origin is not None and self._rules.is_origin_allowed(origin):
+            cors = {
                 "Access-Control-Allow-Origin": origin,
                 "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "*"),
+                "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+                "Access-Control-Max-Age": "600",
+                "Vary": "Origin",
             }
-        if scope["method"] == "OPTIONS":
-            await Response(status_code=204, headers=cors)(scope, receive, send)
-            return
 
         async def send_with_cors(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                own = [(name.encode(), value.encode("latin-1")) for name, value in cors.items()]
-                message = {**message, "headers": [*message["headers"], *own]}
+                MutableHeaders(scope=message).update(cors)
             await send(message)
 
-        await self._app(scope, receive, send_with_cors if cors else send)
-
-
-def decode_headers(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Raises nothing; of a header that comes twice, all values, so that no check sees only one."""
-    decoded: dict[str, str] = {}
-    for raw_name, raw_value in headers:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-        decoded[name] = f"{decoded[name]}, {value}" if name in decoded else value
-    return decoded
-
-
-def error_response(error: ApiError) -> Response:
-    return JSONResponse(error.to_json(), error.status, headers=error.headers)
+        app = Response(status_code=204) if scope["method"] == "OPTIONS" else self._app
+        try:
+            self._rules.check(scope["method"], scope["path"], headers)
+        except ApiError as error:
+            app = error_response(error)
+        await app(scope, receive, send_with_cors)

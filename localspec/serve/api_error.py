@@ -14,19 +14,17 @@ from localspec.errors import (
 )
 
 _TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    405: "invalid_request_error",
-    408: "invalid_request_error",
-    413: "invalid_request_error",
-    415: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
     501: "not_supported_error",
     503: "unavailable_error",
 }
+_CONTEXT_EXCEEDED = {"name": "context_length_exceeded", "kind": "exceed_context_size_error"}
+_FIELDS = {"max_tokens": "max_tokens", "spec": "localspec.spec", "verify": "localspec.verify"}
+"""Of a request, by option; the others are of `localspec serve`."""
 
 
 class ApiError(LocalspecError):
@@ -46,10 +44,8 @@ class ApiError(LocalspecError):
     ) -> None:
         """`name` is OpenAI's `code`, `kind` its `type` where that of the status is too general."""
         super().__init__(message)
-        self.status = status
-        self.param = param
-        self.name = name
-        self.kind = kind or _TYPES[status]
+        self.status, self.param, self.name = status, param, name
+        self.kind = kind or _TYPES.get(status, "invalid_request_error")
         self.headers = headers or {}
         self.details: dict[str, int] = {}  # Further fields of the error object.
 
@@ -75,14 +71,11 @@ def context_exceeded(n_prompt: int, n_ctx: int) -> ApiError:
 
 def prompt_too_long(size: str, n_ctx: int, param: str | None = None) -> ApiError:
     # Clients know this error by its words: OpenAI's (litellm, and so aider) or llama-server's.
-    return ApiError(
-        400,
+    message = (
         f"This model's maximum context length is {n_ctx:,} tokens here: the prompt of {size} "
-        "exceeds the available context size. Shorten it, or start the server with a larger --ctx.",
-        param=param,
-        name="context_length_exceeded",
-        kind="exceed_context_size_error",
+        "exceeds the available context size. Shorten it, or start the server with a larger --ctx."
     )
+    return ApiError(400, message, param=param, **_CONTEXT_EXCEEDED)
 
 
 def loading() -> ApiError:
@@ -91,15 +84,6 @@ def loading() -> ApiError:
 
 def shutting_down() -> ApiError:
     return ApiError(503, "The server is shutting down.", name="shutting_down")
-
-
-_FIELDS = {"max_tokens": "max_tokens", "spec": "localspec.spec", "verify": "localspec.verify"}
-"""Of a request, by option; the others are of `localspec serve`."""
-
-
-def _name_field(option: OptionHint) -> str:
-    field = _FIELDS.get(option.name)
-    return f"{field}: {option.value}" if field else str(option)
 
 
 def from_engine(error: Exception, *, may_retry: bool = True) -> ApiError:
@@ -114,8 +98,11 @@ def from_engine(error: Exception, *, may_retry: bool = True) -> ApiError:
     if isinstance(error, GrammarError):
         return ApiError(400, message, name="invalid_grammar")
     if isinstance(error, PromptTooLongError):
-        return ApiError(
-            400, message, name="context_length_exceeded", kind="exceed_context_size_error"
-        )
+        return ApiError(400, message, **_CONTEXT_EXCEEDED)
     headers = {"x-should-retry": "true" if may_retry else "false"}
     return ApiError(500, message, name=error.code, headers=headers)
+
+
+def _name_field(option: OptionHint) -> str:
+    field = _FIELDS.get(option.name)
+    return f"{field}: {option.value}" if field else str(option)

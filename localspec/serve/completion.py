@@ -1,8 +1,7 @@
-"""One completion request, from its place in the queue to the last byte of its answer."""
+"""One completion request, from its place in the queue to the last byte, and its numbers."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import field, replace
@@ -16,12 +15,20 @@ from localspec.errors import PromptTooLongError
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolCallDelta, ToolDelta
-from localspec.protocol.events import Event, GenerationFinished, Prefill, Round, Token
-from localspec.protocol.wire import CountCommand, GenerateCommand
-from localspec.serve import api_error, usage_and_timings
+from localspec.protocol.events import (
+    Event,
+    FinishReason,
+    GenerationFinished,
+    Prefill,
+    Round,
+    Token,
+)
+from localspec.protocol.wire import DRAFT_MAX, GenerateCommand
+from localspec.serve import api_error
 from localspec.serve.api_error import ApiError, shutting_down
-from localspec.serve.chat_requests import OfferedTools
 from localspec.serve.engine_queue import Admission, AsyncJob, EngineQueue
+from localspec.serve.json_fields import encode_json
+from localspec.serve.prompts import OfferedTools
 from localspec.serve.request_metrics import RequestActivity, RequestState, ServerActivity
 from localspec.serve.request_options import CompletionOptions
 from localspec.serve.served_model import PromptInput, ServedModel
@@ -30,7 +37,14 @@ PING_SECONDS = 10.0
 _FIRST_EVENT_SECONDS = 0.5
 """How long headers wait for the engine to accept a prompt, where no request is before it."""
 _WAIT_SECONDS = 3600.0
+_CLIENT_LEFT = 499  # Status in the log; the client does not see it.
 PING = b":\n\n"
+_FINISH_REASONS: dict[FinishReason, str] = {
+    "eog": "stop",
+    "stop": "stop",
+    "length": "length",
+    "context": "length",
+}
 
 
 @dataclass(slots=True)
@@ -42,12 +56,15 @@ class AnswerText:
     tokens: list[Token] = field(default_factory=list)
     calls: list[ToolCallDelta] = field(default_factory=list)
 
-    def add_calls(self, deltas: Sequence[ToolDelta]) -> None:
-        for delta in deltas:
-            if isinstance(delta, str):
-                self.content += delta
-            else:
-                self.calls.append(delta)
+    def add_content(self, deltas: Sequence[ToolDelta]) -> None:
+        self.content += "".join(delta for delta in deltas if isinstance(delta, str))
+        self.calls += [delta for delta in deltas if not isinstance(delta, str)]
+
+    def add(self, other: AnswerText) -> None:
+        self.content += other.content
+        self.reasoning += other.reasoning
+        self.tokens += other.tokens
+        self.calls += other.calls
 
 
 class Choice(AsyncJob[None]):
@@ -66,7 +83,8 @@ class Choice(AsyncJob[None]):
         self._pending = AnswerText()  # Since the last `take_delta`.
         self._tools = tools.make_parser() if tools is not None else None
         if self._tools is not None and tools is not None and tools.forced is not None:
-            self._add_calls(self._tools.feed(tools.forced.prefix))
+            self._pending.add_content(self._tools.feed(tools.forced.prefix))
+            self.text.add(self._pending)
 
     def _generate(self, engine: Engine) -> None:
         """In the engine's thread."""
@@ -78,32 +96,27 @@ class Choice(AsyncJob[None]):
                 self.put(event)
                 check_answer(engine, event, lambda: self.stop_requested)
         except PromptTooLongError:
-            count = CountCommand(command.text, command.messages, command.template, command.think)
-            n_prompt = len(command.prompt_tokens) or engine.count(count)
+            n_prompt = len(command.prompt_tokens) or engine.count(command.to_count())
             n_ctx = int(engine.ready.settings["target"]["n_ctx"])
             n_prompt += len(command.resumed_tokens)
             raise api_error.context_exceeded(n_prompt, n_ctx) from None
 
     def add(self, event: Event) -> None:
         delta = self.answer.add(event)
-        tokens = list(event.tokens) if isinstance(event, Round) else []
+        added = AnswerText()
         for part in delta.parts:
             if part.is_thinking:
-                self.text.reasoning += part.text
-                self._pending.reasoning += part.text
+                added.reasoning += part.text
             else:
-                self._add_calls(self._tools.feed(part.text) if self._tools else [part.text])
+                added.add_content(self._tools.feed(part.text) if self._tools else [part.text])
         if self._tools is not None and isinstance(event, GenerationFinished):
-            self._add_calls(self._tools.finish())
-        for text in (self.text, self._pending):
-            if self.text.reasoning and text.content == self.text.content:
-                text.content = text.content.lstrip()  # between the thinking and the answer
-            if not delta.in_thinking:
-                text.tokens += tokens
-
-    def _add_calls(self, deltas: Sequence[ToolDelta]) -> None:
-        self.text.add_calls(deltas)
-        self._pending.add_calls(deltas)
+            added.add_content(self._tools.finish())
+        if not self.text.content and (self.text.reasoning or added.reasoning):
+            added.content = added.content.lstrip()  # between the thinking and the answer
+        if isinstance(event, Round) and not delta.in_thinking:
+            added.tokens += event.tokens
+        self.text.add(added)
+        self._pending.add(added)
 
     def take_delta(self) -> AnswerText | None:
         """The new text; None without any. Tokens wait for the text that they are part of."""
@@ -119,7 +132,7 @@ class Choice(AsyncJob[None]):
         finished = self.answer.finished
         if finished and self.text.calls and finished.reason in ("eog", "stop"):
             return "tool_calls"
-        return usage_and_timings.FINISH_REASONS.get(finished.reason) if finished else None
+        return _FINISH_REASONS.get(finished.reason) if finished else None
 
 
 class Completion:
@@ -177,14 +190,22 @@ class Completion:
                 self._queue.submit(self._choices[-1])
 
     @property
+    def is_streamed(self) -> bool:
+        return self._options.stream
+
+    @property
     def position(self) -> int:
         """Requests before this one when it was queued."""
         return self._admission.position if self._admission else 0
 
     async def wait_accepted(self) -> None:
         """Wait until the engine accepts the prompt, if that is soon. Raises ApiError."""
-        if self.position == 0:
-            await self._take_events(self._choices[0], _FIRST_EVENT_SECONDS)
+        try:
+            if self.position == 0:
+                await self._take_events(self._choices[0], _FIRST_EVENT_SECONDS)
+        except BaseException as error:
+            self._close(error)
+            raise
 
     async def run(self) -> dict[str, Any]:
         """The whole answer. Raises ApiError."""
@@ -193,26 +214,26 @@ class Completion:
                 while not choice.has_ended:
                     await self._take_events(choice, _WAIT_SECONDS)
                 self._check_end(choice)
-            self._end("done", 200)
-        except ApiError as error:
-            self._end("failed", error.status)
+            whole = self._whole()
+        except BaseException as error:
+            self._close(error)
             raise
-        finally:
-            self.close()
-        return self._whole()
+        self._close()
+        return whole
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events. An error after the beginning is the last of them."""
         try:
             async for line in self._lines():
                 yield line
-            self._end("done", 200)
-            yield self._last_line()
-        except ApiError as error:
-            self._end("failed", error.status)
-            yield self._error_line(error)
+            last = self._last_line()
+            self._close()
+            yield last
+        except Exception as error:
+            self._close(error)
+            yield self._error_line(api_error.from_engine(error))
         finally:
-            self.close()
+            self._close(GeneratorExit())
 
     async def _deltas(
         self, choice: Choice
@@ -237,8 +258,12 @@ class Completion:
         except Exception as error:
             raise self._record_failure(error) from None
         assert self._request is not None
-        if self._options.reads_only:
-            batch = _without_answer(batch)
+        if self._options.reads_only:  # nothing is left of the answer
+            batch = [
+                replace(event, tail="") if isinstance(event, GenerationFinished) else event
+                for event in batch
+                if not isinstance(event, Round)
+            ]
         for event in batch:
             choice.add(event)
             self._request.add(event)
@@ -269,32 +294,37 @@ class Completion:
         self._queue.record_success()
         self._model.answer_tokens.remember(choice.text.content, choice.text.tokens)
 
-    def close(self) -> None:
-        """Stop what is not done, and leave the queue. After the end it does nothing."""
+    def _close(self, error: BaseException | None = None) -> None:
+        """Stop what is not done, and leave the queue. Does nothing the second time."""
         for choice in self._choices:
             if not choice.is_done:
                 self._queue.host.stop(choice)
         if self._admission is not None:
             self._admission.release()
-        self._end("cancelled", 499)
-
-    def fail(self, error: ApiError) -> None:
-        self._end("failed", error.status)
-        self.close()
-
-    def _end(self, state: RequestState, status: int) -> None:
-        if self._request is not None:
-            self._activity.end(self._request, state, status)
+        if self._request is not None and isinstance(error, Exception):
+            self._activity.end(self._request, "failed", api_error.from_engine(error).status)
+        elif self._request is not None:
+            is_done = error is None
+            state: RequestState = "done" if is_done else "cancelled"
+            self._activity.end(self._request, state, 200 if is_done else _CLIENT_LEFT)
 
     # --- parts of the JSON ------------------------------------------------------------------
 
     def _chunk_extras(self, choice: Choice, text: AnswerText) -> dict[str, Any]:
         extras: dict[str, Any] = {}
         if self._options.timings_per_token:
-            extras["timings"] = usage_and_timings.timings(choice.answer)
-        if self._options.show_tokens:
-            extras["localspec"] = {"tokens": usage_and_timings.token_details(text.tokens)}
-        return extras
+            extras["timings"] = timings(choice.answer)
+        return extras | self._token_details(text.tokens)
+
+    def _token_details(self, tokens: Sequence[Token]) -> dict[str, Any]:
+        """Where each token came from, if the request asks for it."""
+        if not self._options.show_tokens:
+            return {}
+        details = [
+            {"id": token.id, "text": token.text, "class": token.kind, "p": token.p_target}
+            for token in tokens
+        ]
+        return {"localspec": {"tokens": details}}
 
     def _progress(self, batch: Sequence[Event]) -> list[dict[str, Any]]:
         """llama.cpp's `prompt_progress`, if the request asks for it."""
@@ -312,32 +342,80 @@ class Completion:
             if isinstance(event, Prefill) and self._options.return_progress
         ]
 
-    def _scored(self, tokens: Sequence[Token]) -> list[Token]:
-        return [token for token in tokens if token.p_target is not None and token.text]
-
     def _usage(self) -> dict[str, Any]:
+        """OpenAI's `usage`; the prompt of several choices counts once."""
         answers = [choice.answer for choice in self._choices]
-        return usage_and_timings.usage(answers, has_prediction=bool(self._options.prediction))
-
-    def _numbers(self) -> dict[str, Any]:
-        """Of the last choice."""
-        answer = self._choices[-1].answer
+        totals = [answer.finished.totals for answer in answers if answer.finished]
+        prompt = max((total.get("prompt_tokens", 0) for total in totals), default=0)
+        reused = max((total.get("reused_tokens", 0) for total in totals[:1]), default=0)
+        completion = sum(answer.totals.tokens for answer in answers)
+        details = {"reasoning_tokens": sum(t.get("thinking", {}).get("tokens", 0) for t in totals)}
+        if self._options.prediction:
+            sources = [each for answer in answers for each in answer.totals.by_source.items()]
+            copied = [counts for source, counts in sources if source.startswith("lookup")]
+            accepted = sum(counts.accepted for counts in copied)
+            drafted = sum(counts.drafted for counts in copied)
+            details["accepted_prediction_tokens"] = accepted
+            details["rejected_prediction_tokens"] = drafted - accepted
         return {
-            "timings": usage_and_timings.timings(answer),
-            "metrics": usage_and_timings.metrics(answer, self._options.settings.draft_length),
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": reused},
+            "completion_tokens_details": details,
         }
 
+    def _numbers(self) -> dict[str, Any]:
+        """Of the last choice: llama.cpp's `timings`, and vLLM's `metrics` with why drafts were on
+        or off at the end."""
+        answer = self._choices[-1].answer
+        totals, plan = answer.totals, answer.plan
+        draft_length = self._options.settings.draft_length
+        speculation: dict[str, Any] = {
+            "mean_acceptance_length": totals.mean_accepted_length,
+            "draft_acceptance_rate": totals.acceptance_rate,
+            "acceptance_histogram": list(totals.histogram),
+            "num_spec_steps": totals.rounds,
+            "num_accepted_draft_tokens": totals.accepted,
+            "num_draft_tokens": totals.drafted,
+            "num_spec_tokens": DRAFT_MAX if draft_length is None else draft_length,
+            "num_plain_steps": totals.plain_rounds,
+            "by_source": totals.sources_to_json(),
+        }
+        if plan is not None:
+            speculation |= {"state": plan.state, "why": plan.why, "speedup": plan.speedup}
+        return {"timings": timings(answer), "metrics": {"speculative_decoding": speculation}}
 
-def _without_answer(events: Sequence[Event]) -> list[Event]:
-    """What is left of an answer whose request only wants its prompt read."""
-    return [
-        replace(event, tail="") if isinstance(event, GenerationFinished) else event
-        for event in events
-        if not isinstance(event, Round)
-    ]
+
+def timings(answer: GeneratedAnswer) -> dict[str, Any]:
+    """llama.cpp's `timings`. Before the end they are those of the rounds so far."""
+    totals = answer.finished.totals if answer.finished else {}
+    times, rounds, prefill = totals.get("timings", {}), answer.rounds, answer.prefill
+    decode_ms = times.get("decode_ms", sum(each.ms.total for each in rounds[1:]))
+    total = totals.get("prompt_tokens", prefill.total if prefill else 0)
+    reused = totals.get("reused_tokens", prefill.reused if prefill else 0)
+    prompt_ms = times.get("prefill_ms", rounds[0].ms.verify if rounds else 0.0)
+    values: dict[str, Any] = {
+        "cache_n": reused,
+        **_rates("prompt", total - reused, total - reused, prompt_ms),
+        **_rates("predicted", answer.totals.tokens, answer.totals.tokens - 1, decode_ms),
+    }
+    if answer.totals.drafted:
+        values |= {"draft_n": answer.totals.drafted, "draft_n_accepted": answer.totals.accepted}
+    return values
+
+
+def _rates(name: str, n: int, n_timed: int, ms: float) -> dict[str, Any]:
+    """`n_timed` of the n tokens took `ms`: the first one comes with the prompt."""
+    ms = round(ms, 3)
+    is_known = n_timed > 0 and ms > 0
+    return {
+        f"{name}_n": n,
+        f"{name}_ms": ms,
+        f"{name}_per_token_ms": ms / n_timed if is_known else 0.0,
+        f"{name}_per_second": n_timed * 1e3 / ms if is_known else 0.0,
+    }
 
 
 def to_event(body: dict[str, Any]) -> bytes:
-    return (
-        b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-    )
+    return f"data: {encode_json(body)}\n\n".encode()

@@ -1,17 +1,19 @@
-"""The JSON of OpenAI's chat completions, and of its older text completions."""
+"""The JSON of OpenAI's chat and text completions, and of llama-server's `/infill`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Sequence
+from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
 from localspec.models.chat_template.tool_calls import ToolCallDelta
 from localspec.protocol.events import Token
-from localspec.serve import usage_and_timings
 from localspec.serve.completion import PING, AnswerText, Choice, Completion, to_event
 
-DONE = b"data: [DONE]\n\n"
+_MIN_LOGPROB = -9999.0  # OpenAI's value for a token that is as good as impossible.
+_STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit"}
 
 
 class ChatCompletion(Completion):
@@ -20,8 +22,6 @@ class ChatCompletion(Completion):
     id_prefix = "chatcmpl-"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
-
-    # --- the parts of a choice --------------------------------------------------------------
 
     def _first_part(self, index: int) -> dict[str, Any] | None:
         """Of a choice that begins; None for nothing."""
@@ -42,26 +42,17 @@ class ChatCompletion(Completion):
         return {"message": message}
 
     def _score(self, tokens: Sequence[Token], n_top: int, offset: int) -> dict[str, Any]:
-        return usage_and_timings.chat_logprobs(tokens, n_top)
-
-    # --- the whole and the stream -----------------------------------------------------------
+        return chat_logprobs(tokens, n_top)
 
     def _whole(self) -> dict[str, Any]:
-        choices = [
-            self._choice(
-                index,
-                self._whole_part(index, choice.text),
-                self._logprobs(choice.text.tokens, 0),
-                choice.finish_reason,
-            )
-            for index, choice in enumerate(self._choices)
-        ]
-        body = self._envelope(self.whole_object)
-        body |= {"choices": choices, "usage": self._usage(), **self._numbers()}
-        if self._options.show_tokens:
-            tokens = [token for choice in self._choices for token in choice.answer.tokens]
-            body["localspec"] = {"tokens": usage_and_timings.token_details(tokens)}
-        return body
+        choices = []
+        for index, choice in enumerate(self._choices):
+            part = self._whole_part(index, choice.text)
+            logprobs = self._logprobs(choice.text.tokens, 0)
+            choices.append(_choice_item(index, part, logprobs, choice.finish_reason))
+        tokens = [token for choice in self._choices for token in choice.answer.tokens]
+        body = self._envelope(self.whole_object) | {"choices": choices, "usage": self._usage()}
+        return body | self._numbers() | self._token_details(tokens)
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:
         for index, choice in enumerate(self._choices):
@@ -71,35 +62,30 @@ class ChatCompletion(Completion):
             yield self._chunk([], usage=self._usage(), **self._numbers())
 
     def _last_line(self) -> bytes:
-        return DONE
+        return b"data: [DONE]\n\n"
 
     async def _choice_lines(self, index: int, choice: Choice) -> AsyncGenerator[bytes, None]:
         if (first := self._first_part(index)) is not None:
-            yield self._chunk([self._choice(index, first)])
+            yield self._chunk([_choice_item(index, first)])
         offset = 0
         async for batch, text in self._deltas(choice):
             for progress in self._progress(batch):
-                yield self._chunk([self._choice(index, self._part(AnswerText()))], **progress)
+                yield self._chunk([_choice_item(index, self._part(AnswerText()))], **progress)
             if text is not None:
                 logprobs = self._logprobs(text.tokens, offset)
                 offset += len(text.content)
-                part = self._choice(index, self._part(text), logprobs)
+                part = _choice_item(index, self._part(text), logprobs)
                 yield self._chunk([part], **self._chunk_extras(choice, text))
             elif not batch:
                 yield PING
         is_last = choice is self._choices[-1]
         extras = self._numbers() if is_last and not self._options.include_usage else {}
-        last = self._choice(index, self._part(AnswerText()), reason=choice.finish_reason)
+        last = _choice_item(index, self._part(AnswerText()), reason=choice.finish_reason)
         yield self._chunk([last], **extras)
-
-    def _choice(
-        self, index: int, part: dict[str, Any], logprobs: Any = None, reason: str | None = None
-    ) -> dict[str, Any]:
-        return {"index": index, **part, "logprobs": logprobs, "finish_reason": reason}
 
     def _logprobs(self, tokens: Sequence[Token], offset: int) -> Any:
         n_top = self._options.n_logprobs
-        return None if n_top is None else self._score(self._scored(tokens), n_top, offset)
+        return None if n_top is None else self._score(tokens, n_top, offset)
 
     def _envelope(self, kind: str) -> dict[str, Any]:
         return {
@@ -112,6 +98,12 @@ class ChatCompletion(Completion):
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return to_event(self._envelope(self.chunk_object) | {"choices": choices} | more)
+
+
+def _choice_item(
+    index: int, part: dict[str, Any], logprobs: Any = None, reason: str | None = None
+) -> dict[str, Any]:
+    return {"index": index, **part, "logprobs": logprobs, "finish_reason": reason}
 
 
 def _call_delta(delta: ToolCallDelta) -> dict[str, Any]:
@@ -159,10 +151,17 @@ class TextCompletion(ChatCompletion):
         return {"text": (self.echoes[index] if self.echoes else "") + text.content}
 
     def _score(self, tokens: Sequence[Token], n_top: int, offset: int) -> dict[str, Any]:
-        return usage_and_timings.text_logprobs(tokens, n_top, offset)
-
-
-_STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit"}
+        """Four arrays; `offset` is that of the first token."""
+        tokens = _scored(tokens)
+        offsets = accumulate((len(token.text) for token in tokens[:-1]), initial=offset)
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [_log(token.p_target) for token in tokens],
+            "top_logprobs": [
+                {text: _log(p) for _, text, p in _likeliest(token, n_top)} for token in tokens
+            ],
+            "text_offset": list(offsets)[: len(tokens)],
+        }
 
 
 class InfillCompletion(Completion):
@@ -186,7 +185,11 @@ class InfillCompletion(Completion):
 
     def _piece(self, text: AnswerText) -> dict[str, Any]:
         tokens = [token.id for token in text.tokens] if self._options.return_tokens else []
-        return {"index": 0, "content": text.content, "tokens": tokens}
+        piece: dict[str, Any] = {"index": 0, "content": text.content, "tokens": tokens}
+        if (n_top := self._options.n_logprobs) is not None:
+            items = chat_logprobs(text.tokens, n_top)["content"]
+            piece["completion_probabilities"] = items
+        return piece
 
     def _end_fields(self, choice: Choice) -> dict[str, Any]:
         finished, stops = choice.answer.finished, self._options.settings.stop
@@ -215,3 +218,34 @@ def _find_field(body: dict[str, Any], path: str) -> Any:
     for name in path.split("/"):
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def chat_logprobs(tokens: Sequence[Token], n_top: int) -> dict[str, Any]:
+    """OpenAI's `logprobs` of a chat; with the tokens' ids, as llama-server's."""
+    content = []
+    for token in _scored(tokens):
+        item = _logprob(token.id, token.text, token.p_target)
+        item["top_logprobs"] = [_logprob(*likely) for likely in _likeliest(token, n_top)]
+        content.append(item)
+    return {"content": content, "refusal": None}
+
+
+def _scored(tokens: Sequence[Token]) -> list[Token]:
+    return [token for token in tokens if token.p_target is not None and token.text]
+
+
+def _likeliest(token: Token, n: int) -> list[tuple[int, str, float]]:
+    """Ids, texts and probabilities of a scored token and its alternatives."""
+    ranked = [(other.rank, other.id, other.text, other.p) for other in token.alternatives]
+    if token.rank is not None and token.p_target is not None:
+        ranked.append((token.rank, token.id, token.text, token.p_target))
+    return [(id_, text, p) for _, id_, text, p in sorted(ranked)[:n]]
+
+
+def _logprob(id_: int, text: str, p: float | None) -> dict[str, Any]:
+    data = text.encode("utf-8", "replace")
+    return {"id": id_, "token": text, "logprob": _log(p), "bytes": list(data)}
+
+
+def _log(p: float | None) -> float:
+    return round(math.log(p), 6) if p else _MIN_LOGPROB

@@ -26,13 +26,7 @@ class AsyncJob(EngineJob[T]):
 
     def __init__(self, work: Callable[[Engine], T]) -> None:
         super().__init__(work)
-        loop, self.updated = asyncio.get_running_loop(), asyncio.Event()
-
-        def on_update() -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self.updated.set)
-
-        self.on_update = on_update
+        self.updated = self.make_update_event()
 
     async def next_batch(self, timeout: float) -> list[Any]:
         """The outputs since the last call; none after `timeout` seconds, or at the end.
@@ -80,12 +74,9 @@ class EngineQueue:
             raise _host_closed()
         if self._admitted >= self._max_admitted:
             seconds = min(_MAX_RETRY_SECONDS, max(1, math.ceil(self._mean_seconds)))
-            raise ApiError(
-                429,
-                f"The queue is full: {self._admitted - 1} requests are waiting.",
-                name="queue_full",
-                headers={"Retry-After": str(seconds)},
-            )
+            message = f"The queue is full: {self._admitted - 1} requests are waiting."
+            wait = {"Retry-After": str(seconds)}
+            raise ApiError(429, message, name="queue_full", headers=wait)
         return Admission(self)
 
     def submit(self, job: EngineJob[Any]) -> None:
@@ -110,8 +101,6 @@ class EngineQueue:
         with self.admit():
             try:
                 return await self._run(work)
-            except ApiError:
-                raise
             except Exception as error:
                 raise self.record_failure(error) from None
 

@@ -10,28 +10,22 @@ from typing import Any, TypeVar
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.protocol.wire import TokenizeCommand
-from localspec.serve import api_error, chat_requests, infill, request_options, responses
-from localspec.serve.access_rules import (
-    AccessMiddleware,
-    AccessRules,
-    AsgiApp,
-    Receive,
-    Scope,
-    Send,
-    error_response,
-)
-from localspec.serve.api_error import ApiError, invalid, unsupported
+from localspec.serve import api_error, prompts, request_options, responses
+from localspec.serve.access_rules import AccessMiddleware, AccessRules
+from localspec.serve.api_error import ApiError
 from localspec.serve.completion import Completion
 from localspec.serve.completion_formats import ChatCompletion, InfillCompletion, TextCompletion
 from localspec.serve.engine_queue import EngineQueue
-from localspec.serve.json_fields import JsonFields, check_token_ids, parse_body, to_unicode
+from localspec.serve.json_fields import JsonFields, JsonResponse, error_response, parse_body
+from localspec.serve.prompts import PromptInput
 from localspec.serve.request_metrics import ServerActivity
 from localspec.serve.responses import ResponseCompletion
-from localspec.serve.served_model import PromptInput, ServedModel
+from localspec.serve.served_model import ServedModel
 
 T = TypeVar("T")
 _SEND_TIMEOUT = 60.0  # Seconds for a client to take some bytes of its answer.
@@ -39,8 +33,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_BYTES_IN_FLIGHT = 4 * MAX_BODY_BYTES  # Of all bodies that are being read.
 _PART_TIMEOUT = 10.0  # Seconds without a byte.
 _BODY_TIMEOUT = 120.0
-_MAX_PROMPTS = 16
-_CLIENT_LEFT = 499  # Status in the log; the client does not see it.
+_CLOSE = {"Connection": "close"}
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -55,34 +48,32 @@ class ApiServer:
         self._queue, self._activity = queue, activity
         self._bodies = BodyReader()
         self.model: ServedModel | None = None  # None while the pair is loading.
-        self.app: AsgiApp = AccessMiddleware(self._make_app(), rules)
+        self.app: ASGIApp = AccessMiddleware(self._make_app(), rules)
 
-    def _make_app(self) -> AsgiApp:
-        routes = [Route("/", self._greet)]
-        for path, endpoint, method in (
-            ("/models", self._list_models, "GET"),
-            ("/models/{name:path}", self._show_model, "GET"),
-            ("/chat/completions", self._complete_chat, "POST"),
-            ("/completions", self._complete_text, "POST"),
-            ("/responses", self._create_response, "POST"),
-            ("/health", self._show_health, "GET"),
-        ):
-            routes += [Route(p, endpoint, methods=[method]) for p in (path, f"/v1{path}")]
-        routes += [
-            Route("/metrics", self._show_metrics),
-            Route("/infill", self._infill, methods=["POST"]),
-            Route("/tokenize", self._tokenize, methods=["POST"]),
+    def _make_app(self) -> ASGIApp:
+        routes = [
+            Route(prefix + path, endpoint, methods=[method])
+            for method, path, endpoint, prefixes in (
+                ("GET", "/models", self._list_models, ("", "/v1")),
+                ("GET", "/models/{name:path}", self._show_model, ("", "/v1")),
+                ("POST", "/chat/completions", self._complete_chat, ("", "/v1")),
+                ("POST", "/completions", self._complete_text, ("", "/v1")),
+                ("POST", "/responses", self._create_response, ("", "/v1")),
+                ("GET", "/health", self._show_health, ("", "/v1")),
+                ("GET", "/", self._greet, ("",)),
+                ("GET", "/metrics", self._show_metrics, ("",)),
+                ("POST", "/infill", self._infill, ("",)),
+                ("POST", "/tokenize", self._tokenize, ("",)),
+            )
+            for prefix in prefixes
         ]
         handlers: Any = dict.fromkeys((ApiError, HTTPException, Exception), _on_error)
-        app: AsgiApp = Starlette(routes=routes, exception_handlers=handlers)
-        return app
+        return Starlette(routes=routes, exception_handlers=handlers)
 
     def _loaded(self) -> ServedModel:
         if self.model is None:
             raise api_error.loading()
         return self.model
-
-    # --- about the server -------------------------------------------------------------------
 
     async def _greet(self, _: Request) -> Response:
         name = self.model.name if self.model else "a model, which is loading"
@@ -92,17 +83,17 @@ class ApiServer:
         model = self._loaded().describe()
         # Some clients read `models`, as Ollama has it.
         names = [{"name": model["id"], "model": model["id"]}]
-        return JSONResponse({"object": "list", "data": [model], "models": names})
+        return JsonResponse({"object": "list", "data": [model], "models": names})
 
     async def _show_model(self, request: Request) -> Response:
         model = self._loaded()
         if request.path_params["name"] != model.name:
             raise ApiError(404, "There is no model of this name here.", name="model_not_found")
-        return JSONResponse(model.describe())
+        return JsonResponse(model.describe())
 
     async def _show_health(self, _: Request) -> Response:
         self._loaded()
-        return JSONResponse({"status": "ok"})
+        return JsonResponse({"status": "ok"})
 
     async def _show_metrics(self, _: Request) -> Response:
         response = PlainTextResponse(self._activity.metrics())
@@ -114,23 +105,22 @@ class ApiServer:
 
     async def _complete_chat(self, request: Request) -> Response:
         model, fields = self._loaded(), await self._read_fields(request)
-        messages = chat_requests.parse_messages(fields)
+        messages = prompts.parse_messages(fields)
         options = request_options.parse_chat_options(
             fields, model.settings, model.seed, model.tool_format
         )
         completion = ChatCompletion(model, self._queue, self._activity, options)
-        completion.submit([PromptInput(messages, param="messages")], "/v1/chat/completions")
-        return await _respond(request, completion, stream=options.stream)
+        prompt = PromptInput(messages, param="messages")
+        return await _respond(request, completion, [prompt], "/v1/chat/completions")
 
     async def _complete_text(self, request: Request) -> Response:
         model, fields = self._loaded(), await self._read_fields(request)
         options = request_options.parse_text_options(fields, model.settings, model.seed)
-        prompts = _parse_prompts(fields)
+        given = prompts.parse_texts(fields)
         completion = TextCompletion(model, self._queue, self._activity, options)
         if fields.flag("echo"):
-            completion.echoes = [p.text for p in prompts for _ in range(options.n)]
-        completion.submit(prompts, "/v1/completions")
-        return await _respond(request, completion, stream=options.stream)
+            completion.echoes = [prompt.text for prompt in given for _ in range(options.n)]
+        return await _respond(request, completion, given, "/v1/completions")
 
     async def _create_response(self, request: Request) -> Response:
         model, fields = self._loaded(), await self._read_fields(request)
@@ -138,19 +128,16 @@ class ApiServer:
         options = request_options.parse_chat_options(
             responses.to_chat_fields(fields), model.settings, model.seed, model.tool_format
         )
-        completion = ResponseCompletion(model, self._queue, self._activity, options, fields)
-        completion.submit([PromptInput(messages, param="input")], "/v1/responses")
-        return await _respond(request, completion, stream=options.stream)
+        completion = ResponseCompletion(fields, model, self._queue, self._activity, options)
+        prompt = PromptInput(messages, param="input")
+        return await _respond(request, completion, [prompt], "/v1/responses")
 
     async def _infill(self, request: Request) -> Response:
         model, fields = self._loaded(), await self._read_fields(request)
-        prompt = PromptInput(infill=infill.parse_infill(fields))
-        options = infill.parse_infill_options(fields, model.settings, model.seed)
+        prompt = PromptInput(infill=prompts.parse_infill(fields))
+        options = request_options.parse_infill_options(fields, model.settings, model.seed)
         completion = InfillCompletion(model, self._queue, self._activity, options)
-        completion.submit([prompt], "/infill")
-        return await _respond(request, completion, stream=options.stream)
-
-    # --- tokens ---------------------------------------------------------------
+        return await _respond(request, completion, [prompt], "/infill")
 
     async def _tokenize(self, request: Request) -> Response:
         self._loaded()
@@ -163,38 +150,14 @@ class ApiServer:
         )
         work = self._queue.run(lambda engine: engine.tokenize(command))
         result = await _until_disconnect(request.receive, work)
-        if not command.pieces:
-            return JSONResponse({"tokens": list(result.tokens)})
-        pieces = map(_piece_to_json, result.pieces)
-        tokens = [
-            {"id": id_, "piece": piece} for id_, piece in zip(result.tokens, pieces, strict=True)
-        ]
-        return JSONResponse({"tokens": tokens})
+        tokens: list[Any] = list(result.tokens)
+        if command.pieces:
+            pieces = map(_piece_to_json, result.pieces)
+            tokens = [{"id": id_, "piece": each} for id_, each in zip(tokens, pieces, strict=True)]
+        return JsonResponse({"tokens": tokens})
 
     async def _read_fields(self, request: Request) -> JsonFields:
         return JsonFields(parse_body(await self._bodies.read(request)))
-
-
-def _parse_prompts(fields: JsonFields) -> list[PromptInput]:
-    """A text, several, tokens, or several of these."""
-    given = fields.get("prompt")
-    if isinstance(given, str) or (isinstance(given, list) and given and type(given[0]) is int):
-        given = [given]
-    if not isinstance(given, list) or not 0 < len(given) <= _MAX_PROMPTS:
-        raise invalid("prompt", f"it is not a string, or an array of up to {_MAX_PROMPTS} prompts")
-    prompts = []
-    for value in given:
-        if isinstance(value, str):
-            prompts.append(PromptInput(text=to_unicode(value)))
-        elif isinstance(value, list):
-            prompts.append(PromptInput(tokens=check_token_ids(value, "prompt")))
-        else:
-            raise invalid("prompt", "it is not an array of strings or of token ids")
-    if not all(prompt.text or prompt.tokens for prompt in prompts):
-        raise invalid("prompt", "it is empty")
-    if fields.flag("echo") and not all(prompt.text for prompt in prompts):
-        raise unsupported("echo", "a prompt of token ids is not repeated")
-    return prompts
 
 
 def _piece_to_json(piece: str) -> str | list[int]:
@@ -206,21 +169,13 @@ def _piece_to_json(piece: str) -> str | list[int]:
         return list(data)
 
 
-# --- responses --------------------------------------------------------------------------------
-
-
-async def _respond(request: Request, completion: Completion, *, stream: bool) -> Response:
-    if not stream:
-        body = await _until_disconnect(request.receive, completion.run())
-        return JSONResponse(body)
-    try:
-        await completion.wait_accepted()
-    except ApiError as error:
-        completion.fail(error)
-        raise
-    except BaseException:
-        completion.close()
-        raise
+async def _respond(
+    request: Request, completion: Completion, given: list[PromptInput], route: str
+) -> Response:
+    completion.submit(given, route)
+    if not completion.is_streamed:
+        return JsonResponse(await _until_disconnect(request.receive, completion.run()))
+    await completion.wait_accepted()
     headers = _STREAM_HEADERS | {"X-Queue-Position": str(completion.position)}
     return EventStream(completion.stream(), headers)
 
@@ -274,9 +229,7 @@ async def _on_error(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status = error.status_code if error.status_code in (404, 405) else 400
         error = ApiError(status, str(error.detail))
-    if not isinstance(error, ApiError):
-        error = ApiError(500, f"Internal error: {type(error).__name__}")
-    return error_response(error)
+    return error_response(api_error.from_engine(error))
 
 
 class BodyReader:
@@ -305,15 +258,12 @@ class BodyReader:
                     if size > MAX_BODY_BYTES:
                         raise _too_large()
                     if self._n_in_flight > _MAX_BYTES_IN_FLIGHT:
-                        raise ApiError(
-                            429, "Too many large requests.", headers={"Retry-After": "1"}
-                        )
+                        wait = {"Retry-After": "1"}
+                        raise ApiError(429, "Too many large requests.", headers=wait)
                     parts.append(part)
             return b"".join(parts)
         except TimeoutError:
-            raise ApiError(
-                408, "The body came too slowly.", headers={"Connection": "close"}
-            ) from None
+            raise ApiError(408, "The body came too slowly.", headers=_CLOSE) from None
         except ClientDisconnect:
             raise ApiError(408, "The client has left.") from None
         finally:
@@ -321,6 +271,5 @@ class BodyReader:
 
 
 def _too_large() -> ApiError:
-    return ApiError(
-        413, f"The body is larger than {MAX_BODY_BYTES >> 20} MiB.", headers={"Connection": "close"}
-    )
+    message = f"The body is larger than {MAX_BODY_BYTES >> 20} MiB."
+    return ApiError(413, message, headers=_CLOSE)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -85,14 +84,6 @@ class TimedProtocol(H11Protocol):
             self.transport.close()
 
 
-class _Uvicorn(uvicorn.Server):
-    """Without uvicorn's signal handlers."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class HttpServer:
     """Serves one pair until `stop`. Create it before the event loop runs."""
 
@@ -127,7 +118,8 @@ class HttpServer:
             timeout_graceful_shutdown=1,
             backlog=_BACKLOG,
         )
-        self._uvicorn = _Uvicorn(config)
+        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
         self._is_stopped = False
         self._stop_requested: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -237,16 +229,17 @@ class ServerThread:
 def stop_on_signals(server: HttpServer) -> Iterator[None]:
     """The first Ctrl+C, or SIGTERM, ends the server; a second Ctrl+C ends the process."""
 
-    def handle(number: int, _: FrameType | None) -> None:
+    def handle(*_: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         server.stop()
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before: list[Any] = [signal.signal(number, handle) for number in numbers]
+    before: dict[int, Any] = {
+        number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
@@ -254,12 +247,10 @@ def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except (OSError, OverflowError) as error:
-        problem = (getattr(error, "strerror", None) or str(error)).partition(" (while ")[0]
-        is_port = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
-        raise UsageError(
-            f"The server cannot listen on {host} port {port}: {problem}.",
-            "Add --port 0: a free port is chosen."
-            if is_port
-            else "Give --host an address of this computer, or leave it out.",
-        ) from error
+    except OSError as error:
+        problem = (error.strerror or str(error)).partition(" (while ")[0]
+        hint = "Give --host an address of this computer, or leave it out."
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            hint = "Add --port 0: a free port is chosen."
+        message = f"The server cannot listen on {host} port {port}: {problem}."
+        raise UsageError(message, hint) from error

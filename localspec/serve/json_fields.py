@@ -1,4 +1,4 @@
-"""Reads the fields of a JSON request, with an error that names the field if one is wrong."""
+"""JSON of requests and answers: errors name the field that is wrong; one encoder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.responses import JSONResponse
+
 from localspec.serve.api_error import ApiError, invalid
+
+_LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
@@ -44,13 +48,11 @@ class JsonFields:
     def param(self, name: str) -> str:
         return f"{self._prefix}{name}"
 
-    def text(self, name: str, *, default: str = "") -> str:
-        value = self._get(name, str, "it is not a string")
-        return default if value is None else to_unicode(value)
+    def text(self, name: str) -> str:
+        return to_unicode(self._get(name, str, "it is not a string") or "")
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
-        problem = f"it is none of {', '.join(choices)}"
-        value: str | None = self._get(name, str, problem)
+        value: str | None = self._get(name, str, problem := f"it is none of {', '.join(choices)}")
         if value is not None and value not in choices:
             raise invalid(self.param(name), problem)
         return value
@@ -86,9 +88,8 @@ class JsonFields:
 
     def _get(self, name: str, kind: type | tuple[type, ...], problem: str) -> Any:
         value = self.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        is_wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+        if value is not None and is_wrong:
             raise invalid(self.param(name), problem)
         return value
 
@@ -104,12 +105,21 @@ def to_fields(value: Any, param: str) -> JsonFields:
     return JsonFields(value, f"{param}.")
 
 
-def check_token_ids(values: list[Any], param: str) -> tuple[int, ...]:
-    if not all(type(value) is int and 0 <= value < 2**31 for value in values):
-        raise invalid(param, "it is not an array of token ids")
-    return tuple(values)
-
-
 def to_unicode(text: str) -> str:
     """Replace lone surrogates, which JSON can hold and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
+
+
+def encode_json(body: Any) -> str:
+    """In valid UTF-8 whatever the texts hold, and nothing in it ends a line for any client."""
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return to_unicode(text).translate(_LINE_ENDS)
+
+
+class JsonResponse(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return encode_json(content).encode()
+
+
+def error_response(error: ApiError) -> JsonResponse:
+    return JsonResponse(error.to_json(), error.status, headers=error.headers)

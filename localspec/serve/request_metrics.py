@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -98,39 +99,38 @@ class ServerActivity:
         """Add an event of any answer to the sums."""
         if isinstance(event, Round):
             self.totals.add(event)
-        elif isinstance(event, GenerationFinished) and event.totals:
-            self.longest = max(self.longest, event.totals["prompt_tokens"] + event.totals["tokens"])
-            self.prompt_tokens += event.totals["prompt_tokens"]
-            self.reused_tokens += event.totals["reused_tokens"]
-            self.prompt_seconds += event.totals["timings"]["prefill_ms"] / 1e3
-            self.decode_seconds += event.totals["timings"]["decode_ms"] / 1e3
+        elif isinstance(event, GenerationFinished) and (totals := event.totals):
+            self.longest = max(self.longest, totals["prompt_tokens"] + totals["tokens"])
+            self.prompt_tokens += totals["prompt_tokens"]
+            self.reused_tokens += totals["reused_tokens"]
+            self.prompt_seconds += totals["timings"]["prefill_ms"] / 1e3
+            self.decode_seconds += totals["timings"]["decode_ms"] / 1e3
 
     def metrics(self) -> str:
         """In Prometheus' text format, with the names of llama.cpp."""
-        n_running, totals = self.n_processing, self.totals
-        prompt_read = self.prompt_tokens - self.reused_tokens
-        reused, seconds = self.reused_tokens, self.decode_seconds
-        read_rate, token_rate = (
-            _rate(prompt_read, self.prompt_seconds),
-            _rate(totals.tokens, seconds),
-        )
+        n_running, totals, decode_seconds = self.n_processing, self.totals, self.decode_seconds
+        n_read = self.prompt_tokens - self.reused_tokens
         metrics = (
-            ("prompt_tokens_total", "Prompt tokens read.", prompt_read),
-            ("prompt_tokens_cached_total", "Prompt tokens that were in the KV cache.", reused),
+            ("prompt_tokens_total", "Prompt tokens read.", n_read),
+            ("prompt_tokens_cached_total", "Prompt tokens in the KV cache.", self.reused_tokens),
             ("prompt_seconds_total", "Time of reading prompts.", self.prompt_seconds),
             ("tokens_predicted_total", "Tokens of answers.", totals.tokens),
-            (
-                "tokens_predicted_seconds_total",
-                "Time of answering, without reading prompts.",
-                seconds,
-            ),
-            ("n_decode_total", "Passes of the target.", totals.rounds + totals.plain_rounds),
+            ("tokens_predicted_seconds_total", "Time of writing answers.", decode_seconds),
+            ("n_decode_total", "Passes of the target.", totals.passes),
             ("requests_processing", "Requests that the engine works at.", n_running),
             ("requests_deferred", "Requests that wait.", len(self.running) - n_running),
             ("n_tokens_max", "Tokens of the longest prompt with its answer.", self.longest),
             ("n_busy_slots_per_decode", "Answers per pass.", 1),
-            ("prompt_tokens_seconds", "Prompt tokens read per second.", read_rate),
-            ("predicted_tokens_seconds", "Tokens of answers per second.", token_rate),
+            (
+                "prompt_tokens_seconds",
+                "Prompt tokens read per second.",
+                n_read / (self.prompt_seconds or math.inf),
+            ),
+            (
+                "predicted_tokens_seconds",
+                "Tokens of answers per second.",
+                totals.tokens / (decode_seconds or math.inf),
+            ),
             ("spec_decode_num_drafts_total", "Passes that verified a draft.", totals.rounds),
             ("spec_decode_num_draft_tokens_total", "Draft tokens.", totals.drafted),
             ("spec_decode_num_accepted_tokens_total", "Accepted draft tokens.", totals.accepted),
@@ -148,7 +148,3 @@ class ServerActivity:
 def _metric_head(name: str, meaning: str) -> list[str]:
     kind = "counter" if name.endswith(("_total", "_max")) else "gauge"
     return [f"# HELP llamacpp:{name} {meaning}", f"# TYPE llamacpp:{name} {kind}"]
-
-
-def _rate(n: int, seconds: float) -> float:
-    return n / seconds if seconds else 0.0

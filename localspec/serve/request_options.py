@@ -10,24 +10,19 @@ from functools import cache
 from typing import Any
 
 from localspec.chat.settings import ChatSettings
-from localspec.config.option_types import (
-    MAX_INT,
-    SWITCH,
-    SWITCH_OR_AUTO,
-    Option,
-    RequestRange,
-)
+from localspec.config.option_types import MAX_INT, SWITCH, SWITCH_OR_AUTO, Option, RequestRange
 from localspec.config.options import RETIRED, select
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolFormat
 from localspec.serve.api_error import invalid, unsupported
-from localspec.serve.chat_requests import OfferedTools, parse_tools
 from localspec.serve.json_fields import JsonFields, to_unicode
+from localspec.serve.prompts import OfferedTools, parse_tools
 
 MAX_CHOICES = 16
 MAX_LOGPROBS = 20
 _MAX_STOPS, _MAX_STOP_CHARS = 64, 4096
 _MAX_BIASES = 5000
+_MAX_FIELDS = 256
 _REFUSED = {
     "audio": "audio is not supported",
     "web_search_options": "the web is not searched",
@@ -57,7 +52,7 @@ class CompletionOptions:
     tools: OfferedTools | None = None
     return_tokens: bool = False
     response_fields: tuple[str, ...] = ()
-    """Of `/completion`: paths such as `timings/prompt_n`; empty for all."""
+    """Of `/infill`: paths such as `timings/prompt_n`; empty for all."""
     reads_only: bool = False
     """Only read the prompt, for the next request; the one token after it is dropped."""
 
@@ -221,8 +216,7 @@ def _parse_bias(pair: Any) -> tuple[int, float]:
     token, bias = pair
     if isinstance(token, str) and token.isascii() and token.isdecimal() and len(token) < 12:
         token = int(token)
-    if bias is False:
-        bias = -100
+    bias = -100 if bias is False else bias
     if type(token) is not int or token < 0 or type(bias) not in (int, float):
         raise problem
     if not -100 <= bias <= 100:
@@ -240,12 +234,9 @@ def _parse_prediction(fields: JsonFields) -> str:
     if isinstance(content, str):
         return to_unicode(content)
     parts = prediction.items("content", 1024)
-    texts: list[str] = []
-    for part in parts:
-        text = part.get("text") if isinstance(part, dict) else None
-        if not isinstance(text, str):
-            raise invalid("prediction.content", "it is not a string or an array of text parts")
-        texts.append(text)
+    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise invalid("prediction.content", "it is not a string or an array of text parts")
     return to_unicode("".join(texts))
 
 
@@ -259,3 +250,26 @@ def parse_text_options(
         raise unsupported("best_of", "only 1 is supported")
     options = parse_options(fields, defaults, default_seed)
     return replace(options, n_logprobs=fields.integer("logprobs", 0, MAX_LOGPROBS))
+
+
+def parse_infill_options(
+    fields: JsonFields, defaults: ChatSettings, default_seed: int | None
+) -> CompletionOptions:
+    """As `parse_options`; `n_predict` and `n_probs` have other names in OpenAI's API."""
+    options = parse_options(fields, defaults, default_seed)
+    if options.n > 1:
+        raise unsupported("n", "only 1 is supported")
+    n_predict = fields.integer("n_predict", -1, MAX_INT)
+    if n_predict is not None:
+        max_tokens = MAX_INT if n_predict == -1 else max(n_predict, 1)
+        settings = replace(options.settings, max_tokens=max_tokens)
+        options = replace(options, settings=settings, reads_only=n_predict == 0)
+    wanted = fields.items("response_fields", _MAX_FIELDS)
+    if not all(isinstance(name, str) for name in wanted):
+        raise invalid("response_fields", "it is not an array of strings")
+    return replace(
+        options,
+        n_logprobs=fields.integer("n_probs", 0, MAX_LOGPROBS) or None,
+        return_tokens=fields.flag("return_tokens") or options.stream,
+        response_fields=tuple(filter(None, wanted)),
+    )

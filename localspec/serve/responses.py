@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
 from localspec.models.chat_template.tool_calls import ToolCallDelta
-from localspec.protocol.wire import ChatMessage, ToolCall
-from localspec.serve import usage_and_timings
-from localspec.serve.api_error import ApiError, invalid, unsupported
-from localspec.serve.chat_requests import check_chat, parse_message
+from localspec.protocol.wire import ChatMessage
+from localspec.serve.api_error import ApiError, unsupported
 from localspec.serve.completion import PING, AnswerText, Completion, to_event
-from localspec.serve.completion_formats import new_call_id
-from localspec.serve.engine_queue import EngineQueue
-from localspec.serve.json_fields import JsonFields, to_fields, to_unicode
-from localspec.serve.request_metrics import ServerActivity
-from localspec.serve.request_options import CompletionOptions
-from localspec.serve.served_model import ServedModel
+from localspec.serve.completion_formats import chat_logprobs, new_call_id
+from localspec.serve.json_fields import JsonFields, to_fields
+from localspec.serve.prompts import check_chat, parse_call, parse_message
 
 _MAX_ITEMS = 20_000
 _MAX_TOOLS = 1024
@@ -59,13 +56,10 @@ def _parse_item(value: Any, param: str) -> ChatMessage | None:
     fields = to_fields(value, param)
     kind = value.get("type", "message")
     if kind == "message":
-        message = {"role": value.get("role"), "content": value.get("content")}
+        message = {name: value.get(name) for name in ("role", "content")}
         return parse_message(message, param)
     if kind == "function_call":
-        name = fields.text("name")
-        if not name:
-            raise invalid(f"{param}.name", "it is empty")
-        call = ToolCall(fields.text("call_id"), name, fields.text("arguments") or "{}")
+        call = parse_call(fields, fields.text("call_id"))
         return ChatMessage("assistant", "", tool_calls=(call,))
     if kind == "function_call_output":
         call_id = fields.text("call_id")
@@ -164,18 +158,19 @@ class OutputItems:
     def _add_text(self, kind: str, delta: str, logprobs: list[Any]) -> Iterator[dict[str, Any]]:
         is_message = kind == "message"
         if not self._is_open or self.items[-1]["type"] != kind:
-            fields: dict[str, Any] = {"role": "assistant"} if is_message else {"summary": []}
-            yield from self._open(kind, content=[], **fields)
             part: dict[str, Any] = {"type": "reasoning_text", "text": ""}
             if is_message:
                 part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            fields: dict[str, Any] = {"role": "assistant"} if is_message else {"summary": []}
+            yield from self._open(kind, content=[], **fields)
             yield self._event("content_part.added", content_index=0, part=part)
             self.items[-1]["content"].append(part)
         (part,) = self.items[-1]["content"]
         part["text"] += delta
-        more: dict[str, Any] = {"logprobs": logprobs} if is_message else {}
+        more: dict[str, Any] = {}
         if is_message:
             part["logprobs"] += logprobs
+            more["logprobs"] = logprobs
         yield self._event(f"{part['type']}.delta", content_index=0, delta=delta, **more)
 
     def _add_call(self, delta: ToolCallDelta) -> Iterator[dict[str, Any]]:
@@ -199,49 +194,39 @@ class ResponseCompletion(Completion):
 
     id_prefix = "resp_"
 
-    def __init__(
-        self,
-        model: ServedModel,
-        queue: EngineQueue,
-        activity: ServerActivity,
-        options: CompletionOptions,
-        fields: JsonFields,
-    ) -> None:
-        if options.constraint_param == "response_format":
-            options = replace(options, constraint_param="text.format")
-        super().__init__(model, queue, activity, options)
+    def __init__(self, fields: JsonFields, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self._options.constraint_param == "response_format":
+            self._options = replace(self._options, constraint_param="text.format")
         self._fields = fields
         self._output = OutputItems()
         self._n_events = 0
 
     def _whole(self) -> dict[str, Any]:
         text = self._choices[0].text
-        for _ in self._output.add(text, self._token_logprobs(text)):
-            pass
-        for _ in self._output.close(self._status):
-            pass
+        changes = self._output.add(text, self._token_logprobs(text))
+        deque(chain(changes, self._output.close(self._status)), maxlen=0)  # only the items count
         return self._response(self._status)
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:
-        for kind in ("created", "in_progress"):
-            yield self._lifecycle_line(kind, "in_progress")
+        yield self._lifecycle_line("in_progress", {}, "created")
+        yield self._lifecycle_line("in_progress", {})
         choice = self._choices[0]
         async for batch, text in self._deltas(choice):
             for progress in self._progress(batch):
-                yield self._lifecycle_line("in_progress", "in_progress", progress)
+                yield self._lifecycle_line("in_progress", progress)
             if text is not None:
                 extras = self._chunk_extras(choice, text)
                 for change in self._output.add(text, self._token_logprobs(text)):
                     yield self._line(change | extras)
             elif not batch:
                 # Some clients count comments as silence.
-                is_begun = bool(self._output.items)
-                yield PING if is_begun else self._lifecycle_line("in_progress", "in_progress")
+                yield PING if self._output.items else self._lifecycle_line("in_progress", {})
         for change in self._output.close(self._status):
             yield self._line(change)
 
     def _last_line(self) -> bytes:
-        return self._lifecycle_line(self._status, self._status, self._numbers())
+        return self._lifecycle_line(self._status, self._numbers())
 
     def _error_line(self, error: ApiError) -> bytes:
         failure = {"code": error.name or error.kind, "message": error.message}
@@ -250,20 +235,15 @@ class ResponseCompletion(Completion):
 
     @property
     def _status(self) -> str:
-        is_cut = self._choices[0].finish_reason == "length"
-        return "incomplete" if is_cut else "completed"
+        return "incomplete" if self._choices[0].finish_reason == "length" else "completed"
 
     def _token_logprobs(self, text: AnswerText) -> list[Any]:
-        if (n_top := self._options.n_logprobs) is None:
-            return []
-        items: list[Any] = usage_and_timings.chat_logprobs(self._scored(text.tokens), n_top)[
-            "content"
-        ]
-        return items
+        n_top = self._options.n_logprobs
+        return [] if n_top is None else list(chat_logprobs(text.tokens, n_top)["content"])
 
-    def _lifecycle_line(self, kind: str, status: str, more: dict[str, Any] | None = None) -> bytes:
-        event = {"type": f"response.{kind}", "response": self._response(status)}
-        return self._line(event | (more or {}))
+    def _lifecycle_line(self, status: str, more: dict[str, Any], kind: str = "") -> bytes:
+        event = {"type": f"response.{kind or status}", "response": self._response(status)}
+        return self._line(event | more)
 
     def _line(self, event: dict[str, Any]) -> bytes:
         self._n_events += 1
@@ -272,14 +252,13 @@ class ResponseCompletion(Completion):
 
     def _response(self, status: str) -> dict[str, Any]:
         fields, sampling = self._fields, self._options.settings.sampling
+        reasoning, form = fields.fields("reasoning"), fields.fields("text").fields("format")
         is_done = status in ("completed", "incomplete")
         reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
         given = fields.get("metadata")
-        metadata = {
-            to_unicode(name): to_unicode(text)
-            for name, text in (given.items() if isinstance(given, dict) else ())
-            if isinstance(text, str)  # what else there is has no meaning in OpenAI's API
-        }
+        pairs = given.items() if isinstance(given, dict) else ()
+        # Only texts have a meaning in OpenAI's API.
+        metadata = {name: text for name, text in pairs if isinstance(text, str)}
         response: dict[str, Any] = {
             "id": self._id,
             "object": "response",
@@ -294,15 +273,10 @@ class ResponseCompletion(Completion):
             "output": self._output.items,
             "parallel_tool_calls": True,
             "previous_response_id": None,
-            "reasoning": {
-                "effort": fields.fields("reasoning").text("effort") or None,
-                "summary": None,
-            },
+            "reasoning": {"effort": reasoning.text("effort") or None, "summary": None},
             "store": False,
             "temperature": sampling.temperature,
-            "text": {
-                "format": {"type": fields.fields("text").fields("format").get("type") or "text"}
-            },
+            "text": {"format": {"type": form.get("type") or "text"}},
             "tool_choice": "auto",
             "tools": [],
             "top_p": sampling.top_p,
@@ -313,12 +287,10 @@ class ResponseCompletion(Completion):
 
     def _response_usage(self) -> dict[str, Any]:
         usage = self._usage()
-        n_reused = usage["prompt_tokens_details"]["cached_tokens"]
-        n_reasoning = usage["completion_tokens_details"]["reasoning_tokens"]
         return {
             "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": n_reused, "cache_write_tokens": 0},
+            "input_tokens_details": usage["prompt_tokens_details"] | {"cache_write_tokens": 0},
             "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": n_reasoning},
+            "output_tokens_details": usage["completion_tokens_details"],
             "total_tokens": usage["total_tokens"],
         }

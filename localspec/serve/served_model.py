@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from localspec.models.gguf import reader
 from localspec.protocol.events import EngineReady, Token
 from localspec.protocol.wire import ChatMessage, GenerateCommand, TokenizeCommand
 from localspec.serve.api_error import ApiError, prompt_too_long
-from localspec.serve.infill import InfillInput, build_infill_tokens
+from localspec.serve.prompts import InfillInput, PromptInput
 from localspec.serve.request_options import CompletionOptions
 
 _TEXT_MAX_TOKENS = 512
@@ -27,22 +27,10 @@ _TEXT_MAX_TOKENS = 512
 _MAX_BYTES_PER_TOKEN = 512
 """No prompt of more bytes per token of context fits; the engine need not count it."""
 _KEPT_ANSWER_TOKENS = 500_000
-
-
-@dataclass(frozen=True, slots=True)
-class PromptInput:
-    """The prompt of one answer: messages, a text, or tokens."""
-
-    messages: tuple[ChatMessage, ...] = ()
-    text: str = ""
-    tokens: tuple[int, ...] = ()
-    infill: InfillInput | None = None  # Cut to the context, so it always fits.
-    param: str = "prompt"  # The request's field, for errors.
-
-    @property
-    def n_bytes(self) -> int:
-        contents = (message.content for message in self.messages)
-        return len(self.text) + 4 * len(self.tokens) + sum(map(len, contents))
+_INFILL_ANSWER_TOKENS = 256  # Left free for the answer, in a context of at least twice as many.
+_PREFIX_SHARE = 0.75
+"""Of what is left, as in llama-server: the prefix matters more than the suffix."""
+_MAX_CHARS_PER_TOKEN = 64
 
 
 class AnswerTokens:
@@ -56,8 +44,7 @@ class AnswerTokens:
         """`text` is the visible text of the answer with these tokens."""
         if not text.strip() or text in self._tokens:
             return
-        visible = _tokens_of_end(text, tokens)
-        if not visible:
+        if not (visible := _tokens_of_end(text, tokens)):
             return
         self._tokens[text] = visible
         self._n_tokens += len(visible)
@@ -70,23 +57,19 @@ class AnswerTokens:
 
     def add_to(self, messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
         return tuple(
-            replace(message, tokens=self.find(message.content))
-            if message.role == "assistant"
-            else message
-            for message in messages
+            replace(each, tokens=self.find(each.content)) if each.role == "assistant" else each
+            for each in messages
         )
 
 
 def _tokens_of_end(text: str, tokens: Sequence[Token]) -> tuple[int, ...]:
     """The last tokens, whose text is exactly `text`; none if no token begins there."""
-    length = 0
-    for i in range(len(tokens) - 1, -1, -1):
+    length, i = 0, len(tokens)
+    while i and length < len(text):
+        i -= 1
         length += len(tokens[i].text)
-        if length >= len(text):
-            part = tokens[i:]
-            is_same = "".join(token.text for token in part) == text
-            return tuple(token.id for token in part) if is_same else ()
-    return ()
+    is_same = "".join(token.text for token in tokens[i:]) == text
+    return tuple(token.id for token in tokens[i:]) if is_same else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +114,9 @@ class ServedModel:
     def check_prompt(self, prompt: PromptInput) -> None:
         """Raise ApiError for a prompt that surely does not fit, or a chat without a template."""
         if prompt.messages and not self.loaded().has_chat_template:
-            raise ApiError(
-                400,
-                f"{self.ready.model} has no chat template: it only completes text. "
-                "Use /v1/completions, or start the server with --template.",
-                param=prompt.param,
-            )
+            message = f"{self.ready.model} has no chat template: it only completes text. "
+            message += "Use /v1/completions, or start the server with --template."
+            raise ApiError(400, message, param=prompt.param)
         if prompt.n_bytes > _MAX_BYTES_PER_TOKEN * self.n_ctx:
             raise prompt_too_long(f"{prompt.n_bytes:,} characters", self.n_ctx, prompt.param)
 
@@ -200,10 +180,41 @@ class ServedModel:
             "n_params": file.parameters,
             "size": file.weight_bytes,
         }
-        return {
-            "id": self.name,
-            "object": "model",
-            "created": self.created,
-            "owned_by": "localspec",
-            "meta": meta,
-        }
+        model = {"id": self.name, "object": "model", "created": self.created}
+        return model | {"owned_by": "localspec", "meta": meta}
+
+
+def build_infill_tokens(
+    engine: Engine, given: InfillInput, fim: Mapping[str, int] | None, n_ctx: int
+) -> tuple[int, ...]:
+    """Other files, prefix and suffix, cut to what the context holds.
+
+    `fim`: the model's tokens for this, as in `EngineReady.settings`. Raises ApiError without them.
+    """
+    if not fim:
+        message = "This model has no tokens for text before and after a cursor."
+        raise ApiError(501, message, name="no_infill")
+
+    def tokenize(text: str) -> list[int]:
+        return list(engine.tokenize(TokenizeCommand(text, parse_special=False)).tokens)
+
+    # Of a long text, only what may fit is tokenized.
+    limit = _MAX_CHARS_PER_TOKEN * n_ctx
+    room = n_ctx - min(_INFILL_ANSWER_TOKENS, n_ctx // 2) - 8
+    prefix = tokenize((given.prefix + given.prompt)[-limit:])
+    suffix = tokenize(given.suffix[:limit])
+    n_suffix = min(len(suffix), max(room - len(prefix), int(room * (1 - _PREFIX_SHARE))))
+    prefix, suffix = prefix[-(room - n_suffix) :], suffix[:n_suffix]
+    files: list[int] = []
+    for name, text in reversed(given.files):
+        separator = [fim["sep"], *tokenize(f"{name}\n")] if "sep" in fim else tokenize("\n\n")
+        if len(text) > limit:
+            break
+        file = [*separator, *tokenize(text)]
+        if len(file) + len(files) + len(prefix) + len(suffix) > room:
+            break
+        files = [*file, *files]
+    if files and "rep" in fim:
+        files = [fim["rep"], *tokenize("myproject\n"), *files]
+    begin = [fim["bos"]] if "bos" in fim else []
+    return (*begin, *files, fim["pre"], *prefix, fim["suf"], *suffix, fim["mid"])

@@ -11,8 +11,8 @@ import pytest
 from openai import OpenAI
 
 from localspec.protocol.wire import ChatMessage, ToolCall
-from localspec.serve.chat_requests import parse_messages
 from localspec.serve.json_fields import JsonFields
+from localspec.serve.prompts import parse_messages
 from tests.serve.conftest import Served, serving
 from tests.zoo import Zoo
 

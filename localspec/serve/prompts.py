@@ -1,10 +1,11 @@
-"""The messages and tools of a chat request, in OpenAI's form."""
+"""Prompts of requests: messages with tools, texts, tokens, or the text around a cursor."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from localspec.errors import UsageError
@@ -19,17 +20,83 @@ from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.api_error import invalid, unsupported
 from localspec.serve.json_fields import JsonFields, to_fields, to_unicode
 
-_MAX_MESSAGES = 20_000
-_MAX_CALLS = 1024
+_MAX_MESSAGES, _MAX_CALLS, _MAX_TOOLS = 20_000, 1024, 1024
+_MAX_PROMPTS, _MAX_EXTRA_FILES = 16, 256
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_MAX_TOOLS = 1024
-_NAME = re.compile(r"[\w.-]{1,128}")
+_TOOL_NAME = re.compile(r"[\w.-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class InfillInput:
+    prefix: str
+    suffix: str
+    prompt: str = ""  # Text after the prefix, before the cursor.
+    files: tuple[tuple[str, str], ...] = ()  # Names and texts of other files, the nearest last.
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInput:
+    """The prompt of one answer: messages, a text, or tokens."""
+
+    messages: tuple[ChatMessage, ...] = ()
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    infill: InfillInput | None = None  # Cut to the context, so it always fits.
+    param: str = "prompt"  # The request's field, for errors.
+
+    @property
+    def n_bytes(self) -> int:
+        contents = (message.content for message in self.messages)
+        return len(self.text) + 4 * len(self.tokens) + sum(map(len, contents))
+
+
+def parse_infill(fields: JsonFields) -> InfillInput:
+    """The text around the cursor, and further files of the project. Raises ApiError."""
+    files = []
+    for i, value in enumerate(fields.items("input_extra", _MAX_EXTRA_FILES)):
+        file = to_fields(value, f"input_extra[{i}]")
+        if not isinstance(file.get("text"), str):
+            raise invalid(file.param("text"), "it is not a string")
+        files.append((file.text("filename"), file.text("text")))
+    prefix, suffix = fields.text("input_prefix"), fields.text("input_suffix")
+    return InfillInput(prefix, suffix, fields.text("prompt"), tuple(files))
+
+
+def parse_texts(fields: JsonFields) -> list[PromptInput]:
+    """A text, several, tokens, or several of these. Raises ApiError."""
+    given = fields.get("prompt")
+    if isinstance(given, str) or (isinstance(given, list) and given and type(given[0]) is int):
+        given = [given]
+    if not isinstance(given, list) or not 0 < len(given) <= _MAX_PROMPTS:
+        raise invalid("prompt", f"it is not a string, or an array of up to {_MAX_PROMPTS} prompts")
+    texts = []
+    for value in given:
+        if isinstance(value, str):
+            texts.append(PromptInput(text=to_unicode(value)))
+        elif isinstance(value, list):
+            texts.append(PromptInput(tokens=_check_tokens(value)))
+        else:
+            raise invalid("prompt", "it is not an array of strings or of token ids")
+    if not all(prompt.text or prompt.tokens for prompt in texts):
+        raise invalid("prompt", "it is empty")
+    if fields.flag("echo") and not all(prompt.text for prompt in texts):
+        raise unsupported("echo", "a prompt of token ids is not repeated")
+    return texts
+
+
+def _check_tokens(values: list[Any]) -> tuple[int, ...]:
+    if not all(type(value) is int and 0 <= value < 2**31 for value in values):
+        raise invalid("prompt", "it is not an array of token ids")
+    return tuple(values)
+
+
+# --- messages -----------------------------------------------------------------------------------
 
 
 def parse_messages(fields: JsonFields) -> tuple[ChatMessage, ...]:
     """Raises ApiError if they are no chat."""
-    given = fields.items("messages", _MAX_MESSAGES)
-    messages = tuple(parse_message(value, f"messages[{i}]") for i, value in enumerate(given))
+    given = enumerate(fields.items("messages", _MAX_MESSAGES))
+    messages = tuple(parse_message(value, f"messages[{i}]") for i, value in given)
     check_chat(messages, "messages")
     return messages
 
@@ -49,29 +116,27 @@ def parse_message(value: Any, param: str) -> ChatMessage:
     fields = to_fields(value, param)
     role = fields.get("role")
     if role == "tool":
-        return ChatMessage(
-            "tool", _content(fields, f"{param}.content"), tool_call_id=fields.text("tool_call_id")
-        )
+        content = _content(fields, f"{param}.content")
+        return ChatMessage("tool", content, tool_call_id=fields.text("tool_call_id"))
     if role == "function":
         raise unsupported(param, "use the role tool")
     if not isinstance(role, str) or role not in _ROLES:
         raise invalid(f"{param}.role", f"it is none of {', '.join(_ROLES)}")
     calls = fields.items("tool_calls", _MAX_CALLS) if role == "assistant" else []
-    if calls and fields.get("content") is None:
-        content = ""
-    else:
-        content = _content(fields, f"{param}.content")
-    parsed = (_parse_call(call, f"{param}.tool_calls[{i}]") for i, call in enumerate(calls))
+    has_content = not calls or fields.get("content") is not None
+    content = _content(fields, f"{param}.content") if has_content else ""
+    parsed = []
+    for i, given in enumerate(calls):
+        call = to_fields(given, f"{param}.tool_calls[{i}]")
+        parsed.append(parse_call(call.fields("function"), call.text("id")))
     return ChatMessage(_ROLES[role], content, tool_calls=tuple(parsed))
 
 
-def _parse_call(value: Any, param: str) -> ToolCall:
-    fields = to_fields(value, param)
-    function = fields.fields("function")
+def parse_call(function: JsonFields, call_id: str) -> ToolCall:
     name = function.text("name")
     if not name:
-        raise invalid(f"{param}.function.name", "it is empty")
-    return ToolCall(fields.text("id"), name, function.text("arguments") or "{}")
+        raise invalid(function.param("name"), "it is empty")
+    return ToolCall(call_id, name, function.text("arguments") or "{}")
 
 
 def _content(fields: JsonFields, param: str) -> str:
@@ -92,7 +157,7 @@ def _content(fields: JsonFields, param: str) -> str:
     return "".join(texts)
 
 
-# --- tools ------------------------------------------------------------------------------------
+# --- tools --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +193,7 @@ def parse_tools(fields: JsonFields, form: ToolFormat | None) -> OfferedTools | N
         forced = force_call(form, {name: parameters[name] for name in names})
     except UsageError as error:
         raise unsupported("tool_choice", f"{error.message} Name one") from None
-    return OfferedTools(form, tools.tools, parameters, forced)
+    return replace(tools, forced=forced)
 
 
 def _parse_tool(value: Any, param: str) -> tuple[str, Any]:
@@ -138,7 +203,7 @@ def _parse_tool(value: Any, param: str) -> tuple[str, Any]:
         raise unsupported(f"{param}.type", "only functions can be called")
     function = tool.fields("function")
     name = function.text("name")
-    if not _NAME.fullmatch(name):
+    if not _TOOL_NAME.fullmatch(name):
         raise invalid(f"{param}.function.name", "it is not a name of up to 128 letters or digits")
     return name, function.get("parameters") or {"type": "object"}
 
