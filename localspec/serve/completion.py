@@ -110,7 +110,7 @@ class Choice(AsyncJob[None]):
             else:
                 added.add_content(self._tools.feed(part.text) if self._tools else [part.text])
         if self._tools is not None and isinstance(event, GenerationFinished):
-            added.add_content(self._tools.finish())
+            added.add_content(self._tools.finish(is_cut=event.reason not in ("eog", "stop")))
         if not self.text.content and (self.text.reasoning or added.reasoning):
             added.content = added.content.lstrip()  # between the thinking and the answer
         if isinstance(event, Round) and not delta.in_thinking:

@@ -21,7 +21,7 @@ from localspec.models.chat_template.tool_calls import (
 )
 from localspec.protocol.wire import ChatMessage, ToolCall
 
-PARAMETERS = {"f": {"properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}}
+PARAMETERS = {"g": {}, "f": {"properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}}
 
 
 def read(form: ToolFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:

@@ -165,7 +165,8 @@ def test_an_engine_that_is_killed_while_nobody_asks(zoo: Zoo) -> None:
 def test_the_end_of_the_server_ends_every_stream(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_END_TIMEOUT", 20.0)  # the machine may be busy
     with serving(zoo["chatter"], ctx=16384) as served, streaming(served) as first:
-        first.readline()
+        line = first.readline()
+        assert line, (first.status, first.headers.items())
         with streaming(served) as queued:
             began = time.monotonic()
             served.server.stop()

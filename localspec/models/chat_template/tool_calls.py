@@ -1,6 +1,6 @@
 """Tool calls in an answer: the formats that chat templates use, and a parser for a stream of text.
 
-What cannot be read as a call stays text.
+What cannot be read as a call of an offered tool stays text.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
+from localspec.models.chat_template import tagged_arguments
+from localspec.models.chat_template.json_repair import JsonRepairer
 from localspec.models.chat_template.thinking_tags import partial_length
 
 ToolFormat = Literal["tags", "llama3", "mistral", "gpt-oss"]
@@ -30,11 +32,19 @@ _CONTROL_TEXTS: Mapping[ToolFormat, str] = {
     "mistral": "[TOOL_CALLS][CALL_ID][ARGS]",
     "gpt-oss": "<|start|><|channel|><|constrain|><|message|><|end|>",
 }
-_MARKERS: Mapping[ToolFormat, str] = {
-    "tags": "<tool_call>",
-    "llama3": "<|python_tag|>",
-    "mistral": "[TOOL_CALLS]",
-    "gpt-oss": "<|channel|>",
+_MARKERS: Mapping[ToolFormat, tuple[str, ...]] = {
+    "tags": ("<tool_call>", "<function="),
+    "llama3": ("<|python_tag|>",),
+    "mistral": ("[TOOL_CALLS]",),
+    "gpt-oss": ("<|channel|>", "<|start|>assistant", "<|end|>"),
+}
+_DIRECT_MARKERS: Mapping[ToolFormat, str] = {"llama3": "{", "gpt-oss": "to=functions."}
+"""With which a call may begin at the start of an answer."""
+_ENDS: Mapping[ToolFormat, str] = {
+    "tags": "</tool_call>",
+    "llama3": ";",
+    "mistral": "]",
+    "gpt-oss": "<|call|>",
 }
 
 
@@ -95,172 +105,131 @@ def force_call(form: ToolFormat, tools: Mapping[str, Any]) -> ForcedCall:
     return ForcedCall(prefix, json.dumps(schema))
 
 
+_MAX_HEAD = 256  # Characters in which a name has to come.
+_MISTRAL_LIST = re.compile(r"\s*\[?\s*(?=\{)")
+_MISTRAL_NAME = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(?=\{)")
+_FUNCTION_HEAD = re.compile(r"<function=([^<>\s]+)\s*>")
+_KEYED_HEAD = re.compile(r"([\w.-]+)(?=\s*(?:<arg_key>|</tool_call>))")
+_TAGGED_BEGUN = re.compile(r"(?:<[\w=.-]*|[\w.-]+)?\s*(?:</?\w*)?")
+
 ToolDelta = str | ToolCallDelta  # Text of the answer, or a part of a call.
 
 
-class ToolCallParser:
-    """Splits the text of one answer into text and calls, as it comes.
+@dataclass(frozen=True, slots=True)
+class _CallHead:
+    """How text after a marker goes on; `end` is the index of what follows."""
 
-    Text that may begin a call is held back until more of it, or the end, decides.
+    end: int  # -1: it is no call.
+    name: str = ""  # Empty: it is in the object that follows.
+    arguments: str | None = None  # None: they follow as JSON.
+
+
+_NO_CALL = _CallHead(-1)
+
+
+class ToolCallParser:
+    """Splits the text of one answer into text and calls of the offered tools, as it comes.
+
+    Text that may begin a call is held back until more of it, or the end, decides. Arguments are
+    JSON, whatever the model writes. Raises nothing and loses no text.
     """
 
-    def __init__(self, form: ToolFormat, parameters: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, form: ToolFormat, parameters: Mapping[str, Any]) -> None:
         """`parameters`: the JSON Schema of each tool's arguments, by its name."""
-        self._format, self._parameters = form, parameters or {}
-        self._marker = _MARKERS[form]
+        self._format, self._parameters = form, parameters
         self._buffer = ""
-        self._raw = ""  # The text of a call that may still turn out to be none.
-        self._read = self._read_start
-        self._object: _ObjectScanner | None = None
+        self._object: _CallObject | None = None
+        self._is_start = True
+        self._is_after_call = False
+        self._in_list = False
         self.n_calls = 0
 
     def feed(self, text: str) -> list[ToolDelta]:
         self._buffer += text
+        return self._run(at_end=False)
+
+    def finish(self, *, is_cut: bool = True) -> list[ToolDelta]:
+        """What was held back. A call that is not complete stays so if the answer is cut."""
+        deltas = self._run(at_end=True)
+        if self._object is not None and self._object.name and not is_cut:
+            deltas.append(ToolCallDelta(self.n_calls - 1, "", self._object.close()))
+        elif self._object is not None and not self._object.name:
+            deltas.append(self._object.text)
+        self._object = None
+        return _join_texts(deltas)
+
+    def _run(self, *, at_end: bool) -> list[ToolDelta]:
         deltas: list[ToolDelta] = []
-        while self._read(deltas):
+        while self._read(deltas, at_end=at_end):
             pass
         return _join_texts(deltas)
 
-    def finish(self) -> list[ToolDelta]:
-        """What was held back."""
-        deltas: list[ToolDelta] = []
+    # --- steps: each returns whether another can follow -----------------------------------------
+
+    def _read(self, deltas: list[ToolDelta], *, at_end: bool) -> bool:
         if self._object is not None:
-            self._read_object(deltas)
-            if self._object is not None and not self._object.name:
-                deltas.append(self._raw + self._object.text)
-        elif self._raw or not self.n_calls or self._buffer.strip():
-            deltas.append(self._raw + self._buffer)
-        self._buffer = self._raw = ""
-        return _join_texts(deltas)
-
-    # --- outside of calls. Each method returns whether another can go on ---------------------
-
-    def _read_start(self, deltas: list[ToolDelta]) -> bool:
-        """At the start of an answer Llama and gpt-oss call without a marker."""
-        text = self._buffer.lstrip()
-        if not text:
+            return self._read_object(self._object, deltas)
+        if self._is_after_call:
+            return self._skip_end(at_end=at_end)
+        begin, end = self._find_marker(at_end=at_end)
+        head = None if end is None else self._read_head(begin, end, at_end=at_end)
+        text = self._buffer[:begin] if end is None else self._buffer[:begin].rstrip()
+        if text.strip() or not self.n_calls:
+            deltas.append(text)
+        rest = self._buffer[len(text) :]
+        if end is None or head is None:
+            self._buffer = rest
             return False
-        self._read = self._read_text
-        if self._format == "llama3" and text[0] == "{":
-            return self._begin_object(text, self._buffer[: -len(text)])
-        if self._format == "gpt-oss":
-            direct = "to=functions."
-            if direct.startswith(text[: len(direct)]):
-                self._read = self._read_start if len(text) < len(direct) else self._read_header
-                return len(text) >= len(direct)
-        return True
-
-    def _read_text(self, deltas: list[ToolDelta]) -> bool:
-        at = self._buffer.find(self._marker)
-        if at < 0:
-            end = len(self._buffer) - _held_length(self._buffer, self._marker)
-            if self._buffer[:end].strip() or not self.n_calls:
-                deltas.append(self._buffer[:end])
+        self._is_start = False
+        if head is _NO_CALL:
+            deltas.append(self._buffer[len(text) : end])
             self._buffer = self._buffer[end:]
-            return False
-        text = self._buffer[:at].rstrip()
-        deltas.append(text)
-        end = at + len(self._marker)
-        self._raw, self._buffer = self._buffer[len(text) : end], self._buffer[end:]
-        self._read = self._read_header
-        return True
-
-    # --- the beginning of a call ------------------------------------------------------------
-
-    def _read_header(self, deltas: list[ToolDelta]) -> bool:
-        return {
-            "tags": self._read_tag_header,
-            "llama3": self._read_json_header,
-            "mistral": self._read_mistral_header,
-            "gpt-oss": self._read_channel_header,
-        }[self._format](deltas)
-
-    def _read_tag_header(self, deltas: list[ToolDelta]) -> bool:
-        text = self._buffer.lstrip()
-        if not text or "<function=".startswith(text[:10]):
-            call, end, rest = self._buffer.partition("</function>")
-            pattern = _TAGGED_CALL
-        elif text[0] == "{" or _PLAIN_NAME.match(text) is None:
-            return self._read_json_header(deltas)
-        else:
-            call, end, rest = self._buffer.partition("</tool_call>")
-            pattern = _KEYED_CALL
-        if not end:
-            return False
-        found = pattern.match(call)
-        if found is None:
-            return self._give_up(deltas)
-        self._add_call(deltas, found[1], self._tagged_arguments(found[1], found[2]))
-        return self._end_call(rest)
-
-    def _read_json_header(self, deltas: list[ToolDelta]) -> bool:
-        text = self._buffer.lstrip()
-        if not text:
-            return False
-        if text[0] != "{":
-            return self._give_up(deltas)
-        return self._begin_object(text, self._raw + self._buffer[: -len(text)])
-
-    def _read_mistral_header(self, deltas: list[ToolDelta]) -> bool:
-        """`[TOOL_CALLS][{…}, …]`, or `[TOOL_CALLS]name[CALL_ID]id[ARGS]{…}`."""
-        text = self._buffer.lstrip(" \n[,")
-        if text.startswith("{"):
-            return self._begin_object(text, self._raw + self._buffer[: -len(text)])
-        name, marker, rest = self._buffer.partition("[ARGS]")
-        if not marker or not rest.lstrip():
-            return False
-        return self._begin_arguments(deltas, name.partition("[CALL_ID]")[0].strip(), rest)
-
-    def _read_channel_header(self, deltas: list[ToolDelta]) -> bool:
-        header, marker, rest = self._buffer.partition("<|message|>")
-        if not marker:
-            return False
-        name = re.search(r"to=functions\.([\w.-]+)", header)
-        if name is None:  # a channel of text
-            self._raw, self._buffer, self._read = "", rest, self._read_text
             return True
-        return bool(rest.lstrip()) and self._begin_arguments(deltas, name[1], rest)
-
-    # --- JSON ---------------------------------------------------------------------------------
-
-    def _begin_object(self, text: str, raw: str) -> bool:
-        self._raw, self._buffer = raw, text
-        self._object, self._read = _ObjectScanner(), self._read_object
+        raw, self._buffer = self._buffer[len(text) : head.end], self._buffer[head.end :]
+        if head.name:
+            self._add_call(deltas, head.name, head.arguments or "")
+        if head.arguments is None:
+            self._object = _CallObject(self._parameters, head.name, raw)
+        self._is_after_call = bool(head.name) and head.arguments is not None
         return True
 
-    def _begin_arguments(self, deltas: list[ToolDelta], name: str, text: str) -> bool:
-        """The arguments alone, after the name."""
-        if not text.lstrip().startswith("{"):
-            return self._give_up(deltas)
-        self._add_call(deltas, name)
-        self._raw, self._buffer = "", text.lstrip()
-        self._object, self._read = _ObjectScanner(name), self._read_object
-        return True
+    def _find_marker(self, *, at_end: bool) -> tuple[int, int | None]:
+        """Where a call may begin, and the index after its marker: None if that is not there yet."""
+        if self._is_start and (direct := _DIRECT_MARKERS.get(self._format)):
+            text = self._buffer.lstrip()
+            begin = len(self._buffer) - len(text)
+            if text.startswith(direct):
+                return begin, begin
+            if direct.startswith(text) and not at_end:
+                return 0, None
+            self._is_start = False
+        markers = _MARKERS[self._format]
+        found = [(at, marker) for marker in markers if (at := self._buffer.find(marker)) >= 0]
+        if found:
+            begin, marker = min(found)
+            return begin, begin + len(marker)
+        held = 0 if at_end else max(partial_length(self._buffer, marker) for marker in markers)
+        text = self._buffer[: len(self._buffer) - held]
+        return len(text if at_end else text.rstrip()), None
 
-    def _read_object(self, deltas: list[ToolDelta]) -> bool:
-        scanner = self._object
-        if scanner is None or not self._buffer:
-            return False
-        had_name = bool(scanner.name)
-        arguments, rest = scanner.scan(self._buffer)
-        self._buffer = ""
-        if scanner.name and not had_name:
-            self._add_call(deltas, scanner.name)
+    def _read_object(self, call: _CallObject, deltas: list[ToolDelta]) -> bool:
+        had_name = bool(call.name)
+        arguments, self._buffer = call.feed(self._buffer)
+        if call.name and not had_name:
+            self._add_call(deltas, call.name)
         if arguments:
             deltas.append(ToolCallDelta(self.n_calls - 1, "", arguments))
-        if not scanner.is_complete:
+        if not call.is_complete:
             return False
-        self._object = None
-        if scanner.name:
-            return self._end_call(rest)
-        call = scanner.parse()
-        if call is None:
-            self._buffer = scanner.text + rest
-            return self._give_up(deltas)
-        self._add_call(deltas, *call)
-        return self._end_call(rest)
-
-    # --- the end of a call --------------------------------------------------------------------
+        self._object, self._is_after_call = None, True
+        if not call.name:
+            found = call.parse()
+            self._is_after_call = found is not None
+            if found is None:
+                deltas.append(call.text)
+            else:
+                self._add_call(deltas, *found)
+        return True
 
     def _add_call(self, deltas: list[ToolDelta], name: str, arguments: str = "") -> None:
         deltas.append(ToolCallDelta(self.n_calls, name))
@@ -268,135 +237,154 @@ class ToolCallParser:
             deltas.append(ToolCallDelta(self.n_calls, "", arguments))
         self.n_calls += 1
 
-    def _end_call(self, rest: str) -> bool:
-        self._raw, self._buffer, self._read = "", rest, self._read_after_call
-        return True
-
-    def _read_after_call(self, deltas: list[ToolDelta]) -> bool:
-        """Skip the end marker; in a list another call follows."""
-        if self._format == "mistral":
-            self._buffer = self._buffer.lstrip(" \n,]")
-            if not self._buffer:
-                return False
-            is_call = self._buffer.startswith("{")
-            self._read = self._read_header if is_call else self._read_text
-            return True
-        end = {"tags": "</tool_call>", "gpt-oss": "<|call|>"}.get(self._format, ";")
+    def _skip_end(self, *, at_end: bool) -> bool:
+        """The end marker of a call; in a list another call may follow."""
         text = self._buffer.lstrip()
-        if not text or (len(text) < len(end) and end.startswith(text)):
+        end = "," if self._in_list and text.startswith(",") else _ENDS[self._format]
+        if end.startswith(text[: len(end)]) and len(text) < len(end) and not at_end:
             return False
-        self._buffer, self._read = text.removeprefix(end), self._read_text
-        if self._format == "llama3" and text.startswith(";"):
-            self._read = self._read_start
+        self._is_after_call = False
+        if not text.startswith(end) or (end == "]" and not self._in_list):
+            self._in_list = False
+            return True
+        rest = text[len(end) :].lstrip()
+        if end == "," and not rest and not at_end:
+            self._is_after_call = True
+            return False
+        self._in_list = end == "," and rest.startswith("{")
+        self._is_start = end == ";"
+        if self._in_list:
+            raw = self._buffer[: -len(rest)]
+            self._object = _CallObject(self._parameters, "", raw)
+            self._buffer = rest
+        elif end != ",":
+            self._buffer = text[len(end) :]
         return True
 
-    def _give_up(self, deltas: list[ToolDelta]) -> bool:
-        """It is text after all."""
-        deltas.append(self._raw)
-        self._raw, self._read = "", self._read_text
-        return True
+    # --- what follows a marker: None if more text decides ----------------------------------------
 
-    def _tagged_arguments(self, name: str, text: str) -> str:
-        properties = (self._parameters.get(name) or {}).get("properties", {})
-        arguments: dict[str, Any] = {}
-        for found in _TAGGED_ARGUMENT.finditer(text):
-            key, value = (found[1] or found[3]).strip(), found[2] or found[4] or ""
-            schema = properties.get(key)
-            is_text = not isinstance(schema, dict) or schema.get("type") == "string"
-            arguments[key] = value if is_text else _parse_value(value)
-        return json.dumps(arguments, ensure_ascii=False)
+    def _read_head(self, begin: int, end: int, *, at_end: bool) -> _CallHead | None:
+        read = {
+            "tags": self._read_tagged,
+            "llama3": self._read_plain,
+            "mistral": self._read_mistral,
+            "gpt-oss": self._read_channel,
+        }[self._format]
+        is_function = self._buffer.startswith("<function=", begin)
+        head = read(begin if is_function else end, at_end=at_end)
+        return _NO_CALL if head is None and at_end else head
+
+    def _read_plain(self, start: int, *, at_end: bool) -> _CallHead | None:
+        """An object with name and arguments."""
+        text = self._buffer[start:].lstrip()
+        if not text:
+            return None
+        return _CallHead(len(self._buffer) - len(text)) if text[0] == "{" else _NO_CALL
+
+    def _read_mistral(self, start: int, *, at_end: bool) -> _CallHead | None:
+        """`[TOOL_CALLS][{…}, …]`, or `[TOOL_CALLS]name[CALL_ID]id[ARGS]{…}`."""
+        text = self._buffer[start:]
+        if found := _MISTRAL_LIST.match(text):
+            self._in_list = "[" in found[0]
+            return _CallHead(start + found.end())
+        if found := _MISTRAL_NAME.match(text):
+            is_tool = found[1] in self._parameters
+            return _CallHead(start + found.end(), found[1]) if is_tool else _NO_CALL
+        return None if len(text) < _MAX_HEAD and "{" not in text else _NO_CALL
+
+    def _read_channel(self, start: int, *, at_end: bool) -> _CallHead | None:
+        if self._buffer[:start].endswith("<|end|>"):  # of a channel of text
+            return _CallHead(start, arguments="")
+        header, marker, rest = self._buffer[start:].partition("<|message|>")
+        if not marker:
+            return None if len(header) < _MAX_HEAD else _NO_CALL
+        name = re.search(r"to=functions\.([\w.-]+)", header)
+        text = rest.lstrip()
+        if name is None:  # a channel of text
+            return _CallHead(len(self._buffer) - len(rest), arguments="")
+        if not text:
+            return None
+        is_call = text[0] == "{" and name[1] in self._parameters
+        return _CallHead(len(self._buffer) - len(text), name[1]) if is_call else _NO_CALL
+
+    def _read_tagged(self, start: int, *, at_end: bool) -> _CallHead | None:
+        """An object, `<function=…>` with `<parameter=…>`, or a name with `<arg_key>`."""
+        text = self._buffer[start:].lstrip()
+        start = len(self._buffer) - len(text)
+        is_function = text.startswith("<function=")
+        head = (_FUNCTION_HEAD if is_function else _KEYED_HEAD).match(text)
+        if head is None:
+            may_go_on = len(text) < _MAX_HEAD and _TAGGED_BEGUN.fullmatch(text)
+            return None if may_go_on else self._read_plain(start, at_end=at_end)
+        if head[1] not in self._parameters:
+            return _NO_CALL
+        style = tagged_arguments.FUNCTION if is_function else tagged_arguments.KEYED
+        end = style.find_end(self._buffer, start + head.end(), at_end=at_end)
+        if end is None:
+            return None
+        body, schema = self._buffer[start + head.end() : end], self._parameters[head[1]]
+        arguments = style.parse(body, schema if isinstance(schema, dict) else {})
+        if arguments is None:
+            return _NO_CALL
+        return _CallHead(end + len(style.end), head[1], arguments)
 
 
-_TAGGED_CALL = re.compile(r"\s*<function=([^>\s]+)\s*>(.*)", re.DOTALL)
-_KEYED_CALL = re.compile(r"\s*([\w.-]+)\s*(.*)", re.DOTALL)
-_PLAIN_NAME = re.compile(r"[\w.-]+\s*(<|$)")
-_TAGGED_ARGUMENT = re.compile(
-    r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>"
-    r"|<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>",
-    re.DOTALL,
-)
+class _CallObject:
+    """A call as a JSON object, as it comes: its name, and its arguments as valid JSON.
 
-
-class _ObjectScanner:
-    """Scans the JSON object of a call as it comes: the name, and the arguments as written.
-
-    With `name` the object is the arguments themselves.
+    With `name` the object is the arguments. Until it has a name, `text` may be no call.
     """
 
     _HEADER = re.compile(
-        r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+        r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
     )
 
-    def __init__(self, name: str = "") -> None:
-        self.name = name
-        self.text = ""  # All of the object so far.
-        self.is_complete = False
-        self._depth = 0
-        self._in_string = self._is_escaped = False
-        self._n_scanned = 0
-        self._depth_around = 0 if name else 1  # Depth of what the arguments are part of.
-        self._begin: int | None = 0 if name else None
-        self._end: int | None = None  # Where the arguments begin and end.
-        self._n_sent = 0
+    def __init__(self, parameters: Mapping[str, Any], name: str, marker: str) -> None:
+        self._parameters, self.name = parameters, name
+        self.text = marker  # All that was read, with the marker.
+        self._is_marked = bool(marker.strip())
+        self._json = self._written = ""  # The object, valid and as it was written.
+        self._whole = JsonRepairer()
+        self._arguments = self._whole if name else None
 
-    def scan(self, text: str) -> tuple[str, str]:
-        """New text of the arguments, and what follows the object."""
-        self.text += text
-        if self._begin is None and (header := self._HEADER.match(self.text)):
-            self.name = json.loads(header[1], strict=False)
-            self._begin = self._n_sent = header.end()
-        while self._n_scanned < len(self.text) and not self.is_complete:
-            self._scan_character(self.text[self._n_scanned])
-        rest, self.text = self.text[self._n_scanned :], self.text[: self._n_scanned]
-        if self._begin is None:
-            return "", rest
-        end = len(self.text) if self._end is None else self._end
-        arguments, self._n_sent = self.text[self._n_sent : end], end
-        return arguments, rest
+    @property
+    def is_complete(self) -> bool:
+        return self._whole.is_complete
 
-    def _scan_character(self, character: str) -> None:
-        self._n_scanned += 1
-        if self._in_string:
-            self._in_string = self._is_escaped or character != '"'
-            self._is_escaped = character == "\\" and not self._is_escaped
-        elif character == '"':
-            self._in_string = True
-        elif character in "{[":
-            self._depth += 1
-        elif character in "}]":
-            self._depth -= 1
-            has_begun = self._begin is not None and self._n_scanned > self._begin
-            if has_begun and self._end is None and self._depth == self._depth_around:
-                self._end = self._n_scanned
-            self.is_complete = self._depth == 0
+    def feed(self, text: str) -> tuple[str, str]:
+        """Further arguments, and the text after the object."""
+        valid, rest = self._whole.feed(text)
+        written = text[: len(text) - len(rest)]
+        self.text += written
+        if self._arguments is self._whole:
+            return valid, rest
+        if self._arguments is None:
+            self._json, self._written = self._json + valid, self._written + written
+            header = self._HEADER.match(self._written[:_MAX_HEAD])
+            if header is None or header[1] not in self._parameters:
+                return "", rest
+            self.name, self._arguments = header[1], JsonRepairer()
+            written = self._written[header.end() :]
+        return self._arguments.feed(written)[0], rest
+
+    def close(self) -> str:
+        """What is missing to the arguments."""
+        return self._arguments.close() if self._arguments else ""
 
     def parse(self) -> tuple[str, str] | None:
         """Name and arguments of a complete object in any order; None if it is no call."""
         try:
-            call = json.loads(self.text, strict=False)
-        except ValueError:
+            call = json.loads(self._json)
+            name = call.get("name")
+            given = call.get("arguments", call.get("parameters"))
+            has_arguments = "arguments" in call or "parameters" in call or self._is_marked
+            arguments = json.loads(given) if isinstance(given, str) else given or {}
+            written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        except (ValueError, RecursionError, AttributeError):
             return None
-        name = call.get("name")
-        arguments = call.get("arguments", call.get("parameters", {}))
-        if not isinstance(name, str) or not isinstance(arguments, dict | str):
-            return None
-        if not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        return name, arguments
-
-
-def _parse_value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _held_length(text: str, marker: str) -> int:
-    """Length of the end of `text` that may begin a marker, with the whitespace before it."""
-    n = partial_length(text, marker)
-    before = text[: len(text) - n]
-    return n + len(before) - len(before.rstrip())
+        is_call = has_arguments and isinstance(name, str) and isinstance(arguments, dict)
+        written = written.encode("utf-8", "replace").decode()
+        return (name, written) if is_call and name in self._parameters else None
 
 
 def _join_texts(deltas: list[ToolDelta]) -> list[ToolDelta]:
