@@ -243,6 +243,7 @@ class PythonJob(EngineJob[_T]):
     """A job whose error names the arguments of Python in its hint."""
 
     def finish(self, error: BaseException | None = None) -> None:
+        """As of every job."""
         if isinstance(error, LocalspecError):
             error.hint = python_hint(error.hint)
         super().finish(error)

@@ -17,7 +17,7 @@ def parse_object(line: bytes) -> dict[str, Any]:
     return body
 
 
-def from_json(kind: type[Any], body: Mapping[str, Any]) -> Any:
+def from_json(kind: Any, body: Mapping[str, Any]) -> Any:
     """Create a dataclass: lists become tuples, objects the dataclasses that the fields declare.
 
     Unknown fields are ignored. Raises ValueError if a field is missing or has the wrong type.
@@ -30,7 +30,7 @@ def from_json(kind: type[Any], body: Mapping[str, Any]) -> Any:
 
 
 @cache
-def _field_types(kind: type[Any]) -> dict[str, type[Any] | None]:
+def _field_types(kind: Any) -> dict[str, type[Any] | None]:
     """Per field the dataclass in its type annotation, if any."""
     return {name: _find_dataclass(hint) for name, hint in get_type_hints(kind).items()}
 

@@ -22,7 +22,7 @@ _TYPES = {
     501: "not_supported_error",
     503: "unavailable_error",
 }
-_CONTEXT_EXCEEDED = {"name": "context_length_exceeded", "kind": "exceed_context_size_error"}
+_CONTEXT_EXCEEDED: Any = {"name": "context_length_exceeded", "kind": "exceed_context_size_error"}
 _FIELDS = {"max_tokens": "max_tokens", "spec": "localspec.spec", "verify": "localspec.verify"}
 """Of a request, by option; the others are of `localspec serve`."""
 

@@ -28,10 +28,10 @@ from localspec.serve import api_error
 from localspec.serve.api_error import ApiError, shutting_down
 from localspec.serve.engine_queue import Admission, AsyncJob, EngineQueue
 from localspec.serve.json_fields import encode_json
-from localspec.serve.prompts import OfferedTools
+from localspec.serve.prompts import OfferedTools, PromptInput
 from localspec.serve.request_metrics import RequestActivity, RequestState, ServerActivity
 from localspec.serve.request_options import CompletionOptions
-from localspec.serve.served_model import PromptInput, ServedModel
+from localspec.serve.served_model import ServedModel
 
 PING_SECONDS = 10.0
 _FIRST_EVENT_SECONDS = 0.5
@@ -229,7 +229,7 @@ class Completion:
             last = self._last_line()
             self._close()
             yield last
-        except Exception as error:
+        except Exception as error:  # the client learns of it, whatever it is
             self._close(error)
             yield self._error_line(api_error.from_engine(error))
         finally:

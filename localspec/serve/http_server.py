@@ -119,7 +119,7 @@ class HttpServer:
             backlog=_BACKLOG,
         )
         self._uvicorn = uvicorn.Server(config)
-        self._uvicorn.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+        self._uvicorn.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
         self._is_stopped = False
         self._stop_requested: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -234,7 +234,7 @@ def _parse_prediction(fields: JsonFields) -> str:
     if isinstance(content, str):
         return to_unicode(content)
     parts = prediction.items("content", 1024)
-    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    texts: list[Any] = [part.get("text") if isinstance(part, dict) else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise invalid("prediction.content", "it is not a string or an array of text parts")
     return to_unicode("".join(texts))

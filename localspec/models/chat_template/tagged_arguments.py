@@ -125,8 +125,9 @@ def _find_types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozens
         return frozenset().union(*map(_type_names, values))
     if given:
         return frozenset(map(str, given if isinstance(given, list) else [given]))
-    parts = next((parts for key in ("anyOf", "oneOf") if (parts := schema.get(key))), [])
-    found = [_find_types(part, root, depth + 1) for part in parts if isinstance(parts, list)]
+    parts = schema.get("anyOf") or schema.get("oneOf")
+    parts = parts if isinstance(parts, list) else []
+    found = [_find_types(part, root, depth + 1) for part in parts]
     return frozenset().union(*found) if all(found) else frozenset()
 
 
