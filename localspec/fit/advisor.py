@@ -218,7 +218,12 @@ class SettingsAdvisor:
         for ctx in CONTEXT_SIZES:
             if n_ctx < ctx <= self.target.n_ctx_train:
                 fit = self.estimate_fit(with_both_settings(first.load, n_ctx=ctx))
-                if fit.verdict == "fits" and _min_free_share(fit) >= _LONG_CTX_FREE_SHARE:
+                free = [
+                    (each.headroom or 0) / max(1, (each.headroom or 0) + each.needed)
+                    for each in fit.all_fits
+                    if each.needed
+                ]
+                if fit.verdict == "fits" and min(free, default=0.0) >= _LONG_CTX_FREE_SHARE:
                     return fit
         return first
 
@@ -290,16 +295,6 @@ def _rank_with_workers(fit: FitReport) -> tuple[bool, float]:
     """What fits, then the fastest; without workers unless they gain enough."""
     weight = 1 / _MIN_WORKER_GAIN if fit.load.target_settings.workers else 1.0
     return fit.verdict != "no", weight * estimate_tokens_per_second(fit)
-
-
-def _min_free_share(fit: FitReport) -> float:
-    """The smallest share of usable memory that stays free on any device."""
-    shares = [
-        (device_fit.headroom or 0) / max(1, (device_fit.device.free or 0) - device_fit.reserve)
-        for device_fit in fit.all_fits
-        if device_fit.needed
-    ]
-    return min(shares, default=0.0)
 
 
 def with_settings(

@@ -31,6 +31,7 @@ from localspec.machine.measurements import (
     is_trusted,
 )
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
+from localspec.units import count
 
 _MIN_SIZE_RATIO = 1.5  # Minimum ratio of largest to smallest model for a fit of the fixed time.
 _MAX_FIXED_SHARE = 0.3
@@ -76,15 +77,10 @@ def summarize_reads(
     return PairReads(summarize(first), summarize(second))
 
 
-def calibrate(
-    hardware: HardwareSpeed, records: Iterable[PairMeasurement], threads: int | None = None
-) -> HardwareSpeed:
+def calibrate(hardware: HardwareSpeed, records: Sequence[PairMeasurement]) -> HardwareSpeed:
     """Adds the speeds measured on this machine, while no other program used the CPUs much, and the
-    acceptance rates of pairs.
-
-    `threads`: CPU threads to be used; None for those of the latest record.
+    acceptance rates of pairs.  `records`: the latest first.
     """
-    records = tuple(records)
     usable = [
         (record.reads, record.measured)
         for record in records
@@ -93,39 +89,33 @@ def calibrate(
         and is_trusted(record.measured)
         and sum(model.read for model in _models(record.reads)) >= _CPU_CACHE_BYTES
     ]
-    if threads is None and usable:
-        threads = usable[0][1].threads
     # CPU speeds are comparable only at the same number of threads.
     usable = [
         (reads, measured)
         for reads, measured in usable
-        if measured.threads == threads or all(HOST not in m.devices for m in _models(reads))
+        if measured.threads == usable[0][1].threads
+        or all(HOST not in model.devices for model in _models(reads))
     ]
-    acceptance = _measured_acceptance(records)
-    return replace(
-        hardware, measured_speeds=_fit_speeds(hardware, usable, threads), acceptance=acceptance
-    )
+    speeds, acceptance = _fit_speeds(hardware, usable), _measured_acceptance(records)
+    return replace(hardware, measured_speeds=speeds, acceptance=acceptance)
 
 
 def _models(reads: PairReads) -> list[ModelReads]:
     return [model for model in (reads.target, reads.draft) if model is not None]
 
 
-def _fit_speeds(
-    hardware: HardwareSpeed, usable: _Measured, threads: int | None
-) -> dict[_Key, DeviceSpeed]:
+def _fit_speeds(hardware: HardwareSpeed, usable: _Measured) -> dict[_Key, DeviceSpeed]:
     """By device and weight type; the type "" is fitted to all, for types not measured."""
     curves, passes = _mean_verify_curves(usable), _measured_passes(usable)
     speeds: dict[_Key, DeviceSpeed] = {}
     for device in dict.fromkeys(device for device, _ in passes):
         nominal = hardware.nominal_speeds.get(device, UNKNOWN_SPEED)
-        suffix = ""
-        if device == HOST and threads is not None:
-            suffix = f", {threads} thread{'s' * (threads != 1)}"
+        threads = usable[0][1].threads if device == HOST else None
+        suffix = "" if threads is None else f", {count(threads, 'thread')}"
         keys = [key for key in passes if key[0] == device]
         for key in keys:
             points = passes[key]
-            basis = f"{len(points)} {key[1]} model{'s' * (len(points) != 1)} measured here{suffix}"
+            basis = f"{count(len(points), f'{key[1]} model')} measured here{suffix}"
             fitted = _fit_speed(points, nominal, curves.get(key, {}))
             speeds[key] = replace(fitted, basis=basis, measured=True)
         # A CPU's verify curve depends on the type.
@@ -165,7 +155,7 @@ def _measured_acceptance(
         rates = {}
         for name in ("greedy", "coupled"):
             counts = survival.get(name, {}).get("place", {}).values()
-            accepted, drafted = (sum(count) for count in zip((0, 0), *counts, strict=True))
+            accepted, drafted = map(sum, zip((0, 0), *counts, strict=True))
             if drafted >= _MIN_VERIFIED:
                 rates[name] = accepted / drafted
         if rates and len(paths := find_files(record.key)) == 2:

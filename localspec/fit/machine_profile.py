@@ -45,18 +45,13 @@ def detect(refresh: bool = False) -> MachineProfile:
 
 def with_workers(machine: MachineProfile, workers: Sequence[WorkerReport]) -> MachineProfile:
     """The same computer with the devices of its workers first."""
-    if not workers:
-        return machine
-    remote = tuple(device for worker in workers for device in _remote_devices(worker))
-    lines = {
-        device.name: NetworkLine(worker.round_trip_ms, worker.bytes_per_second)
-        for worker in workers
-        for device in remote
-        if device.worker == str(worker.address)
-    }
+    remote, lines = [], {}
+    for worker in workers:
+        for device in _remote_devices(worker):
+            remote.append(device)
+            lines[device.name] = NetworkLine(worker.round_trip_ms, worker.bytes_per_second)
     devices = (*remote, *machine.devices)
-    nominal_remote = from_devices(remote).nominal_speeds
-    nominal = {**nominal_remote, **machine.hardware.nominal_speeds}
+    nominal = {**from_devices(remote).nominal_speeds, **machine.hardware.nominal_speeds}
     hardware = replace(machine.hardware, devices=devices, nominal_speeds=nominal, lines=lines)
     return replace(machine, devices=devices, hardware=hardware)
 
@@ -92,8 +87,7 @@ def with_gpu(name: str, vram_gib: float | None = None) -> MachineProfile:
 def with_vram(vram_gib: float) -> MachineProfile:
     """This computer with a GPU of unknown speed and this much memory."""
     size = int(vram_gib * _GIB)
-    name = f"a GPU with {gib(size)}"
-    gpu = Device("GPU0", name, "gpu", size, size, "CUDA", simulated=True)
+    gpu = Device("GPU0", f"a GPU with {gib(size)}", "gpu", size, size, "CUDA", simulated=True)
     return _replace_gpu(detect(), gpu)
 
 
@@ -105,8 +99,7 @@ def with_catalog_gpu(
     machine = _replace_gpu(machine, gpu)
     if not gpu.unified:
         return machine
-    system_memory = int((vram_gib or spec.vram_gib[0]) * _GIB)
-    rest = system_memory - (gpu.total or 0)
+    rest = int((vram_gib or spec.vram_gib[0]) * _GIB) - (gpu.total or 0)
     cpu = replace(machine.cpu, description="the rest of its memory", free=rest, total=rest, note="")
     return replace(machine, cpu=cpu)
 

@@ -65,7 +65,6 @@ class MemoryEstimate:
     """exact: llama.cpp's sums for a load without data; analytic: formulas in localspec.fit."""
     error: int = 0  # Bytes by which the real memory of a device may differ.
     note: str = ""  # A remark for the user, such as why it is not exact.
-    architectures: tuple[str, ...] = ()  # Of target and draft.
     scratch: Mapping[str, int] = field(default_factory=dict)
     """What backends allocate at the first prompt, by device; llama.cpp does not count it."""
 
@@ -115,8 +114,6 @@ def estimate_pair(
         used_bytes = {name: part.total for name, part in used.on.items()}
         draft_memory = estimate_model(draft, draft_params, load.draft_settings, devices, used_bytes)
         parts.append((draft, draft_params, draft_memory))
-    shapes = [part[0] for part in parts]
-    names = tuple(shape.architecture for shape in shapes)
     scratch = {
         device.name: sum(
             _f16_copy_bytes(shape, each) for shape, each, on in parts if on.of(device.name).kv
@@ -124,10 +121,8 @@ def estimate_pair(
         for device in devices
         if device.backend == "Vulkan"
     }
-    estimate = MemoryEstimate(
-        target_memory, draft_memory, "analytic", 0, note, names, scratch=scratch
-    )
-    return replace(estimate, error=_error_bound(estimate, shapes, load))
+    estimate = MemoryEstimate(target_memory, draft_memory, "analytic", 0, note, scratch)
+    return replace(estimate, error=_error_bound(estimate, [part[0] for part in parts], load))
 
 
 def _f16_copy_bytes(shape: ModelShape, params: ContextParams) -> int:
@@ -152,11 +147,10 @@ def replace_counted(
     target_shape, draft_shape = shapes[0], shapes[1] if estimate.draft else None
     params, _ = placement.context_params(load, target_shape, draft_shape)
     target = _replace_model(estimate.target, counted.target)
-    draft, states = None, params.hidden_state_bytes(target_shape)
+    draft, states = None, 0
     if estimate.draft is not None and counted.draft is not None:
         draft = _replace_model(estimate.draft, counted.draft)
-    else:
-        states = 0
+        states = params.hidden_state_bytes(target_shape)
     # Requested, and reserved, only when the engine adds the head.
     on = {
         name: replace(part, compute=part.compute + states * (part.compute > 0))
@@ -235,7 +229,7 @@ def _caches(shape: ModelShape, params: ContextParams, placed: LayerPlacement) ->
 def _error_bound(estimate: MemoryEstimate, shapes: Sequence[ModelShape], load: LoadCommand) -> int:
     """Bytes by which the real memory of any device may differ from the estimate."""
     largest = max((estimate.of(name).compute for name in estimate.devices), default=0)
-    if not VERIFIED_ARCHITECTURES.issuperset(estimate.architectures):
+    if not VERIFIED_ARCHITECTURES.issuperset(shape.architecture for shape in shapes):
         return _UNVERIFIED_BASE_ERROR + int(_SHARED_COMPUTE_ERROR * largest)
     gpus = estimate.devices - {HOST}
     on_cpu = estimate.of(HOST).kv > 0 or load.target_settings.cpu_moe or load.draft_settings.cpu_moe

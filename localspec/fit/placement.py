@@ -55,14 +55,11 @@ def context_params(
     if draft is None:
         return params, None
     if draft.head_kind:
-        role = llama_params.head_role(load, params.n_ctx)
-        head_params = _resolve_params(draft, role, params.n_ctx)
+        head = _resolve_params(draft, llama_params.head_role(load, params.n_ctx), params.n_ctx)
         is_mtp = draft.head_kind == "mtp"
         n_states = 1 if is_mtp else draft.n_target_layers
-        return (
-            replace(params, n_hidden_states=n_states, load_mtp=is_mtp),
-            replace(head_params, n_vocab=target.n_vocab),
-        )
+        params = replace(params, n_hidden_states=n_states, load_mtp=is_mtp)
+        return params, replace(head, n_vocab=target.n_vocab)
     role = llama_params.draft_role(load, params.n_ctx)
     n_ctx = min(role.settings.n_ctx or n_ctx_target, draft.n_ctx_train or n_ctx_target)
     return params, _resolve_params(draft, role, n_ctx)
@@ -131,14 +128,12 @@ def offload_devices(settings: ContextSettings, devices: Sequence[Device]) -> tup
 
     Workers come first (machine/llama_params.py); models without workers do not use theirs.
     """
-    local = tuple(d for d in devices if not d.worker)
-    gpus = tuple(d for d in local if d.kind == "gpu") or tuple(d for d in local if d.kind == "igpu")
-    gpus = (*(d for d in devices if d.worker and d.worker in settings.workers), *gpus)
+    local = [d for d in devices if not d.worker]
+    gpus = [d for d in local if d.kind == "gpu"] or [d for d in local if d.kind == "igpu"]
+    gpus = [*(d for d in devices if d.worker and d.worker in settings.workers), *gpus]
     if settings.split_mode == "none" and gpus:
-        if not 0 <= settings.main_gpu < len(gpus):
-            return ()
-        return (gpus[settings.main_gpu],)
-    return gpus
+        gpus = gpus[settings.main_gpu :][:1] if settings.main_gpu >= 0 else []
+    return tuple(gpus)
 
 
 def place_layers(
@@ -173,27 +168,26 @@ def _assign_layers(
     used_bytes: Mapping[str, int],
 ) -> tuple[int, ...]:
     """Offloads from the back: the output first, then the last layer, and so on."""
-    n = n_layer + 1 if settings.n_gpu_layers < 0 else min(settings.n_gpu_layers, n_layer + 1)
-    n = n if devices else 0
-    ends = _cumulative_split(settings, devices, used_bytes) if n else []
-    backends = [len(devices)] * (n_layer + 1 - n)
-    for i in range(n):
-        backends.append(min(bisect_right(ends, _to_float32(i / n)), len(devices) - 1))
-    return tuple(backends)
+    n_all = n_layer + 1
+    n = n_all if settings.n_gpu_layers < 0 else min(settings.n_gpu_layers, n_all)
+    if not devices or not n:
+        return (len(devices),) * n_all
+    ends = _cumulative_split(settings, devices, used_bytes)
+    places = (bisect_right(ends, _to_float32(i / n)) for i in range(n))
+    return *[len(devices)] * (n_all - n), *(min(place, len(devices) - 1) for place in places)
 
 
 def _cumulative_split(
     settings: ContextSettings, devices: Sequence[Device], used_bytes: Mapping[str, int]
 ) -> list[float]:
     """The end of each device's share of the layers, from 0 to 1, in the precision of llama.cpp."""
-    if any(settings.tensor_split[: len(devices)]):
-        parts = [*settings.tensor_split, *[0.0] * len(devices)][: len(devices)]
-    else:
+    parts = [*settings.tensor_split, *[0.0] * len(devices)][: len(devices)]
+    if not any(parts):
         least = 1 if used_bytes else 0  # the same rule as memory_probe_child uses for the draft
         parts = [float(max(least, (d.free or 0) - used_bytes.get(d.name, 0))) for d in devices]
     if not any(parts):
         parts = [1.0] * len(devices)
-    sums = list(accumulate((_to_float32(part) for part in parts), lambda a, b: _to_float32(a + b)))
+    sums = list(accumulate(map(_to_float32, parts), lambda a, b: _to_float32(a + b)))
     return [_to_float32(part / sums[-1]) for part in sums]
 
 

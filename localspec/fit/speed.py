@@ -55,9 +55,8 @@ _REQUEST_BYTES = 5000  # Sent to a worker for each pass, beside 4 bytes per acti
 
 _HOST_MS, _HOST_GREEDY_MS = 0.8, 0.4
 """Time of a drafting round outside llama.cpp, sampled and greedy (docs/benchmarks.md)."""
-_SPEEDUP_ERROR_CALIBRATED = 0.10  # Relative error of a speed-up with a measured verify curve.
-_SPEEDUP_ERROR_TABLE = 0.20  # The same with a typical verify curve.
-_SPEEDUP_ERROR_CPU = 0.35  # The same on a CPU, where verify curves differ most.
+_SPEEDUP_ERRORS = {"measured": 0.10, "table": 0.20, "cpu": 0.35}
+"""Relative error of a speed-up with a measured and a typical verify curve; on CPUs those differ."""
 _TYPICAL_BLOCK_ROWS = 6  # Rows of a block that are typically worth verifying.
 _WORST_SPEEDUP = 0.97
 """Lower limit: the engine pauses speculation after a few rounds if it does not help."""
@@ -272,18 +271,23 @@ def _kv_read_bytes(
     return layer.n_head_kv * cells * n_bytes
 
 
-def find_speed(reads: PassReads, device: str, hardware: HardwareSpeed) -> DeviceSpeed:
-    return hardware.find_speed(device, reads.weight_type, reads.by_device[device].weights)
+def find_speeds(reads: PassReads, hardware: HardwareSpeed) -> dict[str, DeviceSpeed]:
+    """Of the devices that a pass uses."""
+    return {
+        name: hardware.find_speed(name, reads.weight_type, part.weights)
+        for name, part in reads.by_device.items()
+    }
 
 
 def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> float:
     """Milliseconds of a pass of `width` tokens.  Requires known bandwidths."""
-    ms = sum(_device_ms(reads, device, hardware, width) for device in reads.devices)
-    ms += _DEVICE_CROSSING_MS * (len(reads.devices) - 1)
+    speeds = find_speeds(reads, hardware)
+    ms = sum(_device_ms(reads, name, speed, width) for name, speed in speeds.items())
+    ms += _DEVICE_CROSSING_MS * (len(speeds) - 1)
     ms *= moe_slowdown(reads.is_moe)
     # A round trip to each worker in the chain, with the activations of each token there and back.
     # The width is as that of the pass before; a change sends the graph again.
-    for line in (hardware.lines[name] for name in reads.devices if name in hardware.lines):
+    for line in (hardware.lines[name] for name in speeds if name in hardware.lines):
         n_bytes = _REQUEST_BYTES + 2 * 4 * width * reads.n_embd
         ms += line.round_trip_ms + 1e3 * n_bytes / line.bytes_per_second
     return ms
@@ -294,10 +298,9 @@ def moe_slowdown(is_moe: bool) -> float:
     return _MOE_SLOWDOWN if is_moe else 1.0
 
 
-def _device_ms(reads: PassReads, device: str, hardware: HardwareSpeed, width: int) -> float:
+def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> float:
     """The fixed time scales with the width too, as in the measured curves of small models."""
     part, weight_type = reads.by_device[device], reads.weight_type
-    speed = find_speed(reads, device, hardware)
     verify_cost = speed.verify_cost(width, weight_type)
     ms = (part.layer_share * speed.fixed_ms + speed.read_ms(part.dense)) * verify_cost
     # Attention is bound by compute on a CPU, by memory on a GPU.
@@ -359,31 +362,33 @@ def estimate_speed(
     """With these settings, from the speeds of the devices."""
     use, devices = use or UseCase(), hardware.devices
     reads = count_reads(target, load.target_settings, devices, use.context)
-    draft_reads = None
+    speeds, draft_reads = find_speeds(reads, hardware), None
+    known = [speeds]
     if draft is not None:
         head_of = target if draft.head_kind else None
         draft_reads = count_reads(draft, load.draft_settings, devices, use.context, head_of)
-    for each in filter(None, (reads, draft_reads)):
-        for name in each.devices:
-            if (unknown := find_speed(each, name, hardware)).bandwidth is None:
-                return SpeedEstimate(explanation=f"{name}: {unknown.basis}")
-    speeds = {name: find_speed(reads, name, hardware) for name in reads.devices}
+        known.append(find_speeds(draft_reads, hardware))
+    for name, speed in ((name, one[name]) for one in known for name in one):
+        if speed.bandwidth is None:
+            return SpeedEstimate(explanation=f"{name}: {speed.basis}")
     t1 = estimate_ms(reads, hardware)
-    parts = {name: _device_ms(reads, name, hardware, 1) for name in speeds}
+    parts = {name: _device_ms(reads, name, speed, 1) for name, speed in speeds.items()}
     error = sum(parts[name] * speeds[name].error for name in parts) / (sum(parts.values()) or 1.0)
     plain = 1e3 / t1 * (1 - error), 1e3 / t1 * (1 + error)
     costs, max_draft = _estimate_costs(load, (reads, draft_reads), draft, hardware, use)
+    is_measured = all(speed.measured for speed in speeds.values())
     by_workload: dict[str, WorkloadSpeed] = {}
     if target.has_recurrent_state and not target.can_rollback:
         basis, expected = "no speculation: its recurrent state cannot be rolled back", plain
     else:
+        kind = "cpu" if any(speed.kind == "cpu" for speed in speeds.values()) else "table"
+        has_curves = is_measured and all(speed.verify_curve for speed in speeds.values())
+        speedup_error = _SPEEDUP_ERRORS["measured" if has_curves else kind]
         basis, speedups = _expect_speedups(load, draft, hardware, use, (costs, max_draft))
-        speedup_error = _speedup_error([*speeds.values()])
         for name, (low, high) in speedups.items():
             by_workload[name] = _workload_speed(t1, error, low, high, speedup_error)
         expected = by_workload.get(use.workload, by_workload["chat"]).tokens_per_second
     basis = f"{', '.join(f'{name}: {each.basis}' for name, each in speeds.items())}; {basis}"
-    is_measured = all(speed.measured for speed in speeds.values())
     return SpeedEstimate(plain, expected, by_workload, basis, is_measured, costs, t1)
 
 
@@ -399,21 +404,13 @@ def _estimate_costs(
     t1 = estimate_ms(target_reads, hardware)
     host_ms = _HOST_MS if use.temperature > 0 else _HOST_GREEDY_MS
     draft_ms, max_draft = 0.0, load.draft_max
-    if draft is not None and draft_reads is not None:
-        if draft.head_block:  # one pass for all draft tokens
-            max_draft = min(max_draft, max(1, draft.head_block - 1))
-            host_ms += estimate_ms(draft_reads, hardware, min(max_draft, _TYPICAL_BLOCK_ROWS))
-        else:
-            draft_ms = estimate_ms(draft_reads, hardware)
+    if draft and draft_reads and draft.head_block:  # one pass for all draft tokens
+        max_draft = min(max_draft, max(1, draft.head_block - 1))
+        host_ms += estimate_ms(draft_reads, hardware, min(max_draft, _TYPICAL_BLOCK_ROWS))
+    elif draft_reads:
+        draft_ms = estimate_ms(draft_reads, hardware)
     curve = estimate_verify_curve(target_reads, hardware, load.draft_max + 1)
     return SpeculationCosts(draft_ms / t1, curve, host_ms / t1), min(max_draft, DRAFT_MAX)
-
-
-def _speedup_error(speeds: Sequence[DeviceSpeed]) -> float:
-    if all(speed.verify_curve and speed.measured for speed in speeds):
-        return _SPEEDUP_ERROR_CALIBRATED
-    has_cpu = any(speed.kind == "cpu" for speed in speeds)
-    return _SPEEDUP_ERROR_CPU if has_cpu else _SPEEDUP_ERROR_TABLE
 
 
 def _expect_speedups(
@@ -428,28 +425,24 @@ def _expect_speedups(
 
     With a draft it drafts in every round, even if plain decoding is faster.
     """
-    speculation, max_draft = costs
+    max_draft = costs[1]
 
-    def speedups(rate: float) -> list[float]:
-        probs = [rate**n for n in range(1, max_draft + 1)]
-        return [
-            speedup_model.expected_speedup(speculation, probs, n) for n in range(1, max_draft + 1)
-        ]
+    def best_speedup(rate: float) -> float:
+        probs, lengths = [rate**n for n in range(1, max_draft + 1)], range(1, max_draft + 1)
+        return max(
+            (speedup_model.expected_speedup(costs[0], probs, n) for n in lengths), default=1.0
+        )
 
     if draft is None:
-        copied = max([1.0, *speedups(_COPY_ACCEPTANCE)])
+        basis = "typical gains of prompt lookup"
+        copied = max(1.0, best_speedup(_COPY_ACCEPTANCE))
         ends = [
             [(1 / (1 - share + share / copied), share * (copied > 1)) for share in shares]
             for shares in _COPIED_SHARES
         ]
-        basis = "typical gains of prompt lookup"
     else:
         rates, basis = _find_rates(load, draft, hardware, use)
-        is_drafted = float(max_draft > 0)
-        ends = [
-            [(max(speedups(rate), default=1.0), is_drafted) for rate in low_high]
-            for low_high in rates
-        ]
+        ends = [[(best_speedup(rate), float(max_draft > 0)) for rate in each] for each in rates]
     return basis, {name: (low, high) for name, (low, high) in zip(_WORKLOADS, ends, strict=True)}
 
 

@@ -92,7 +92,15 @@ def suggest(
     Raises NotFoundError for an unknown model, UsageError for a damaged catalogue.
     """
     catalogue, criteria = catalogue or catalog.load(), criteria or SuggestionCriteria()
-    pairs = _pairs_for_target(catalogue, target) if target else tuple(catalogue.pairs.values())
+    pairs = tuple(catalogue.pairs.values())
+    if target:
+        entry = catalog.find(catalogue, target)
+        pairs = (entry,) if isinstance(entry, CatalogPair) else catalog.pairs_for(catalogue, entry)
+        if not pairs:
+            raise NotFoundError(
+                f"The catalogue has no pair for {entry.title}.",
+                "It runs without a draft model, by prompt lookup. Or use: --draft FILE",
+            )
     assessed = [
         assess_pair(pair, machine, criteria)
         for pair in pairs
@@ -127,18 +135,6 @@ def assess_pair(
     reasons = (_memory_reason(fit), *_speed_reasons(fit), *_other_reasons(pair, criteria.use))
     draft = _draft_reason(pair, fit)
     return PairSuggestion(pair, size or fit.total, fit.verdict, reasons, fit, draft)
-
-
-def _pairs_for_target(catalogue: Catalog, target: str) -> tuple[CatalogPair, ...]:
-    entry = catalog.find(catalogue, target)
-    if isinstance(entry, CatalogPair):
-        return (entry,)
-    if pairs := catalog.pairs_for(catalogue, entry):
-        return pairs
-    raise NotFoundError(
-        f"The catalogue has no pair for {entry.title}.",
-        "It runs without a draft model, by prompt lookup. Or use: --draft FILE",
-    )
 
 
 def _assess_by_file_size(

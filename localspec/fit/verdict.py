@@ -34,10 +34,6 @@ _BACKEND_RUNTIME_BYTES = {
 when llama.cpp reports free memory."""
 _ENGINE_PROCESS_BYTES = 160 * _MIB
 """The engine process without the model: Python, llama.cpp, vocabulary."""
-_MIN_PAST_LOADS = 3  # Loads after which the error is narrowed.
-_MIN_ERROR_SHARE = 0.25
-"""The error is narrowed to this share at most: other settings use other terms of the formula."""
-_DEVIATION_MARGIN = 2.0  # Factor on the largest deviation seen.
 _COMPARABLE_SHARE = 0.25
 """Loads of at least this share of the memory say how far an estimate is too low."""
 
@@ -64,7 +60,6 @@ class DeviceFit:
     draft: DeviceMemory
     output: int = 0
     overhead: int = 0  # Memory of the backend, and a safety margin.
-    error: int = 0
     sharing: tuple[DeviceFit, ...] = ()
     """GPUs that allocate in this memory: integrated ones, and Apple's."""
 
@@ -97,19 +92,17 @@ class DeviceFit:
     @property
     def missing(self) -> int:
         """Bytes beyond the free memory."""
-        return max(0, self.needed - (self.device.free or self.needed))
+        return 0 if self.device.free is None else max(0, self.needed - self.device.free)
 
     @property
     def verdict(self) -> FitVerdict:
         return judge(self.needed, self.device.free, self.reserve)
 
-    @property
-    def is_close(self) -> bool:
-        """Whether the error of the estimate could change the verdict."""
-        if self.headroom is None or self.device.free is None or not self.needed:
+    def is_close(self, error: int) -> bool:
+        """Whether an error of the estimate of so many bytes could change the verdict."""
+        if self.headroom is None or not self.needed:
             return False
-        is_within = self.needed - self.device.free <= self.error and self.headroom <= self.error
-        return is_within or self.verdict == "tight"
+        return self.verdict == "tight" or (self.missing <= error and self.headroom <= error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +130,8 @@ class FitReport:
 
         With workers nothing is counted: each serves one process at a time.
         """
-        return not self.load.target_settings.workers and any(
-            each.is_close for each in self.all_fits
-        )
+        is_close = any(each.is_close(self.error) for each in self.all_fits)
+        return is_close and not self.load.target_settings.workers
 
     @property
     def tightest(self) -> DeviceFit:
@@ -164,7 +156,7 @@ class FitReport:
     @property
     def error(self) -> int:
         """Bytes by which the estimate of a device may be off."""
-        return max(each.error for each in self.all_fits)
+        return self.memory_estimate.error
 
 
 def estimate_fit(
@@ -209,36 +201,21 @@ def from_memory_estimate(
 
 def _device_fit(device: Device, estimate: MemoryEstimate, machine: MachineProfile) -> DeviceFit:
     name = device.name
-    used, error = estimate.of(name), estimate.error
+    target, used = estimate.target.of(name), estimate.of(name)
+    draft = estimate.draft.of(name) if estimate.draft else DeviceMemory()
     overhead = int(_COMPUTE_SAFETY * used.compute)
     if used.total and device.simulated:
         overhead += _BACKEND_RUNTIME_BYTES.get(device.backend, 0)
     elif used.total:
-        here = [
-            load
-            for load in machine.past_loads
-            if {name} <= load.used.keys() & load.predicted.keys()
-        ]
-        # Bytes by which the estimate is too low, in the worst comparable load.
+        # Bytes by which the estimate was too low, in the worst comparable load here.
         shares = [
             load.used[name] / load.predicted[name] - 1
-            for load in here
-            if load.predicted[name] > _COMPARABLE_SHARE * used.total
+            for load in machine.past_loads
+            if name in load.used and load.predicted.get(name, 0) > _COMPARABLE_SHARE * used.total
         ]
         overhead = max(overhead, int(used.total * max(shares, default=0.0)))
-        # How much of the error the same architectures needed.
-        needed = [
-            abs(load.used[name] - load.predicted[name]) / load.error
-            for load in here
-            if load.architectures == estimate.architectures and load.error > 0
-        ]
-        least = 1.0 if len(needed) < _MIN_PAST_LOADS else _MIN_ERROR_SHARE
-        error = int(error * max(least, _DEVIATION_MARGIN * max(needed, default=0.0)))
-    draft = estimate.draft.of(name) if estimate.draft else DeviceMemory()
     overhead += estimate.scratch.get(name, 0)
-    return DeviceFit(
-        device, reserve_bytes(device), estimate.target.of(name), draft, 0, overhead, error
-    )
+    return DeviceFit(device, reserve_bytes(device), target, draft, 0, overhead)
 
 
 def is_in_system_memory(device: Device) -> bool:

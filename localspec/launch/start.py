@@ -383,9 +383,7 @@ class EngineClient(EngineProcess):
         predicted = estimate.total_by_device
         used = {name: size for name, size in ready.memory.items() if name in predicted and size}
         if used:
-            memory_used = MemoryMeasurement(
-                predicted, used, error=estimate.error, architectures=estimate.architectures
-            )
+            memory_used = MemoryMeasurement(predicted, used)
             self._store.write_memory(self._key, memory_used)
         memory = ready.memory | {"predicted": sum(predicted.values())}
         notices = [Notice("info", SETTINGS_NOTICE, f"Chosen: {advice.explanation}.")]

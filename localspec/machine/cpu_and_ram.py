@@ -9,7 +9,6 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -197,7 +196,8 @@ def _count_linux_performance_cores(
 ) -> int:
     """Cores of the highest capacity (ARM), or of Intel's performance kind; 0 if all are alike."""
     try:
-        fast = set(_parse_cpu_list(intel.read_text(encoding="ascii")))
+        spans = [span.split("-") for span in intel.read_text(encoding="ascii").strip().split(",")]
+        fast = {cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)}
     except (OSError, ValueError):
         capacities: dict[int, int] = {}
         for path in cpus.glob("cpu[0-9]*/cpu_capacity"):
@@ -212,13 +212,6 @@ def _count_linux_performance_cores(
             siblings = cpus / f"cpu{cpu}/topology/thread_siblings_list"
             cores[cpu] = siblings.read_text(encoding="ascii")
     return len(set(cores.values()))
-
-
-def _parse_cpu_list(text: str) -> Iterator[int]:
-    """Such as 0-7,16."""
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
 
 
 def _count_windows_performance_cores() -> int:

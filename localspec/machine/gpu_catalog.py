@@ -56,7 +56,11 @@ class GpuSpec:
         if not 0 < size <= _MAX_VRAM_GIB:
             what = f"A GPU cannot have {size:g} GiB of memory."
             raise UsageError(what, f"Use 1 to {_MAX_VRAM_GIB} GiB.")
-        total = int(size * _GIB * self._visible_share(size))
+        share = _VISIBLE_VRAM_SHARE.get(self.maker, _SHARED_MEMORY_SHARE)
+        if self.kind != "gpu":
+            is_small_mac = self.maker == "apple" and size <= _SMALL_MAC_GIB
+            share = _SMALL_MAC_SHARE if is_small_mac else _SHARED_MEMORY_SHARE
+        total = int(size * _GIB * share)
         backend = {"nvidia": "CUDA", "apple": "Metal"}.get(self.maker, "Vulkan")
         return Device(
             name="Metal" if backend == "Metal" else f"{backend}0",
@@ -68,12 +72,6 @@ class GpuSpec:
             unified=self.kind != "gpu",
             simulated=True,
         )
-
-    def _visible_share(self, size: float) -> float:
-        if self.kind == "gpu":
-            return _VISIBLE_VRAM_SHARE[self.maker]
-        is_small_mac = self.maker == "apple" and size <= _SMALL_MAC_GIB
-        return _SMALL_MAC_SHARE if is_small_mac else _SHARED_MEMORY_SHARE
 
 
 @functools.cache
@@ -105,11 +103,15 @@ def find(name: str) -> GpuSpec:
     """
     query = name[:80].lower()
     key = "".join(_name_words(query))
-    gpus = _gpus_by_name().get(key) or _gpus_by_short_name().get(key) or ()
+    known = _gpus_by_short_name() | _gpus_by_name()
+    gpus = known.get(key, ())
     if not gpus:
         shown = sanitize(name[:80], multiline=False) or "(empty)"
-        closest = ", ".join(_closest_names(query))
-        raise NotFoundError(f"Unknown GPU: {shown}", f"Closest: {closest}; or use --vram GIB.")
+        names = {name: gpus[0].name for name, gpus in known.items()}
+        close = difflib.get_close_matches(key, names, n=8, cutoff=0.5)
+        closest = [*dict.fromkeys(names[name] for name in close)][:4] or ["RTX 4060", "RX 7800 XT"]
+        hint = f"Closest: {', '.join(closest)}; or use --vram GIB."
+        raise NotFoundError(f"Unknown GPU: {shown}", hint)
     if not (match := _SIZE.search(query)):
         return gpus[0]
     size = float(match[1])
@@ -172,11 +174,3 @@ def _gpus_by_short_name() -> dict[str, tuple[GpuSpec, ...]]:
         for key, gpus in names.items()
         if key and len(gpus) == 1
     }
-
-
-def _closest_names(query: str) -> list[str]:
-    by_name = _gpus_by_short_name() | _gpus_by_name()
-    names = {name: gpus[0].name for name, gpus in by_name.items()}
-    key = "".join(_name_words(query))
-    close = difflib.get_close_matches(key, names, n=8, cutoff=0.5)
-    return list(dict.fromkeys(names[name] for name in close))[:4] or ["RTX 4060", "RX 7800 XT"]

@@ -68,8 +68,6 @@ class MemoryMeasurement:
 
     predicted: Mapping[str, int]
     used: Mapping[str, int]
-    error: int = 0  # Bytes by which the estimate allowed itself to be off; 0 is also unknown.
-    architectures: tuple[str, ...] = ()  # Of target and draft; empty is unknown.
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,14 +152,11 @@ def _run(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if "failed" in reply:
             raise ProbeError(sanitize(str(reply["failed"]), multiline=False))
     if len(replies) < len(requests):
-        raise ProbeError(f"llama.cpp crashed: {_crash_reason(stderr, process.returncode)}")
+        said = stderr.decode("utf-8", "replace").strip().splitlines()
+        errors = [line for line in said if "GGML_ASSERT" in line or "Error" in line] or said
+        reason = errors[-1] if errors else f"exit code {process.returncode}"
+        raise ProbeError(f"llama.cpp crashed: {sanitize(reason, multiline=False)}")
     return replies
-
-
-def _crash_reason(stderr: bytes, exit_code: int) -> str:
-    lines = stderr.decode("utf-8", "replace").strip().splitlines()
-    errors = [line for line in lines if "GGML_ASSERT" in line or "Error" in line] or lines[-1:]
-    return sanitize(errors[-1] if errors else f"exit code {exit_code}", multiline=False)
 
 
 def _write_header_only_file(header: Header, folder: Path) -> Path:

@@ -97,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
     if args.quick:
         args.prompts, args.tokens, args.gamma = 1, 48, [3]
     args.out.mkdir(parents=True, exist_ok=True)
-    found = list(rows([trial(name, args) for name in SHAPES], args.threads))
+    found = list(rows([trial(name, args) for name in SHAPES]))
     columns = ("pair, read per token", "predicted from", "value", "predicted", "measured", "error")
     print(f"{args.type}, {args.threads} threads, γ {args.gamma}, {args.tokens} tokens per answer")
     print(table([columns, *(row for row, _ in found)]))
@@ -156,12 +156,10 @@ def answer(worker: EngineProcess, text: str, gamma: int, tokens: int) -> Iterato
 # --- predicting -------------------------------------------------------------------------
 
 
-def predict(
-    one: Trial, others: Sequence[Trial], threads: int
-) -> Iterator[tuple[str, float, float]]:
+def predict(one: Trial, others: Sequence[Trial]) -> Iterator[tuple[str, float, float]]:
     """What is predicted of a pair from the measurements of the others, and what was measured."""
     shown = [other.shown for other in others]
-    learnt = calibration.calibrate(from_devices([]), shown, threads)
+    learnt = calibration.calibrate(from_devices([]), shown)
     use = UseCase("code", temperature=0.0, context=one.context)
     predicted = estimate_speed(one.load, *one.shapes, learnt, use)
     if predicted.t1_ms is None:
@@ -180,7 +178,7 @@ def predict(
         yield f"speed-up, γ {gamma}", speedup, one.ms(0) / one.ms(gamma)
 
 
-def rows(trials: Sequence[Trial], threads: int) -> Iterator[tuple[Sequence[str], bool]]:
+def rows(trials: Sequence[Trial]) -> Iterator[tuple[Sequence[str], bool]]:
     """A row of the table, and whether its error is within the limit."""
     for one in trials:
         others = [other for other in trials if other is not one]
@@ -189,7 +187,7 @@ def rows(trials: Sequence[Trial], threads: int) -> Iterator[tuple[Sequence[str],
         assert reads.draft is not None
         pair = f"{one.name}: {reads.target.read / 1e6:.0f} + {reads.draft.read / 1e6:.0f} MB"
         names = ", ".join(other.name for other in others)
-        for what, predicted, measured in predict(one, others, threads):
+        for what, predicted, measured in predict(one, others):
             error = predicted / measured - 1
             is_good = abs(error) <= MAX_ERROR or not what.startswith(("plain", "speed-up"))
             figures = (f"{predicted:.3g}", f"{measured:.3g}", f"{error:+.1%}")

@@ -85,7 +85,7 @@ def test_one_size_gives_the_bandwidth_with_the_usual_fixed_part() -> None:
 
 
 def test_one_pair_has_two_sizes() -> None:
-    calibrated = calibrate(UNKNOWN_MACHINE, [record(2e9, 2e8, a=0.4, gbps=25)], threads=4)
+    calibrated = calibrate(UNKNOWN_MACHINE, [record(2e9, 2e8, a=0.4, gbps=25)])
     rate = calibrated.find_speed(HOST, "Q8_0")
     assert (rate.fixed_ms, rate.bandwidth) == pytest.approx((0.4, 25))
     assert rate.efficiency == 1
@@ -99,25 +99,22 @@ def test_other_numbers_of_threads_are_other_machines() -> None:
         record(2e9, 2e8, gbps=25, threads=4),
         record(2e9, 2e8, gbps=9, threads=1),
     ]
-    for threads, gbps in ((4, 25), (1, 9)):
-        rate = calibrate(UNKNOWN_MACHINE, known, threads).find_speed(HOST, "Q8_0")
+    for records, gbps in ((known, 25), (known[::-1], 9)):  # the first is the latest
+        rate = calibrate(UNKNOWN_MACHINE, records).find_speed(HOST, "Q8_0")
         assert rate.bandwidth == pytest.approx(gbps)
-    assert calibrate(UNKNOWN_MACHINE, known, 8).find_speed(HOST, "Q8_0").bandwidth is None
-    latest = calibrate(UNKNOWN_MACHINE, known).find_speed(HOST, "Q8_0").bandwidth
-    assert latest == pytest.approx(25), "the first is the latest"
 
 
 def test_a_measurement_while_something_else_ran_is_passed_over() -> None:
     slow = replace(record(2e9), measured=quiet_costs(1607.0, CURVE, threads=4))
-    rate = calibrate(UNKNOWN_MACHINE, [slow, record(2e9, 2e8)], 4).find_speed(HOST, "Q8_0")
+    rate = calibrate(UNKNOWN_MACHINE, [slow, record(2e9, 2e8)]).find_speed(HOST, "Q8_0")
     assert rate.bandwidth == pytest.approx(20)
     for load in (0.5, None):  # earlier versions did not record it
         alone = MeasuredCosts(1607.0, CURVE, threads=4, other_load=load)
-        assert not calibrate(UNKNOWN_MACHINE, [replace(slow, measured=alone)], 4).measured_speeds
+        assert not calibrate(UNKNOWN_MACHINE, [replace(slow, measured=alone)]).measured_speeds
 
 
 def test_other_weights_borrow_and_say_so() -> None:
-    rate = calibrate(UNKNOWN_MACHINE, [record(2e9, 2e8)], 4).find_speed(HOST, "Q4_K")
+    rate = calibrate(UNKNOWN_MACHINE, [record(2e9, 2e8)]).find_speed(HOST, "Q4_K")
     assert rate.bandwidth == pytest.approx(20)
     assert not rate.measured
     assert rate.error == TABLE_ERROR
@@ -127,17 +124,17 @@ def test_other_weights_borrow_and_say_so() -> None:
 
 def test_what_fits_a_cache_says_nothing_of_the_memory() -> None:
     demo, real = record(1.2e7, 1.3e6, a=0.1, gbps=200), record(2e9, 2e8, gbps=20)
-    assert calibrate(UNKNOWN_MACHINE, [demo, real], 4).find_speed(
+    assert calibrate(UNKNOWN_MACHINE, [demo, real]).find_speed(
         HOST, "Q8_0"
     ).bandwidth == pytest.approx(20)
-    assert not calibrate(UNKNOWN_MACHINE, [demo], 4).measured_speeds
+    assert not calibrate(UNKNOWN_MACHINE, [demo]).measured_speeds
 
 
 def test_a_far_larger_model_is_estimated_from_what_was_measured_and_less_sure() -> None:
     card = from_devices([gpu_catalog.find("RTX 4060").as_device()])
     part = ModelReads(int(1e8), ("CUDA0",), "Q8_0")
     small = PairMeasurement("", quiet_costs(1.0, CURVE, threads=4), PairReads(part), None)
-    calibrated = calibrate(card, [small], 4)
+    calibrated = calibrate(card, [small])
     assert calibrated.find_speed("CUDA0", "Q8_0", 5e8).error < TABLE_ERROR
     far = calibrated.find_speed("CUDA0", "Q8_0", 5e9)
     assert far.bandwidth == calibrated.find_speed("CUDA0", "Q8_0").bandwidth != 272
@@ -165,7 +162,7 @@ def test_of_one_list_the_larger_model_is_never_the_faster(
         reads = PairReads(replace(one.reads.target, family=kind))
         known.append(replace(one, reads=reads))
     nominal = from_devices([], TYPICAL_CPU_SPEED)
-    machine = calibrate(nominal, known, 4)
+    machine = calibrate(nominal, known)
     ms = []
     for size in (n_bytes, n_bytes * times):
         speed = machine.find_speed(HOST, weight_type, size)
@@ -179,9 +176,8 @@ def test_a_mixture_is_counted_as_a_mixture() -> None:
     plain = record(2e9, a=0.0001)
     assert plain.measured is not None
     seen = quiet_costs(plain.measured.t1_ms * 1.36, {"1": 1.0, "8": 6.0}, threads=4)
-    rate = calibrate(
-        UNKNOWN_MACHINE, [PairMeasurement("", seen, PairReads(part), None)], 4
-    ).find_speed(HOST, "Q8_0")
+    measured = [PairMeasurement("", seen, PairReads(part), None)]
+    rate = calibrate(UNKNOWN_MACHINE, measured).find_speed(HOST, "Q8_0")
     assert rate.bandwidth == pytest.approx(20, rel=0.01)
     assert not rate.verify_curve, "its verify curve does not apply to dense models"
 
@@ -195,7 +191,6 @@ def test_nonsense_is_not_learnt_from(ms: object) -> None:
     found = calibrate(
         UNKNOWN_MACHINE,
         [PairMeasurement("", bad, reads, None), PairMeasurement("", None, None, None)],
-        4,
     )
     assert found.find_speed(HOST, "Q8_0").bandwidth is None
 
@@ -207,7 +202,7 @@ def test_a_calibrated_machine_predicts_another_model() -> None:
     for target, draft in ((4e8, 5e7), (9e9, 6e8)):
         known.append(record(target, draft, a=a, gbps=gbps))
     known = [replace(one, reads=_as_q4(one)) for one in known]
-    where = calibrate(UNKNOWN_MACHINE, known, 4)
+    where = calibrate(UNKNOWN_MACHINE, known)
     settings = ContextSettings(n_threads=4)
     load = replace(LOAD, target_settings=settings, draft_settings=settings)
     found = shapes.estimate_speed(load, BIG, DRAFT, where, UseCase("code", context=0))

@@ -25,8 +25,6 @@ installed_llama_cpp.preload_cuda_libraries()
 installed_llama_cpp.skip_package_init()
 import llama_cpp.llama_cpp as C  # noqa: E402, N812
 
-_HOST = "127.0.0.1"
-
 
 def main() -> None:
     parent, library, port, threads, limit, *names = sys.argv[1:]
@@ -38,10 +36,16 @@ def main() -> None:
     chosen = _choose_devices(ggml, names)
     replies = os.fdopen(out, "w", encoding="utf-8")
     _write_devices(ggml, chosen, replies)
-    threading.Thread(target=_answer_questions, args=(ggml, chosen, replies), daemon=True).start()
+
+    def answer_questions() -> None:
+        for _ in sys.stdin.buffer:
+            _write_devices(ggml, chosen, replies)
+        os._exit(0)  # the worker is gone
+
+    threading.Thread(target=answer_questions, daemon=True).start()
     _limit_memory(int(limit))
     devices = (ctypes.c_void_p * len(chosen))(*chosen)
-    serve(f"{_HOST}:{port}".encode(), None, int(threads), len(chosen), devices)
+    serve(f"127.0.0.1:{port}".encode(), None, int(threads), len(chosen), devices)
     sys.exit(1)  # it returns only if it cannot listen
 
 
@@ -75,12 +79,6 @@ def _limit_memory(limit: int) -> None:
             lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
             used = 1024 * next(int(line.split()[1]) for line in lines if "VmData" in line)
             resource.setrlimit(resource.RLIMIT_DATA, (used + limit, used + limit))
-
-
-def _answer_questions(ggml: GgmlLibrary, devices: list[int], replies: TextIO) -> None:
-    for _ in sys.stdin.buffer:
-        _write_devices(ggml, devices, replies)
-    os._exit(0)  # the worker is gone
 
 
 def _write_devices(ggml: GgmlLibrary, devices: list[int], replies: TextIO) -> None:
