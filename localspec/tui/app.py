@@ -27,6 +27,7 @@ from textual.widget import Widget
 
 from localspec import config, paths
 from localspec.config import EffectiveConfig
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, Round
 from localspec.tui import app_options, key_bindings, themes
 from localspec.tui.app_options import AppOptions
@@ -75,12 +76,12 @@ class _PreferencesListener(Protocol):
     def apply_preferences(self) -> None: ...
 
 
+@dataclass(eq=False)
 class KeyProbe(Message):
     """Follows a key from widget to widget; reaches the app when they have all handled the key."""
 
-    def __init__(self, number: int, *, is_last: bool) -> None:
-        super().__init__()
-        self.number, self.is_last = number, is_last
+    number: int
+    is_last: bool
 
 
 class LocalspecApp(App[None]):
@@ -187,7 +188,6 @@ class LocalspecApp(App[None]):
             await self._deliver_key()
 
     def on_click(self, event: events.Click) -> None:
-        """A click on a key hint is that key."""
         widget = event.widget
         if isinstance(widget, KeyLine | StatusBar) or (widget and widget.has_class("hint")):
             line = widget.render_line(event.y).text

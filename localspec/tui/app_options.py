@@ -55,7 +55,6 @@ class AppOptions:
 
     @property
     def reverse_marked_rows(self) -> bool:
-        """Whether rows are marked without a background colour."""
         return self.show_token_marks or self.theme == themes.ANSI
 
     def build_load_request(
@@ -96,7 +95,7 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     options.exact = view.get("answers.exact")
     options.overlap = view.get("answers.overlap")
     if options.chats is not None:
-        options.chats.set_saving(view.get("chats.keep"))
+        options.chats.private = not view.get("chats.keep")
     path = view.file.path  # the preferences show the whole path
     errors = [text.replace(str(path), path.name) for text in (*view.errors, *view.warnings)]
     errors += [_DAMAGED_FILE] if view.file.error else []
@@ -109,7 +108,6 @@ def format_settings_banner(options: AppOptions) -> str:
         return ""
     first, *more = options.settings_errors
     rest = f" And {len(more)} more." if more else ""
-    if _DAMAGED_FILE in more:
-        rest = f" {_DAMAGED_FILE}"
+    rest = f" {_DAMAGED_FILE}" if _DAMAGED_FILE in more else rest
     key = options.keymap.get("app.preferences", "f10")
     return f"{first}{'' if first.endswith(('.', '?')) else '.'}{rest} {key} shows the details."

@@ -9,7 +9,7 @@ from textual.content import Content
 
 from localspec.sanitize import sanitize
 from localspec.tui.glyphs import Glyphs
-from localspec.tui.key_bindings import format_key, keys_for
+from localspec.tui.key_bindings import key_label
 from localspec.tui.text.wrapping import fit_to_width
 from localspec.units import bytes_per_second, duration, gb
 
@@ -71,9 +71,6 @@ class DownloadManager:
         else:
             self.queue.pause(job)
 
-    def cancel(self, job: DownloadJob) -> None:
-        self.queue.cancel(job)
-
     def close(self) -> None:
         if self._queue is not None:
             self._queue.close()
@@ -87,17 +84,14 @@ def format_download(state: DownloadState, glyphs: Glyphs, width: int) -> Content
     file = state.job.file.path.rpartition("/")[2].removesuffix(".gguf")
     start = f"{fit_to_width(sanitize(file, multiline=False), names, glyphs.ellipsis)}  "
     phase = state.phase
+    size = state.job.file.size
     if phase == "done":
-        verified = gb(state.job.file.size)
-        return Content.assemble(
-            start, (f"{glyphs.check} verified", "$success"), (f"  {verified}", "$muted")
-        )
+        verified = (f"{glyphs.check} verified", "$success")
+        return Content.assemble(start, verified, (f"  {gb(size)}", "$muted"))
     if phase == "failed" and state.error is not None:
         message = f"{glyphs.cross} {sanitize(state.error.message, multiline=False)}"
-        return Content.assemble(
-            start, (fit_to_width(message, width - names - 2, glyphs.ellipsis), "$error")
-        )
-    size = state.job.file.size
+        message = fit_to_width(message, width - names - 2, glyphs.ellipsis)
+        return Content.assemble(start, (message, "$error"))
     share = state.done_bytes / size if size else 0.0
     bar = glyphs.bar(share, bars)
     rest = glyphs.dot * (bars - len(bar))
@@ -106,13 +100,10 @@ def format_download(state: DownloadState, glyphs: Glyphs, width: int) -> Content
 
 
 def _format_progress(state: DownloadState, width: int) -> str:
-    """Bytes, speed and time left, as far as they fit."""
     parts = []
     if width >= 100:
-        size = gb(state.job.file.size)
-        parts.append(
-            f"{gb(state.done_bytes)} of {size}".rjust(18) if state.done_bytes else size.rjust(18)
-        )
+        done = f"{gb(state.done_bytes)} of " if state.done_bytes else ""
+        parts.append(f"{done}{gb(state.job.file.size)}".rjust(18))
     if state.phase != "loading":
         return "  ".join([*parts, state.phase])
     if state.rate and width >= 70:
@@ -126,13 +117,10 @@ def download_key_hints(state: DownloadState, user_keys: Mapping[str, str]) -> st
     phase = state.phase
     if phase == "done":
         return ""
-    pause, cancel = (
-        format_key(keys_for("home.pause", user_keys)[0]),
-        format_key(keys_for("home.cancel", user_keys)[0]),
-    )
     labels = {"paused": "resume", "cancelled": "resume", "failed": "try again"}
-    hint = f"{pause} {labels.get(phase, 'pause')}"
-    return hint if phase in ("failed", "cancelled") else f"{hint}  {cancel} cancel"
+    hint = f"{key_label('home.pause', user_keys)} {labels.get(phase, 'pause')}"
+    cancel = f"  {key_label('home.cancel', user_keys)} cancel"
+    return hint if phase in ("failed", "cancelled") else hint + cancel
 
 
 def download_error(state: DownloadState) -> str:

@@ -50,7 +50,9 @@ class LoadJob(EngineJob[Engine]):
         if self._runner.host is not self._host:  # closed meanwhile
             return
         if error is None:
-            self._runner.show_loaded(self.result(), self._post)
+            if self._runner.server is not None:
+                self._runner.server.set_ready(self.result().ready)
+            self._post(EngineLoaded(self.result()))
             return
         self._runner.close_host()
         if isinstance(error, OSError):  # a file was removed between the check and the load
@@ -75,7 +77,6 @@ class EngineRunner:
         self._closing_host: EngineHost | None = None
         self._closing: threading.Thread | None = None
         self._job: EngineJob[AnswerEnded] | EngineJob[None] | None = None
-        """The last answer or inspection."""
         self._session: ChatSession | None = None  # Of the answer; None if that was an inspection.
         self._overflow_request: OverflowRequest | None = None
         """The last one posted by the answer's thread."""
@@ -83,11 +84,6 @@ class EngineRunner:
     @property
     def engine(self) -> Engine | None:
         return self.host.engine if self.host is not None else None
-
-    @property
-    def has_engine(self) -> bool:
-        """Whether an engine is loaded or loading."""
-        return self.host is not None
 
     def load(self, request: SettingsRequest, post: PostMessage) -> None:
         """Posts `EngineLoaded` or `EngineLoadFailed`, and `EngineLoadEvent`s before that.
@@ -107,11 +103,6 @@ class EngineRunner:
         if self.server is not None:
             self.server.set_host(self.host)
         self.host.submit(LoadJob(self, post))
-
-    def show_loaded(self, engine: Engine, post: PostMessage) -> None:
-        if self.server is not None:
-            self.server.set_ready(engine.ready)
-        post(EngineLoaded(engine))
 
     def start_answer(
         self, session: ChatSession, post: PostMessage, *, probabilities: bool = False
@@ -133,10 +124,9 @@ class EngineRunner:
         def write(engine: Engine) -> AnswerEnded:
             error: LocalspecError | None = None
             engine_died = False
+            deltas = session.stream_answer(engine, choose_policy, probabilities=probabilities)
             try:
-                for delta in session.stream_answer(
-                    engine, choose_policy, probabilities=probabilities
-                ):
+                for delta in deltas:
                     engine_died = isinstance(delta.event, EngineExit)
                     job.put(delta)
             except LocalspecError as failure:
@@ -201,11 +191,8 @@ class EngineRunner:
         else:
             host.stop(job)
 
-    # --- the end --------------------------------------------------------------------------
-
     @property
     def server_note(self) -> str:
-        """For the title of a chat; empty without a server."""
         return f"serving :{self.server.port}" if self.server is not None else ""
 
     def stop_server(self) -> None:
@@ -268,11 +255,9 @@ class SharedServer:
         return self._server.port
 
     def can_serve(self, request: SettingsRequest) -> bool:
-        """Whether the pair of a request is the one that is served."""
         files = self._pair.target, self._pair.draft
-        return [request.load.target, request.load.draft] == [
-            str(path) if path else None for path in files
-        ]
+        names = [str(path) if path else None for path in files]
+        return [request.load.target, request.load.draft] == names
 
     def stop(self) -> None:
         """Does not wait."""
@@ -285,26 +270,23 @@ class SharedServer:
         threading.Thread(target=close, daemon=True, name="close server").start()
 
 
+@dataclass(eq=False)
 class EngineLoaded(Message):
-    def __init__(self, engine: Engine) -> None:
-        super().__init__()
-        self.engine = engine
+    engine: Engine
 
 
+@dataclass(eq=False)
 class EngineLoadFailed(Message):
     """A pair could not be loaded, or its engine exited while loading."""
 
-    def __init__(self, error: LocalspecError) -> None:
-        super().__init__()
-        self.error = error
+    error: LocalspecError
 
 
+@dataclass(eq=False)
 class EngineLoadEvent(Message):
     """An event while a pair is loaded or measured."""
 
-    def __init__(self, event: Event) -> None:
-        super().__init__()
-        self.event = event
+    event: Event
 
 
 class DeltasReady(Message, bubble=False):
@@ -326,11 +308,9 @@ class OverflowRequest(Message):
         self._answered.set()
 
 
+@dataclass(eq=False)
 class AnswerInspected(Message):
     """Probabilities of the last answer's tokens; only of the first ones, if it was stopped."""
 
-    def __init__(
-        self, token_logprobs: tuple[TokenScore, ...], error: LocalspecError | None = None
-    ) -> None:
-        super().__init__()
-        self.token_logprobs, self.error = token_logprobs, error
+    token_logprobs: tuple[TokenScore, ...]
+    error: LocalspecError | None = None

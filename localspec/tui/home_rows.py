@@ -17,12 +17,12 @@ from localspec.launch import ResolvedPair, recent_pairs
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.rpc import preflight
 from localspec.models import catalog, draft_heads, reference
-from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
+from localspec.models.catalog import Catalog, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.sanitize import sanitize
 from localspec.tui import downloads
 from localspec.tui.glyphs import Glyphs
-from localspec.tui.key_bindings import BINDINGS_BY_ID, format_key, keys_for
+from localspec.tui.key_bindings import BINDINGS_BY_ID, key_label
 from localspec.tui.text.wrapping import fit_to_width
 from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.shortlist import Candidate, suggest_candidates
@@ -138,13 +138,11 @@ def refine_survey(survey: MachineSurvey) -> MachineSurvey:
 
 
 def _describe_machine(machine_profile: MachineProfile) -> str:
-    """The first GPU; empty if there is none."""
     if not machine_profile.devices:
         return ""
     gpu, *more = machine_profile.devices
-    memory = ""
-    if gpu.total is not None and gpu.free is not None:
-        memory = f"{gib(gpu.total)}, {gib(gpu.free)} free"
+    is_known = gpu.total is not None and gpu.free is not None
+    memory = f"{gib(gpu.total or 0)}, {gib(gpu.free or 0)} free" if is_known else ""
     others = f"and {len(more)} more" if more else ""
     parts = (gpu.description or gpu.name, memory, others, gpu.backend)
     return sanitize(" · ".join(filter(None, parts)), multiline=False)
@@ -162,19 +160,25 @@ def build_sections(
     ready = _ready_rows(pair_catalog, survey)
     ready_pairs, listed = find_ready_pairs(pair_catalog, survey), [row.pair for row in ready]
     recent = [row for row in _recently_opened_rows(survey) if row.pair not in listed]
-    others = _other_model_rows(
-        survey, [*ready_pairs.values(), *(row.pair for row in recent if row.pair)]
-    )
+    shown_pairs = [*ready_pairs.values(), *(row.pair for row in recent if row.pair)]
+    others = _other_model_rows(survey, shown_pairs)
+    saved_presets = [HomeRow(p.name, p.summary, preset=p.name) for p in presets.load().values()]
     limit = None if search_text else _MAX_LISTED
-    downloadable = (
-        _search_catalog(pair_catalog, search_text) if search_text else _suggested_rows(survey)
-    )
+    if search_text:
+        pairs = [pair for pair in pair_catalog.pairs.values() if pair.target.repo]
+        found = (_downloadable_row(pair, pair.size or 0) for pair in pairs)
+        downloadable = _filter_rows(found, search_text)[:_MAX_MATCHES]
+    else:
+        best = survey.candidates[:_MAX_SUGGESTED]
+        downloadable = tuple(
+            _downloadable_row(each.pair, each.total_bytes, _format_speed(each)) for each in best
+        )
     sections = (
         HomeSection("Ready to run", _filter_rows(ready, search_text)),
         chats,
         HomeSection("Recent", _filter_rows(recent, search_text)[:limit]),
         HomeSection("Other models on this computer", _filter_rows(others, search_text)[:limit]),
-        HomeSection("New chat with a preset", _filter_rows(_preset_rows(), search_text)),
+        HomeSection("New chat with a preset", _filter_rows(saved_presets, search_text)),
         HomeSection(
             "In the catalogue" if search_text else "Fits this computer, not downloaded",
             tuple(row for row in downloadable if row.name not in ready_pairs),
@@ -207,18 +211,15 @@ def row_key_hints(
         return ""
     if row.download is not None:
         return "" if typing else downloads.download_key_hints(row.download, user_keys)
-    hint, binding_id, label = "enter download", "", ""
+    if row.chat_id is not None:
+        delete = f"  {key_label('home.remove', user_keys)} delete"
+        return "enter continue" + delete * (not typing)
+    if row.pair is not None:
+        bench = f"  {key_label('home.bench', user_keys)} bench"
+        return "enter open" + bench * (not typing)
     if row.hub_search_text:
-        hint = "enter search the hub"
-    elif row.chat_id is not None:
-        hint, binding_id, label = "enter continue", "home.remove", "delete"
-    elif row.preset:
-        hint = "enter new chat"
-    elif row.pair is not None:
-        hint, binding_id, label = "enter open", "home.bench", "bench"
-    if typing or not binding_id:
-        return hint
-    return f"{hint}  {format_key(keys_for(binding_id, user_keys)[0])} {label}"
+        return "enter search the hub"
+    return "enter new chat" if row.preset else "enter download"
 
 
 def chat_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
@@ -227,7 +228,7 @@ def chat_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
         return ""
     pin = "unpin" if row.is_pinned else "pin"
     labels = {"home.rename": "rename", "home.pin": pin, "home.export": "export"}
-    return "  ".join(f"{format_key(keys_for(id_, user_keys)[0])} {labels[id_]}" for id_ in labels)
+    return "  ".join(f"{key_label(id_, user_keys)} {label}" for id_, label in labels.items())
 
 
 def _filter_rows(rows: Iterable[HomeRow], search_text: str) -> tuple[HomeRow, ...]:
@@ -240,12 +241,13 @@ def find_ready_pairs(pair_catalog: Catalog, survey: MachineSurvey) -> dict[str, 
     files = {(model.repo, model.file): model.path for model in survey.local_models}
     ready: dict[str, ResolvedPair] = {}
     for pair in pair_catalog.pairs.values():
-        target, draft = _local_path(pair.target, files), _local_path(pair.draft, files)
+        target, draft = (
+            (model.path or files.get((model.repo, model.file))) if model else None
+            for model in (pair.target, pair.draft)
+        )
         if target is not None and (pair.draft is None or draft is not None):
-            refs = (pair.id, "auto")
-            ready[pair.id] = ResolvedPair(
-                target, draft, pair.spec, pair.why, pair.settings, requested_refs=refs
-            )
+            about, refs = (pair.spec, pair.why, pair.settings), (pair.id, "auto")
+            ready[pair.id] = ResolvedPair(target, draft, *about, requested_refs=refs)
     return ready
 
 
@@ -256,40 +258,28 @@ def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
     downloaded: list[HomeRow] = []
     bundled: list[HomeRow] = []
     for id_, resolved in find_ready_pairs(pair_catalog, survey).items():
-        pair, size = pair_catalog.pairs[id_], _format_size(resolved)
+        pair, size, note = pair_catalog.pairs[id_], _format_size(resolved), speeds.get(id_, "")
         if pair.target.repo is None:
-            description = f"{pair.title} · bundled"
-            note = "shows how speculation works"
-            bundled.append(HomeRow(id_, description, size, note, resolved, is_included=True))
+            about = f"{pair.title} · bundled", size, "shows how speculation works"
+            bundled.append(HomeRow(id_, *about, resolved, is_included=True))
         elif pair.target.package and (pair.draft is None or pair.draft.repo is None):
-            name, note = pair.target.title, speeds.get(id_, "")
-            row = HomeRow(name, pair.title, size, note, resolved, is_included=True)
+            about = pair.title, size, note
+            row = HomeRow(pair.target.title, *about, resolved, is_included=True)
             starters.setdefault(pair.target.id, row)
         else:
-            note = speeds.get(id_, "")
             downloaded.append(HomeRow(id_, _describe_uses(pair), size, note, resolved))
     return [*starters.values(), *downloaded, *bundled[:1]]
-
-
-def _local_path(
-    model: CatalogModel | None, files: dict[tuple[str | None, str], Path]
-) -> Path | None:
-    if model is None:
-        return None
-    return model.path or files.get((model.repo, model.file))
 
 
 def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
     rows = []
     names = _ollama_names(survey)
-    for pair in recent_pairs.load():
-        name = names.get(pair.target)
-        resolved = replace(pair, requested_refs=(name, pair.portable_refs[1])) if name else pair
-        draft = "prompt lookup, no draft model"
-        if resolved.draft is not None:
-            draft = f"+ {resolved.draft_name}"
-        where = sanitize(str(resolved.target.parent), multiline=False)
-        rows.append(HomeRow(resolved.target_name, draft, _format_size(resolved), where, resolved))
+    for opened in recent_pairs.load():
+        name = names.get(opened.target)
+        pair = replace(opened, requested_refs=(name, opened.portable_refs[1])) if name else opened
+        draft = f"+ {pair.draft_name}" if pair.draft else "prompt lookup, no draft model"
+        where = sanitize(str(pair.target.parent), multiline=False)
+        rows.append(HomeRow(pair.target_name, draft, _format_size(pair), where, pair))
     return rows
 
 
@@ -302,36 +292,16 @@ def _ollama_names(survey: MachineSurvey) -> dict[Path, str]:
 def _other_model_rows(survey: MachineSurvey, listed: Iterable[ResolvedPair]) -> list[HomeRow]:
     """Models on disk that are in no pair of `listed`, such as those of LM Studio."""
     paths = {path for pair in listed for path in (pair.target, pair.draft)}
-    names = _ollama_names(survey)
-    return [
-        HomeRow(
-            reference.parse_file_name(model.file.rpartition("/")[2]).stem,
-            model.repo or ORIGIN_TITLES[model.origin],
-            gib(model.size),
-            pair=ResolvedPair(
-                model.path,
-                None,
-                requested_refs=(name, "auto") if (name := names.get(model.path)) else None,
-            ),
-        )
-        for model in survey.local_models
-        if model.path not in paths and (model.origin == "ollama" or reference.is_model(model.file))
-    ]
-
-
-def _preset_rows() -> list[HomeRow]:
-    return [
-        HomeRow(preset.name, preset.summary, preset=preset.name)
-        for preset in presets.load().values()
-    ]
-
-
-def _suggested_rows(survey: MachineSurvey) -> list[HomeRow]:
-    """The best pairs for this computer."""
-    return [
-        _downloadable_row(candidate.pair, candidate.total_bytes, _format_speed(candidate))
-        for candidate in survey.candidates[:_MAX_SUGGESTED]
-    ]
+    names, rows = _ollama_names(survey), []
+    for model in survey.local_models:
+        is_model = model.origin == "ollama" or reference.is_model(model.file)
+        if is_model and model.path not in paths:
+            name = reference.parse_file_name(model.file.rpartition("/")[2]).stem
+            refs = (names[model.path], "auto") if model.path in names else None
+            pair = ResolvedPair(model.path, None, requested_refs=refs)
+            about = model.repo or ORIGIN_TITLES[model.origin]
+            rows.append(HomeRow(name, about, gib(model.size), pair=pair))
+    return rows
 
 
 def _format_speed(candidate: Candidate) -> str:
@@ -341,16 +311,8 @@ def _format_speed(candidate: Candidate) -> str:
     speed = candidate.fit.speed
     if speed.speculative is None:
         return fit_text.VERDICT_LABELS[candidate.fit.verdict]
-    return (
-        f"{fit_text.speed_text(speed.speculative):<14}  "
-        f"{fit_text.speedup_text(fit_text.speedup_range(speed, _DEFAULT_USE))}"
-    )
-
-
-def _search_catalog(pair_catalog: Catalog, search_text: str) -> list[HomeRow]:
-    pairs = pair_catalog.pairs.values()
-    rows = [_downloadable_row(pair, pair.size or 0) for pair in pairs if pair.target.repo]
-    return list(_filter_rows(rows, search_text))[:_MAX_MATCHES]
+    speedup = fit_text.speedup_text(fit_text.speedup_range(speed, _DEFAULT_USE))
+    return f"{fit_text.speed_text(speed.speculative):<14}  {speedup}"
 
 
 def _downloadable_row(pair: CatalogPair, size: int, note: str = "") -> HomeRow:
@@ -360,7 +322,6 @@ def _downloadable_row(pair: CatalogPair, size: int, note: str = "") -> HomeRow:
 
 
 def _describe_uses(pair: CatalogPair) -> str:
-    """The uses of a pair, and the kind of its head."""
     head = draft_heads.KIND_TITLES.get(pair.draft_kind)
     return " · ".join(filter(None, (", ".join(pair.use), f"{head} head" if head else "")))
 
@@ -372,19 +333,15 @@ def _format_size(pair: ResolvedPair) -> str:
         return "missing"
 
 
-# --- drawing ------------------------------------------------------------------------------
-
 MAX_WIDTH = 120  # Cells of a line, as in localspec.tcss.
 _NARROW_WIDTH = 32  # Terminals narrower than this show only names.
 _MODEL_WIDTH = 16  # Cells for the model of a saved chat.
 
 
 def draw_heading(section: HomeSection, width: int, user_keys: Mapping[str, str]) -> Content:
-    """The heading, with its key hint at the right edge."""
-    hint = ""
-    if section.binding_id:
-        key = format_key(keys_for(section.binding_id, user_keys)[0])
-        hint = f"{key} {BINDINGS_BY_ID[section.binding_id].footer_label}"
+    hint, id_ = "", section.binding_id
+    if id_:
+        hint = f"{key_label(id_, user_keys)} {BINDINGS_BY_ID[id_].footer_label}"
     gap = min(width, MAX_WIDTH) - len(section.heading) - len(hint) - 6
     hint = f"{' ' * gap}{hint}" if gap > 2 else ""
     return Content.assemble((f" {section.heading}", "$muted bold"), (hint, "$muted"))

@@ -37,12 +37,7 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("app.help", "f1,question_mark", "help", "Help: keys, slash commands, glossary", "keys"),
         ("app.palette", "ctrl+p", "command_palette", "Command palette"),
         ("app.quit", "ctrl+q", "quit", "Quit", "quit"),
-        (
-            "app.interrupt",
-            "ctrl+c",
-            "interrupt",
-            "Copy the selection, or stop the answer; twice: quit",
-        ),
+        ("app.interrupt", "ctrl+c", "interrupt", "Copy a selection, or stop; twice: quit"),
         ("app.suspend", "ctrl+z", "suspend_process", "Suspend to the shell; `fg` returns"),
         ("app.log", "ctrl+l", "log", "Engine log"),
         ("app.doctor", "f9", "doctor", "Diagnostics"),
@@ -50,12 +45,7 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
     ),
     "home": (
         ("home.bench", "b", "measure('bench')", "Benchmark the pair, plain and speculative"),
-        (
-            "home.verify",
-            "v",
-            "measure('verify')",
-            "Verify that speculation does not change the output",
-        ),
+        ("home.verify", "v", "measure('verify')", "Verify that speculation changes no output"),
         ("home.wizard", "w", "wizard", "Find a pair for this computer", "wizard"),
         ("home.open", "o", "open_files", "Open model files by path", "open files"),
         ("home.filter", "slash", "filter", "Search pairs, chats and the hub", "find"),
@@ -93,12 +83,7 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("chat.stop", "escape", "stop", "Stop the answer; when idle: back", "stop"),
         ("chat.tokens", "f2", "tokens", "Token view: show the class of each token", "tokens"),
         ("chat.panel", "f3", "panel", "Show or hide the speculation panel", "panel"),
-        (
-            "chat.speculation",
-            "ctrl+s",
-            "speculation",
-            "Turn speculation on or off, and compare the speeds",
-        ),
+        ("chat.speculation", "ctrl+s", "speculation", "Turn speculation on or off"),
         ("chat.settings", "f4", "settings", "Sampling, speculation, system prompt", "settings"),
         ("chat.again", "f5", "again", "Regenerate the last answer", "regenerate"),
         ("chat.edit", "f6", "edit", "Edit the last message"),
@@ -171,13 +156,7 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("measuring.down", "down", "move(1)", "Scroll down"),
         ("measuring.page_up", "pageup", "move(-8)", "Page up"),
         ("measuring.page_down", "pagedown", "move(8)", "Page down"),
-        (
-            "measuring.back",
-            "escape",
-            "back",
-            "Stop and keep the results so far; when idle: back",
-            "back",
-        ),
+        ("measuring.back", "escape", "back", "Stop, keep the results; when idle: back", "back"),
     ),
     "preferences": (
         ("preferences.reset", "f5", "reset", "Reset to the default", "default"),
@@ -241,14 +220,11 @@ def format_footer(
     return "  ".join(f"{''.join(keys)} {label}" for label, keys in keys_by_label.items())
 
 
-_EXIT_LABELS = (" back", " stop")
-
-
 def fit_footer(hints: str, width: int) -> str:
     """As many whole hints of a footer as fit into `width`; the way back or out goes last."""
     shown = hints.split("  ")
     while shown and len("  ".join(shown)) > width:
-        others = [hint for hint in shown if not hint.endswith(_EXIT_LABELS)]
+        others = [hint for hint in shown if not hint.endswith((" back", " stop"))]
         shown.remove((others or shown)[-1])
     return "  ".join(shown)
 
@@ -274,6 +250,11 @@ def format_key(keys: str) -> str:
     return _ARROWS.get(first) or _SHORT_NAMES.get(first, first)
 
 
+def key_label(binding_id: str, user_keys: Mapping[str, str]) -> str:
+    """The first key of an action, as the screen shows it."""
+    return format_key(keys_for(binding_id, user_keys)[0])
+
+
 def find_key_hint(line: str, x: int) -> str:
     """The name of the key that the hint at column `x` of a key line shows; empty if none does."""
     for hint in re.finditer(r"\S+(?: \S+)*", line):
@@ -287,15 +268,10 @@ def find_key_hint(line: str, x: int) -> str:
     return ""
 
 
-# --- user keys ---------------------------------------------------------------------------
-
 _MODIFIERS = re.compile(r"^(?:(?:ctrl|alt|shift|super|hyper|meta)\+)*")
 _KEY_NAMES = frozenset(key.value for key in Keys)
-_TYPING_CONTEXTS: tuple[KeyContext, ...] = ("app", "composer", "chat")
-"""Contexts with a text field: letters and editing keys cannot be bound."""
-_EDITING_KEYS = frozenset(
-    {"left", "right", "up", "down", "home", "end", "backspace", "delete", "space"}
-)
+_EDITING_KEYS = {*_ARROWS, "home", "end", "backspace", "delete", "space"}
+"""As letters, they cannot be bound in contexts with a text field."""
 
 
 def current_ids(user_keys: Mapping[str, str]) -> dict[str, str]:
@@ -313,9 +289,11 @@ def check_keys(binding_id: str, keys: str, user_keys: Mapping[str, str]) -> str:
     binding = BINDINGS_BY_ID[binding_id]
     if error := _check_allowed(binding, keys):
         return error
-    for key in keys.split(","):
-        if (other := _find_conflict(binding, key, user_keys)) is not None:
-            return f"{format_key(key)} is already in use: {other.description}."
+    for other in concurrent_bindings(binding):
+        in_use = {*user_keys.get(other.id, other.keys).split(",")} & {*keys.split(",")}
+        defaults_of_both = {*binding.keys.split(",")} & {*other.keys.split(",")}
+        if taken := in_use - defaults_of_both:
+            return f"{format_key(min(taken))} is already in use: {other.description}."
     return ""
 
 
@@ -326,18 +304,14 @@ def validate_user_keys(user_keys: Mapping[str, str]) -> tuple[dict[str, str], tu
     """
     current = current_ids(user_keys).items()
     known = {id_: keys for id_, keys in current if id_ in BINDINGS_BY_ID}
-    errors = {
-        id_: error
-        for id_, keys in known.items()
-        if (
-            error := _check_allowed(BINDINGS_BY_ID[id_], keys) or _check_duplicate(id_, keys, known)
-        )
-    }
-    valid = {id_: keys for id_, keys in known.items() if id_ not in errors}
-    return valid, tuple(f"keys.{id_}: {error}" for id_, error in errors.items())
-
-
-_NO_KEY = "no_key"  # A name that no key has: Textual ignores an empty one.
+    valid, errors = {}, []
+    for id_, keys in known.items():
+        error = _check_allowed(BINDINGS_BY_ID[id_], keys) or _check_duplicate(id_, keys, known)
+        if error:
+            errors.append(f"keys.{id_}: {error}")
+        else:
+            valid[id_] = keys
+    return valid, tuple(errors)
 
 
 def full_keymap(user_keys: Mapping[str, str]) -> dict[str, str]:
@@ -349,7 +323,7 @@ def full_keymap(user_keys: Mapping[str, str]) -> dict[str, str]:
             left = [key for key in own if key not in keys.split(",")]
             is_default_of_both = {*own} & {*BINDINGS_BY_ID[id_].keys.split(",")}
             if other.id not in user_keys and left != own and not is_default_of_both:
-                keymap[other.id] = ",".join(left) or _NO_KEY
+                keymap[other.id] = ",".join(left) or "no_key"  # Textual ignores an empty name
     return keymap
 
 
@@ -361,7 +335,7 @@ def _check_allowed(binding: KeyBinding, keys: str) -> str:
         if key in default_keys:
             continue
         is_typed = _is_character_key(key) or key in _EDITING_KEYS
-        if binding.context in _TYPING_CONTEXTS and is_typed:
+        if binding.context in ("app", "composer", "chat") and is_typed:
             return f"{format_key(key)} is needed for typing."
         if binding.context == "home" and key in ("enter", "up", "down"):
             return f"{format_key(key)} is needed for the list."
@@ -370,9 +344,7 @@ def _check_allowed(binding: KeyBinding, keys: str) -> str:
 
 def _check_duplicate(binding_id: str, keys: str, user_keys: Mapping[str, str]) -> str:
     for other in concurrent_bindings(BINDINGS_BY_ID[binding_id]):
-        if other.id in user_keys and (
-            shared := {*keys.split(",")} & {*user_keys[other.id].split(",")}
-        ):
+        if shared := {*keys.split(",")} & {*user_keys.get(other.id, "").split(",")}:
             return f"{format_key(min(shared))} is also bound to keys.{other.id}."
     return ""
 
@@ -384,20 +356,8 @@ def _is_key_name(key: str) -> bool:
 
 def _is_character_key(key: str) -> bool:
     """Whether the key types a character: `a`, `slash`, `question_mark`."""
-    named = key in KEY_NAME_REPLACEMENTS.values()
-    return len(key) == 1 or named or key_to_character(key) is not None
-
-
-def _find_conflict(
-    binding: KeyBinding, key: str, user_keys: Mapping[str, str]
-) -> KeyBinding | None:
-    """Another action that has the key at the same time."""
-    for other in concurrent_bindings(binding):
-        other_keys = user_keys.get(other.id, other.keys).split(",")
-        is_default_of_both = key in binding.keys.split(",") and key in other.keys.split(",")
-        if key in other_keys and not is_default_of_both:
-            return other
-    return None
+    is_named = key in KEY_NAME_REPLACEMENTS.values()
+    return len(key) == 1 or is_named or key_to_character(key) is not None
 
 
 def concurrent_bindings(binding: KeyBinding) -> Iterator[KeyBinding]:

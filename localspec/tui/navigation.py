@@ -78,8 +78,9 @@ ScreenView = (
 )
 
 
+@dataclass(eq=False)
 class OpenScreen(Message):
-    def __init__(self, view: ScreenView, then: Callable[[Any], None] = lambda _: None) -> None:
-        """`then` receives the screen's result when it is left."""
-        super().__init__()
-        self.view, self.then = view, then
+    """`then` receives the screen's result when it is left."""
+
+    view: ScreenView
+    then: Callable[[Any], None] = lambda _: None

@@ -38,7 +38,6 @@ _VALUE_WORDS = {
 
 
 def screen_hint(hint: str) -> str:
-    """A hint whose options are plain words, or the chat commands that set them."""
     return render_hint(hint, _option_words)
 
 
@@ -50,7 +49,6 @@ def _option_words(option: OptionHint) -> str:
 
 
 def problem_text(problem: LocalspecError | Notice) -> str:
-    """Message and hint."""
     text = f"{problem.message} {screen_hint(problem.hint)}"
     return sanitize(text, multiline=False).strip()
 

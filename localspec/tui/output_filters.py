@@ -19,16 +19,10 @@ class ControlCharacterFilter(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         if all(text.isprintable() for text, _, _ in segments):
             return segments
-        return [
-            Segment(_replace_control_characters(text), style, control)
+        return [  # padded, so that nothing moves
+            Segment(sanitize(text, multiline=False).ljust(len(text)), style, control)
             for text, style, control in segments
         ]
-
-
-def _replace_control_characters(text: str) -> str:
-    """Keeps the number of cells, so that nothing moves."""
-    cleaned = sanitize(text, multiline=False)
-    return cleaned if len(cleaned) == len(text) else cleaned.ljust(len(text))
 
 
 _ASCII_EQUIVALENTS = {

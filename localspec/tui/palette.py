@@ -12,7 +12,7 @@ from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, CommandCall, SlashCommand
 from localspec.lazy_dataclass import dataclass
 from localspec.tui import slash_handlers, themes
-from localspec.tui.key_bindings import BINDINGS_BY_ID, KEY_BINDINGS, KeyContext, format_key
+from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, key_label
 
 if TYPE_CHECKING:
     from localspec.tui.app import LocalspecApp
@@ -56,10 +56,10 @@ _SYNONYMS = {
     "undo": "delete",
 }
 """By binding id or slash command: words that neither title nor description has."""
-_SAME_AS_KEY = frozenset(
-    {"help", "exit", "new", "regen", "edit", "turns", "show", "stats", "tokens", "copy", "keys"}
-    | {"logs", "set"}
-)
+_SAME_AS_KEY = {
+    "help", "exit", "new", "regen", "edit", "turns", "show", "stats", "tokens", "copy", "keys",
+    "logs", "set",
+}  # fmt: skip
 """Slash commands that the palette already has as a key or as settings."""
 
 
@@ -72,15 +72,12 @@ class PaletteEntry:
 
     def score(self, query: str, fuzzy_score: float) -> float:
         """Words of the title count most, then those of the rest, then letters in order."""
-        if _begins_words(query, self.title):
-            return 1.0
-        if _begins_words(query, f"{self.title} {self.help} {self.words}"):
-            return 0.7
-        return min(fuzzy_score, 1.0) / 2
+        texts = (1.0, self.title), (0.7, f"{self.title} {self.help} {self.words}")
+        found = (score for score, text in texts if _begins_words(query, text))
+        return next(found, min(fuzzy_score, 1.0) / 2)
 
 
 def _begins_words(query: str, text: str) -> bool:
-    """Whether each word of the query begins a word of the text."""
     words = text.lower().replace(":", " ").split()
     return all(any(word.startswith(typed) for word in words) for typed in query.lower().split())
 
@@ -102,10 +99,7 @@ class ActionProvider(Provider):
 
         yield from self._key_entries()
         if isinstance(self.screen, ChatScreen):
-            yield from _setting_entries(self.screen)
-            for command in COMMANDS:
-                if command.name not in _SAME_AS_KEY:
-                    yield _slash_entry(self.screen, command)
+            yield from _chat_entries(self.screen)
         for name in themes.THEME_NAMES:
             run = partial(setattr, self.app, "theme", name)
             yield PaletteEntry(f"Theme: {name}", "Change the colours", "colors dark light", run)
@@ -118,24 +112,21 @@ class ActionProvider(Provider):
             if key.context in ("app", *contexts) and key.id != "app.palette":
                 node = app if key.context == "app" else self.screen
                 run = partial(app.run_action, key.action, default_namespace=node)
-                keys = app.options.keymap.get(key.id, key.keys)
-                words = _SYNONYMS.get(key.id, "")
-                yield PaletteEntry(key.description, format_key(keys), words, run)
+                label, words = key_label(key.id, app.options.keymap), _SYNONYMS.get(key.id, "")
+                yield PaletteEntry(key.description, label, words, run)
 
 
-def _setting_entries(screen: ChatScreen) -> Iterator[PaletteEntry]:
-    """Opens the settings sheet at the field."""
-    key = format_key(
-        screen.options.keymap.get("chat.settings", BINDINGS_BY_ID["chat.settings"].keys)
-    )
+def _chat_entries(screen: ChatScreen) -> Iterator[PaletteEntry]:
+    """The settings, which open the sheet at their field, and the slash commands."""
+    key = key_label("chat.settings", screen.options.keymap)
     for field in CHAT_SETTING_FIELDS.values():
         run = partial(screen.action_settings, field.name)
         yield PaletteEntry(f"Setting: {field.label}", key, field.name, run)
-
-
-def _slash_entry(screen: ChatScreen, command: SlashCommand) -> PaletteEntry:
-    words = f"{command.name} {' '.join(command.aliases)} {_SYNONYMS.get(command.name, '')}"
-    return PaletteEntry(command.help, command.usage, words, partial(_run_slash, screen, command))
+    for command in COMMANDS:
+        if command.name not in _SAME_AS_KEY:
+            words = f"{command.name} {' '.join(command.aliases)} {_SYNONYMS.get(command.name, '')}"
+            run_slash = partial(_run_slash, screen, command)
+            yield PaletteEntry(command.help, command.usage, words, run_slash)
 
 
 async def _run_slash(screen: ChatScreen, command: SlashCommand) -> None:

@@ -37,15 +37,11 @@ class SavedChats:
     """Opens the history at the first access, on the thread that needs it."""
 
     def __init__(self, *, private: bool = False) -> None:
-        self.private = private  # Whether the user has turned saving off.
+        self.private = private  # Whether the user has turned saving off: applies to new chats.
         self._lock = threading.Lock()
         self._history: ChatHistory | None = None
         self._notices: list[Notice] = []
         self._is_opened = False
-
-    def set_saving(self, enabled: bool) -> None:
-        """Applies to new chats."""
-        self.private = not enabled
 
     @property
     def history(self) -> ChatHistory | None:
@@ -55,21 +51,19 @@ class SavedChats:
         with self._lock:
             if not self._is_opened:
                 self._is_opened = True
-                self._open_history()
+                try:
+                    self._history = ChatHistory.open()
+                except LocalspecError as failure:
+                    error: LocalspecError | None = failure
+                else:
+                    error = self._history.write_error
+                    self._notices += self._history.take_notices()
+                if error is not None:
+                    text = f"Chats are not saved: {error.message}"
+                    self._notices.append(Notice("warning", "not-saved", text, error.hint))
             return self._history
 
-    def _open_history(self) -> None:
-        try:
-            self._history = ChatHistory.open()
-        except LocalspecError as error:
-            self._notices.append(_not_saved_notice(error))
-            return
-        self._notices += self._history.take_notices()
-        if self._history.write_error is not None:
-            self._notices.append(_not_saved_notice(self._history.write_error))
-
     def take_notices(self) -> list[Notice]:
-        """Notices since the last call."""
         notices, self._notices = self._notices, []
         return notices
 
@@ -77,10 +71,6 @@ class SavedChats:
         with self._lock:
             if self._history is not None:
                 self._history.close()
-
-
-def _not_saved_notice(error: LocalspecError) -> Notice:
-    return Notice("warning", "not-saved", f"Chats are not saved: {error.message}", error.hint)
 
 
 class ChatSessions:
@@ -106,6 +96,10 @@ class ChatSessions:
 
     def _find(self, pair: ResolvedPair) -> ChatSession | None:
         return next((session for session in self._sessions if session.pair == pair), None)
+
+    def _find_open(self, chat_id: int) -> ChatSession | None:
+        found = (each for each in self._sessions if each.recorder.chat_id == chat_id)
+        return next(found, None)
 
     def _put_first(self, session: ChatSession) -> None:
         self._sessions = [session, *(other for other in self._sessions if other is not session)]
@@ -137,11 +131,10 @@ class ChatSessions:
         """
         assert self.history is not None, "a saved chat comes from the history"
         entry = self.history.find_entry(chat_id)
-        for session in self._sessions:
-            if session.recorder.chat_id == chat_id:
-                session.recorder.title = entry.title  # it may have been renamed
-                self._put_first(session)
-                return session
+        if (session := self._find_open(chat_id)) is not None:
+            session.recorder.title = entry.title  # it may have been renamed
+            self._put_first(session)
+            return session
         with_events = entry.turn_count <= _MAX_TURNS_WITH_TOKENS
         saved = self.history.load_chat(chat_id, with_events=with_events)
         pair = saved.list_entry.pair
@@ -164,19 +157,16 @@ class ChatSessions:
 
     def rename_chat(self, chat_id: int, title: str) -> None:
         """Raises NotFoundError."""
-        for session in self._sessions:
-            if session.recorder.chat_id == chat_id:
-                session.recorder.rename(title)
-                return
-        if self.history is not None:
+        if (session := self._find_open(chat_id)) is not None:
+            session.recorder.rename(title)
+        elif self.history is not None:
             self.history.rename_chat(chat_id, title)
 
     def delete_chat(self, chat_id: int) -> None:
         """Raises InUseError if another window has the chat open."""
-        for session in list(self._sessions):
-            if session.recorder.chat_id == chat_id:
-                session.close()
-                self._sessions.remove(session)
+        if (session := self._find_open(chat_id)) is not None:
+            session.close()
+            self._sessions.remove(session)
         if self.history is not None:
             self.history.remove_chats([chat_id])
 
@@ -188,31 +178,22 @@ class ChatSessions:
 
 
 def recent_section(history: ChatHistory | None, now: datetime) -> HomeSection:
-    """The pinned chats first."""
     rows: list[HomeRow] = []
-    try:
-        if history is not None:
-            top = _pinned_chats(history)
+    if history is not None:
+        with suppress(LocalspecError):  # reported when it is opened or written
+            top: list[ChatListEntry] = []
+            for id_ in _load_pinned():
+                with suppress(NotFoundError):  # deleted
+                    top.append(history.find_entry(id_))
             chats = history.list_chats(MAX_RECENT + len(top))
             rest = [chat for chat in chats if chat not in top][:MAX_RECENT]
             rows = [_chat_row(chat, now, is_pinned=chat in top) for chat in (*top, *rest)]
-    except LocalspecError:  # reported when it is opened or written
-        pass
     return HomeSection("Recent chats", tuple(rows))
 
 
 def _load_pinned() -> list[int]:
     body = data_files.read_json(_PINNED_FILE)
     return [id_ for id_ in body if isinstance(id_, int)] if isinstance(body, list) else []
-
-
-def _pinned_chats(history: ChatHistory) -> list[ChatListEntry]:
-    """Without those that were deleted."""
-    chats = []
-    for id_ in _load_pinned():
-        with suppress(NotFoundError):
-            chats.append(history.find_entry(id_))
-    return chats
 
 
 def pin_or_unpin(chat_id: int) -> str:
@@ -236,19 +217,12 @@ def export_chat(history: ChatHistory, chat_id: int, name: str) -> Path:
 def search_section(history: ChatHistory, search_text: str, now: datetime) -> HomeSection:
     """One row per chat with a match.  The first search takes a second."""
     first: dict[int, SearchHit] = {}
-    try:
-        for hit in (
-            history.search(search_text, _MAX_MATCHES)
-            if len(search_text) >= _MIN_SEARCH_LENGTH
-            else ()
-        ):
-            first.setdefault(hit.list_entry.id, hit)
-    except LocalspecError:
-        first = {}
-    rows = [
-        _chat_row(hit.list_entry, now, hit if hit.turn is not None else None)
-        for hit in first.values()
-    ]
+    if len(search_text) >= _MIN_SEARCH_LENGTH:
+        with suppress(LocalspecError):
+            for hit in history.search(search_text, _MAX_MATCHES):
+                first.setdefault(hit.list_entry.id, hit)
+    hits = first.values()
+    rows = (_chat_row(hit.list_entry, now, hit if hit.turn is not None else None) for hit in hits)
     return HomeSection("In your chats", tuple(rows))
 
 

@@ -50,7 +50,6 @@ class FramePacer:
         self._cpu_seconds = 0.0
 
     def call_at_next_frame(self, pump: MessagePump, draw: Callable[[], None]) -> None:
-        """Calls `draw` now, or when the next frame is due."""
         wait = self._last_frame + self._frame_seconds - time.monotonic()
         if wait > 0:
             set_reliable_timer(pump, wait, lambda: self._run_frame(draw))

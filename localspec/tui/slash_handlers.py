@@ -11,7 +11,7 @@ from localspec.chat.slash_commands import CommandCall, UnknownCommand
 from localspec.errors import LocalspecError
 from localspec.models import model_lookup
 from localspec.sanitize import sanitize
-from localspec.tui.dialogs.choices import ContextFullScreen, PickerScreen
+from localspec.tui.dialogs.choices import PickerScreen
 from localspec.tui.dialogs.turns import TurnChoice, TurnsScreen
 from localspec.tui.engine_runner import SharedServer
 from localspec.tui.home_rows import PickerChoices
@@ -23,8 +23,6 @@ from localspec.tui.navigation import (
 )
 
 if TYPE_CHECKING:
-    from localspec.chat.settings import OverflowPolicy
-    from localspec.tui.engine_runner import OverflowRequest
     from localspec.tui.screens.chat import ChatScreen
 
 _PATH_COMMANDS = ("clear", "new", "private", "undo", "turns")  # Commands that show other turns.
@@ -103,24 +101,12 @@ PICKER_CHOICES = {
 def pick(screen: ChatScreen, command: str) -> None:
     """Opens the dialog over a chat; what is chosen means the same as `/command CHOICE`."""
 
-    async def on_dismiss(pair: str | None) -> None:
-        if pair:
-            await execute(screen, CommandCall(command, pair))
+    async def on_dismiss(name: str | None) -> None:
+        if name:
+            await execute(screen, CommandCall(command, name))
 
     sheet = PickerScreen(PICKER_CHOICES[command], screen.session.pair_name)
     screen.app.push_screen(sheet, on_dismiss)
-
-
-def ask_for_overflow_policy(screen: ChatScreen, request: OverflowRequest) -> None:
-    """Asks over a chat; the answer's thread waits."""
-
-    def on_dismiss(choice: tuple[OverflowPolicy, bool] | None) -> None:
-        policy, is_for_chat = choice or ("stop", False)
-        if is_for_chat:
-            screen.session.change_settings(overflow=policy)
-        request.answer(policy)
-
-    screen.app.push_screen(ContextFullScreen(request.full), on_dismiss)
 
 
 def show_server(screen: ChatScreen) -> None:
@@ -139,7 +125,6 @@ def show_server(screen: ChatScreen) -> None:
 
 
 def open_turns(screen: ChatScreen) -> None:
-    """Opens the sheet over a chat, and does there what was chosen."""
     session = screen.session
     ids_before = [turn.id for turn in session.conversation.turns]
 

@@ -38,7 +38,7 @@ async def test_classes_differ_without_their_colours(theme: str) -> None:
         drawn = [s for strip in pilot.app.screen._compositor.render_strips() for s in strip]
         legend = {
             kind: next(without_colour(s.style or Style()) for s in drawn[::-1] if words in s.text)
-            for kind, words in LEGEND.items()
+            for kind, (words, _) in LEGEND.items()
         }
     for one, other in combinations(KINDS, 2):
         assert looks[one] != looks[other]
@@ -60,7 +60,7 @@ async def test_without_colour_there_are_glyphs(how: dict[str, Any], glyphs: Glyp
     kept, fixed, bonus = mark["accepted"], mark["correction"], mark["bonus"]
     said = f"aa{mark['plain']} bb{kept} cc{kept} dd{kept} ee{fixed} ff{kept} gg{kept} hh{kept}"
     assert f"{said} ii{bonus}" in shown
-    for kind, words in LEGEND.items():
+    for kind, (words, _) in LEGEND.items():
         assert f"{words}{mark[kind]}" in shown
     if "colour" in how:
         assert {grey(colour) for colour in colours if colour} == {True}

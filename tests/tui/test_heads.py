@@ -135,7 +135,10 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
 
 def test_home_names_the_head(tmp_path: Path) -> None:
     shelf = stock(tmp_path).catalogue
-    found = {row.name: row.description for row in home_rows._search_catalog(shelf, "dspark")}
+    nothing = home_rows.HomeSection("Recent chats", ())
+    sections = home_rows.build_sections(shelf, home_rows.MachineSurvey(), "dspark", nothing, (), ())
+    rows = next(each.rows for each in sections if each.heading == "In the catalogue")
+    found = {row.name: row.description for row in rows}
     assert found == {PAIR: "chat, writing · DSpark head · untested"}
 
 

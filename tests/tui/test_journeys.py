@@ -114,7 +114,9 @@ def look_at_tokens(tmux: Tmux) -> None:
     """The token view: classes, cursor, and probabilities of the selected token."""
     tmux.press("F2")
     tmux.wait_for("target probability")
-    tmux.wait_for(lambda seen: all(word in seen for word in LEGEND.values()))  # toasts are gone
+    tmux.wait_for(
+        lambda seen: all(label in seen for label, _ in LEGEND.values())
+    )  # toasts are gone
     met: set[str] = set()
     while met != KINDS:
         number = round_number(tmux.screen)

@@ -109,7 +109,7 @@ async def test_the_strip_of_a_short_terminal_keeps_its_legend() -> None:
         await pilot.press("left", "right")
         await pilot.pause()
         shown = painted(app.screen)
-        assert all(words in shown for words in LEGEND.values())
+        assert all(label in shown for label, _ in LEGEND.values())
         assert "rank 1" in shown and "round" in shown and "Alternatives" not in shown
 
 
@@ -119,7 +119,7 @@ async def test_details_of_a_token_are_not_cut_in_a_narrow_terminal() -> None:
         await walking(*["up"] * 8, "left")(pilot)
         shown = painted(app.screen)
         assert "Alternatives" in shown and "id 5" in shown
-        assert all(words in shown for words in LEGEND.values())
+        assert all(label in shown for label, _ in LEGEND.values())
 
 
 @pytest.mark.parametrize("where", ["home", "opening", "chat", "help", "settings", "failure"])

@@ -100,7 +100,7 @@ def chat(tmux: Tmux) -> None:
 def tokens(tmux: Tmux) -> None:
     """The cursor goes back from the last token to guesses that were kept, and on by a round."""
     tmux.press("F2")
-    tmux.wait_for(lambda seen: all(words in seen for words in LEGEND.values()))
+    tmux.wait_for(lambda seen: all(label in seen for label, _ in LEGEND.values()))
     while "accepted draft token" not in tmux.screen:
         before = tmux.coloured
         tmux.press("Left")

@@ -18,6 +18,7 @@ from localspec.chat.context_window import ContextOverflow
 from localspec.chat.settings import OverflowPolicy
 from localspec.sanitize import sanitize
 from localspec.tui.home_rows import PickerChoices
+from localspec.units import count
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -29,7 +30,6 @@ class ConfirmScreen(ModalScreen[bool]):
     ]
 
     def __init__(self, question: str, yes_label: str) -> None:
-        """`yes_label` names the action in a word or two."""
         super().__init__()
         self._question, self._yes_label = question, yes_label
 
@@ -38,11 +38,6 @@ class ConfirmScreen(ModalScreen[bool]):
             with VerticalScroll(id="question"):
                 yield Static(Content(self._question), markup=False)
             yield Static(f"y {self._yes_label}   esc cancel", classes="hint", markup=False)
-
-
-# --- a name -------------------------------------------------------------------------------
-
-_SEPARATORS = str.maketrans("", "", " ,-_")
 
 
 class PickerScreen(ModalScreen[str | None]):
@@ -77,19 +72,15 @@ class PickerScreen(ModalScreen[str | None]):
         self.query_one(OptionList).can_focus = False
 
         def work() -> None:
-            self.call_later(self._show_rows, self._choices.load())
+            self._rows = self._choices.load()
+            self.call_later(self._fill_list)
 
         threading.Thread(target=work, daemon=True, name="picker").start()
 
-    def _show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
-        self._rows = rows
-        self._fill_list()
-
     @on(Input.Changed)
     def _fill_list(self) -> None:
-        """The names that contain every typed word."""
         words = self.query_one(Input).value.lower().split()
-        rows = [row for row in self._rows if _contains(row[0], words)]
+        rows = [row for row in self._rows if _contains_words(row[0], words)]
         self._names = [name for name, _ in rows]
         option_list = self.query_one(OptionList)
         option_list.clear_options()
@@ -121,12 +112,11 @@ class PickerScreen(ModalScreen[str | None]):
             self.dismiss(event.value.strip())
 
 
-def _contains(name: str, words: Sequence[str]) -> bool:
-    compact = name.lower().translate(_SEPARATORS)
-    return all(word.translate(_SEPARATORS) in compact for word in words)
+def _contains_words(name: str, words: Sequence[str]) -> bool:
+    separators = str.maketrans("", "", " ,-_")
+    compact = name.lower().translate(separators)
+    return all(word.translate(separators) in compact for word in words)
 
-
-# --- a full context -----------------------------------------------------------------------
 
 _CHOICE_LABELS: dict[OverflowPolicy, tuple[str, str]] = {
     "drop": ("Leave out the oldest turns", "They stay in the chat; the model no longer sees them"),
@@ -150,24 +140,17 @@ class ContextFullScreen(ModalScreen[tuple[OverflowPolicy, bool]]):
         self._full = full
 
     def compose(self) -> ComposeResult:
-        full = self._full
-        heading = (
-            "The context is full" if full.mid_answer else "The conversation exceeds the context"
-        )
-        turns = f"{full.droppable_turns} older turn{'s' * (full.droppable_turns != 1)}"
+        full, heading = self._full, "The conversation exceeds the context"
+        heading = "The context is full" if full.mid_answer else heading
+        turns = count(full.droppable_turns, "older turn")
+        used = f"{full.used:,} of {full.n_ctx:,} tokens, including {turns}."
+        choices = [Option(self._choice_line(choice), id=choice) for choice in full.choices]
+        keys = "enter this time   a always in this chat   esc stop"
         with Vertical(id="sheet"):
             yield Static(heading, classes="heading", markup=False)
-            yield Static(
-                f"{full.used:,} of {full.n_ctx:,} tokens, including {turns}.", markup=False
-            )
-            yield OptionList(
-                *(Option(self._choice_line(choice), id=choice) for choice in full.choices),
-                id="choices",
-                markup=False,
-            )
-            yield Static(
-                "enter this time   a always in this chat   esc stop", classes="hint", markup=False
-            )
+            yield Static(used, markup=False)
+            yield OptionList(*choices, id="choices", markup=False)
+            yield Static(keys, classes="hint", markup=False)
 
     def _choice_line(self, choice: OverflowPolicy) -> Content:
         not_sent = choice == "stop" and not self._full.mid_answer

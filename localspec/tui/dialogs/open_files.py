@@ -55,38 +55,31 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
     ) -> None:
         """`machine_profile`: without it, no fit is estimated."""
         super().__init__()
+        self._runner, self._options = runner, options
         self._machine_profile = machine_profile
-        self._runner = runner
-        self._options = options
         self._choice: ResolvedPair | None = None
 
     def compose(self) -> ComposeResult:
+        fields = (
+            ("target", "Target model", "/path/to/big.gguf"),
+            (
+                "draft",
+                "Draft model: a smaller one of the same family",
+                "empty: prompt lookup, no draft model",
+            ),
+        )
+        keys = "enter complete the path, then next   esc back"
+        suggester = _PathSuggester(use_cache=False, case_sensitive=True)
         with Vertical(id="sheet"):
             yield Static("Open model files", classes="heading", markup=False)
-            yield Static("Target model", classes="label", markup=False)
-            yield Input(
-                placeholder="/path/to/big.gguf",
-                id="target",
-                suggester=_PathSuggester(use_cache=False, case_sensitive=True),
-            )
-            yield Static("", id="target-verdict", classes="verdict", markup=False)
-            yield Static(
-                "Draft model: a smaller one of the same family", classes="label", markup=False
-            )
-            yield Input(
-                placeholder="empty: prompt lookup, no draft model",
-                id="draft",
-                suggester=_PathSuggester(use_cache=False, case_sensitive=True),
-            )
-            yield Static("", id="draft-verdict", classes="verdict", markup=False)
+            for name, label, placeholder in fields:
+                yield Static(label, classes="label", markup=False)
+                field = Input(placeholder=placeholder, id=name, suggester=suggester)
+                field.cursor_blink = False
+                yield field
+                yield Static("", id=f"{name}-verdict", classes="verdict", markup=False)
             yield Static("", id="fit-verdict", classes="verdict", markup=False)
-            yield Static(
-                "enter complete the path, then next   esc back", classes="hint", markup=False
-            )
-
-    def on_mount(self) -> None:
-        for field in self.query(Input):
-            field.cursor_blink = False
+            yield Static(keys, classes="hint", markup=False)
 
     @on(Input.Submitted, "#target")
     def _target_submitted(self, event: Input.Submitted) -> None:
@@ -107,30 +100,23 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
     @on(Input.Changed)
     def _estimate_fit(self) -> None:
         """On a thread: memory and speed of the files entered so far."""
-        files = self._typed_path("target"), self._typed_path("draft")
-        if (
-            self._machine_profile is None
-            or not all(os.path.isfile(f) for f in files if f)
-            or not files[0]
-        ):
-            self._show_fit("")
+        files, profile = self._typed_files, self._machine_profile
+        are_files = bool(files[0]) and all(os.path.isfile(file) for file in files if file)
+        if profile is None or not are_files:
+            self._show_fit(files, "")
             return
-        profile = self._machine_profile
 
         def work() -> None:
-            self.call_later(self._fit_estimated, files, describe_fit(*files, profile))
+            self.call_later(self._show_fit, files, describe_fit(*files, profile))
 
         threading.Thread(target=work, daemon=True, name="fit").start()
 
-    def _fit_estimated(self, files: tuple[str, str], text: str) -> None:
+    def _show_fit(self, files: tuple[str, str], text: str) -> None:
         """Dropped if the paths have changed since."""
-        if files == (self._typed_path("target"), self._typed_path("draft")):
-            self._show_fit(text)
-
-    def _show_fit(self, text: str) -> None:
-        line = self.query_one("#fit-verdict", Static)
-        line.update(Content.styled(sanitize(text), "$muted"))
-        line.display = bool(text)
+        if files == self._typed_files:
+            line = self.query_one("#fit-verdict", Static)
+            line.update(Content.styled(sanitize(text), "$muted"))
+            line.display = bool(text)
 
     @on(Input.Submitted, "#draft")
     def _draft_submitted(self, event: Input.Submitted) -> None:
@@ -141,9 +127,8 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         if not self._check_file("target") or (draft and not self._check_file("draft")):
             return
         try:
-            self._choice = launch.resolve_pair(
-                self._typed_path("target"), self._typed_path("draft") or "auto"
-            )
+            target, draft = self._typed_files
+            self._choice = launch.resolve_pair(target, draft or "auto")
         except LocalspecError as error:
             self._show_error("draft", error)
             return
@@ -175,7 +160,6 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         self.dismiss(choice)
 
     def _check_file(self, name: str) -> bool:
-        """Shows below the path whether the file is a model."""
         path = self._typed_path(name)
         try:
             if not path:
@@ -193,6 +177,11 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         """Always a path, never a pair's name."""
         typed = self.query_one(f"#{name}", Input).value.strip()
         return str(Path(os.path.expanduser(typed)).absolute()) if typed else ""
+
+    @property
+    def _typed_files(self) -> tuple[str, str]:
+        """The target, and the draft if there is one."""
+        return self._typed_path("target"), self._typed_path("draft")
 
     def _show_verdict(self, name: str, text: str, style: str) -> None:
         line = self.query_one(f"#{name}-verdict", Static)
@@ -216,21 +205,15 @@ def complete_path(value: str) -> str | None:
 
 def describe_fit(target: str, draft: str, machine_profile: MachineProfile) -> str:
     """Two lines: memory and speed; empty if the headers cannot be read. Takes some 100 ms."""
+    typed = ResolvedPair(Path(target), Path(draft) if draft else None)
     try:
-        choice = launch.with_detected_head(
-            ResolvedPair(Path(target), Path(draft) if draft else None)
-        )
-        pair = pair_shapes.from_headers(
-            reader.read_model(choice.target),
-            reader.read_model(choice.draft) if choice.draft else None,
-        )
+        choice = launch.with_detected_head(typed)
+        draft_header = reader.read_model(choice.draft) if choice.draft else None
+        pair = pair_shapes.from_headers(reader.read_model(choice.target), draft_header)
         draft_path = str(choice.draft) if choice.draft else None
         load = LoadCommand(target, draft_path, ContextSettings(workers=machine_profile.workers))
-        fit = (
-            SettingsAdvisor(*pair.shapes, machine_profile)
-            .advise(SettingsRequest(load, can_skip_workers=True))
-            .fit
-        )
+        request = SettingsRequest(load, can_skip_workers=True)
+        fit = SettingsAdvisor(*pair.shapes, machine_profile).advise(request).fit
     except (LocalspecError, ValueError):
         return ""
     context = fit_text.context_text(fit.load.target_settings.n_ctx)
@@ -245,7 +228,5 @@ def describe_fit(target: str, draft: str, machine_profile: MachineProfile) -> st
         "mtp": "with its own MTP layer",
     }
     label = labels.get(kind) or f"with the {draft_heads.KIND_TITLES[kind]} head"
-    return (
-        f"{verdict}\n{fit_text.speed_text(speed.plain)}, "
-        f"{label} {fit_text.speed_text(speed.speculative)}"
-    )
+    plain, speculative = map(fit_text.speed_text, (speed.plain, speed.speculative))
+    return f"{verdict}\n{plain}, {label} {speculative}"

@@ -16,6 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.errors import IncompatiblePairError, LocalspecError, StorageError
+from localspec.lazy_dataclass import dataclass
 from localspec.models import model_lookup
 from localspec.sanitize import sanitize
 from localspec.tui.downloads import DownloadManager
@@ -35,10 +36,10 @@ class PullScreen(ModalScreen[bool]):
         Binding("escape,q", "leave", "Back"),
     ]
 
+    @dataclass(eq=False)
     class DownloadPlanned(Message):
-        def __init__(self, plan: PullPlan | None, error: LocalspecError | None = None) -> None:
-            super().__init__()
-            self.plan, self.error = plan, error
+        plan: PullPlan | None
+        error: LocalspecError | None = None
 
     def __init__(
         self,
@@ -50,10 +51,8 @@ class PullScreen(ModalScreen[bool]):
     ) -> None:
         """`start_at_once` downloads without asking, unless the plan has warnings."""
         super().__init__()
-        self._start_at_once = start_at_once
-        self._reference = reference
-        self._downloads = downloads
-        self._glyphs = glyphs
+        self._reference, self._start_at_once = reference, start_at_once
+        self._downloads, self._glyphs = downloads, glyphs
         self._plan: PullPlan | None = None
         self._stop: CancelToken | None = None
 
@@ -137,10 +136,8 @@ def _plan_lines(plan: PullPlan, glyphs: Glyphs) -> Iterator[Content]:
     for model in plan.models:
         yield from _model_lines(model, glyphs)
     if all(match.compatibility.is_compatible for match in plan.pairs):
-        total = (
-            f"{gb(plan.missing_bytes)} to download" if plan.missing_bytes else "nothing to download"
-        )
-        yield Content(f"{total} · {gb(plan.free_bytes)} free on this disk")
+        missing = gb(plan.missing_bytes) if plan.missing_bytes else "nothing"
+        yield Content(f"{missing} to download · {gb(plan.free_bytes)} free on this disk")
     yield Content("")
     for match in plan.pairs:
         yield from _match_lines(match, glyphs)
@@ -154,19 +151,16 @@ def _model_lines(model: PlannedModel, glyphs: Glyphs) -> Iterator[Content]:
     yield Content.assemble((f"{name}  ", "bold"), f"{status}  ", (licence, "$muted"))
     location = f"{model.repo} · {model.file}" if model.repo else model.file
     yield Content.styled(f"  {sanitize(location, multiline=False)}", "$muted")
-    for note in (
-        *model.notes,
-        *(["gated: accept the terms on the model's page first"] if model.gated else []),
-    ):
+    gated = ["gated: accept the terms on the model's page first"] if model.gated else []
+    for note in (*model.notes, *gated):
         yield Content.styled(f"  {sanitize(note, multiline=False)}", "$warning")
 
 
 def _match_lines(match: PlannedPair, glyphs: Glyphs) -> Iterator[Content]:
     summary = sanitize(match.compatibility.summary, multiline=False)
-    if match.compatibility.is_compatible:
-        yield Content.styled(f"{glyphs.check} {summary}", "$success")
-    else:
+    if not match.compatibility.is_compatible:
         yield Content.styled(f"{glyphs.cross} {summary}", "bold $error")
         return
+    yield Content.styled(f"{glyphs.check} {summary}", "$success")
     for warning in match.warnings:
         yield Content.styled(f"  {sanitize(warning, multiline=False)}", "$warning")

@@ -39,8 +39,8 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         Binding("escape,f8", "dismiss", "Done"),
         Binding("left", "branch(-1)", "Previous branch"),
         Binding("right", "branch(1)", "Next branch"),
-        Binding("e", "edit", "Edit"),
-        Binding("r", "again", "Regenerate"),
+        Binding("e", "choose('edit')", "Edit"),
+        Binding("r", "choose('again')", "Regenerate"),
         Binding("c", "copy", "Copy the answer"),
     ]
     AUTO_FOCUS = "#turns"
@@ -49,9 +49,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         self, conversation: Conversation, glyphs: Glyphs, markers: tuple[str, str] | None
     ) -> None:
         super().__init__()
-        self._conversation = conversation
-        self._glyphs = glyphs
-        self._markers = markers
+        self._conversation, self._glyphs, self._markers = conversation, glyphs, markers
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
@@ -65,8 +63,6 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
 
     def on_resize(self) -> None:
         self._fill_list(self._highlighted_index)
-
-    # --- the list -------------------------------------------------------------------------
 
     @property
     def _list(self) -> OptionList:
@@ -83,9 +79,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     def _fill_list(self, index: int) -> None:
         rows = self._listed_turns()
         self._list.clear_options()
-        self._list.add_options(
-            [Option(self._turn_line(number, turn)) for number, turn in enumerate(rows)]
-        )
+        self._list.add_options([Option(self._turn_line(n, turn)) for n, turn in enumerate(rows)])
         if rows:
             self._list.highlighted = max(0, min(index, len(rows) - 1))
 
@@ -96,29 +90,23 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         if not is_current:
             branch, question = "→ redo", f"undone: {question}"
         width = max(10, self._list.size.width - 16)
+        question = fit_to_width(question, width, self._glyphs.ellipsis)
+        style = "" if is_current else "$muted"
+        number_text = f"{number + 1:>3}  "
         return Content.assemble(
-            (f"{number + 1:>3}  ", "$muted"),
-            (
-                f"{fit_to_width(question, width, self._glyphs.ellipsis):<{width}}",
-                "" if is_current else "$muted",
-            ),
-            (f"{branch:>10}", "$accent"),
+            (number_text, "$muted"), (question, style), (f"{branch:>10}", "$accent")
         )
 
     @on(OptionList.OptionHighlighted)
     def _show_answer(self) -> None:
-        """Shows the beginning of the selected answer."""
         rows = self._listed_turns()
         answer = ""
         if rows:
             turn = rows[min(self._highlighted_index, len(rows) - 1)]
             answer = " ".join(sanitize(turn.visible_answer(self._markers)).split())
         width = max(10, 3 * (self._list.size.width - 2))
-        self.query_one("#answer", Static).update(
-            Content(fit_to_width(answer, width, self._glyphs.ellipsis))
-        )
-
-    # --- keys -----------------------------------------------------------------------------
+        answer = fit_to_width(answer, width, self._glyphs.ellipsis)
+        self.query_one("#answer", Static).update(Content(answer))
 
     def action_branch(self, by: int) -> None:
         rows, index = self._listed_turns(), self._highlighted_index
@@ -137,11 +125,8 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
             self._fill_list(index)
 
     @on(OptionList.OptionSelected)
-    def action_edit(self) -> None:
-        self._dismiss_with("edit")
-
-    def action_again(self) -> None:
-        self._dismiss_with("again")
+    def _edit_selected(self) -> None:
+        self.action_choose("edit")
 
     def action_copy(self) -> None:
         for turn in self._listed_turns()[self._highlighted_index :][:1]:
@@ -150,7 +135,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
                 return
         self.notify("No answer.", markup=False)
 
-    def _dismiss_with(self, action: Literal["edit", "again"]) -> None:
+    def action_choose(self, action: Literal["edit", "again"]) -> None:
         rows, index = self._listed_turns(), self._highlighted_index
         if not rows:
             return

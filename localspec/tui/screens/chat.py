@@ -18,11 +18,13 @@ from textual.widgets import Static
 from localspec.chat import copying, slash_commands
 from localspec.chat.history import SearchHit
 from localspec.chat.session import ChatSession
+from localspec.chat.settings import OverflowPolicy
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
 from localspec.protocol.events import Notice
 from localspec.tui import slash_handlers
 from localspec.tui.app_options import AppOptions
+from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.engine_runner import (
     AnswerEnded,
     AnswerInspected,
@@ -132,7 +134,6 @@ class ChatScreen(Screen[None]):
     # --- loading --------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Loads the pair, at the start or again after a failure."""
         session = self.session
         self.phase, self._load_key = "loading", session.load_key
         self.transcript.clear_error()
@@ -253,8 +254,16 @@ class ChatScreen(Screen[None]):
         show_notice(self, Notice("warning", "refused", error.message, error.hint))
 
     @on(OverflowRequest)
-    def _show_context_full(self, message: OverflowRequest) -> None:
-        slash_handlers.ask_for_overflow_policy(self, message)
+    def _ask_for_overflow_policy(self, request: OverflowRequest) -> None:
+        """The answer's thread waits."""
+
+        def on_dismiss(choice: tuple[OverflowPolicy, bool] | None) -> None:
+            policy, is_for_chat = choice or ("stop", False)
+            if is_for_chat:
+                self.session.change_settings(overflow=policy)
+            request.answer(policy)
+
+        self.app.push_screen(ContextFullScreen(request.full), on_dismiss)
 
     @on(DeltasReady)
     def _schedule_fetch(self) -> None:
@@ -283,11 +292,8 @@ class ChatScreen(Screen[None]):
             self.transcript.finish_answer(note)
         if ended.error is not None:
             is_withdrawn = session.withdrawn_question is not None
-            keys: tuple[str, ...] = (
-                "enter send again" if is_withdrawn else "f6 edit the question",
-                "f4 settings",
-            )
-            keys = self._reload_hints() if ended.engine_died else keys
+            retry = "enter send again" if is_withdrawn else "f6 edit the question"
+            keys = self._reload_hints() if ended.engine_died else (retry, "f4 settings")
             self.transcript.show_error(ended.error, keys)
         elif self.runner.engine is not None:
             session.update_costs(self.runner.engine)
@@ -437,13 +443,8 @@ class ChatScreen(Screen[None]):
     @on(Transcript.TokenSelected)
     def _show_token(self, message: Transcript.TokenSelected) -> None:
         self.set_class(self.transcript.is_cursor_active, "-walking")
-        self.query_one(TokenDetails).show_token(
-            message.token, message.round, self.transcript.show_marks
-        )
-
-    @on(Transcript.ReplayRequested)
-    def _replay_requested(self, message: Transcript.ReplayRequested) -> None:
-        self.action_replay(message.turn)
+        details, show_marks = self.query_one(TokenDetails), self.transcript.show_marks
+        details.show_token(message.token, message.round, show_marks)
 
     def action_replay(self, number: int = -1) -> None:
         turns = self.session.conversation.turns

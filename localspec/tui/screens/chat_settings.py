@@ -33,8 +33,7 @@ class ChatSettingsScreen(ModalScreen[None]):
     def __init__(self, session: ChatSession, first_field: str = "") -> None:
         """`first_field`: the name of the setting that gets the focus."""
         super().__init__()
-        self._first_field = first_field
-        self._session = session
+        self._session, self._first_field = session, first_field
         self._error = ""  # Why the value that was typed last is invalid.
 
     def compose(self) -> ComposeResult:
@@ -51,9 +50,8 @@ class ChatSettingsScreen(ModalScreen[None]):
                         select_on_focus=True,
                     )
             yield Static("System prompt", classes="heading", markup=False)
-            system_prompt = TextArea(
-                sanitize(self._session.conversation.system), id="system", compact=True
-            )
+            text = sanitize(self._session.conversation.system)
+            system_prompt = TextArea(text, id="system", compact=True)
             system_prompt.cursor_blink = False
             yield system_prompt
             with Vertical(id="foot"):  # stays visible in short terminals
@@ -73,8 +71,6 @@ class ChatSettingsScreen(ModalScreen[None]):
             field.cursor_blink = False
         first = fields.get(self._first_field) or next(iter(fields.values()))
         self.set_focus(first)  # at once: a paste may follow immediately
-
-    # --- values: applied when a field is left, never while one types ----------------------
 
     @on(Input.Changed)
     def _check_typed_value(self, event: Input.Changed) -> None:
@@ -117,13 +113,8 @@ class ChatSettingsScreen(ModalScreen[None]):
         self._update_hint()
 
     def _update_hint(self) -> None:
-        """Why a value is invalid, or the hint of the focused field."""
-        name = str(getattr(self.focused, "name", None))
-        hint = (
-            CHAT_SETTING_FIELDS[name].hint
-            if name in CHAT_SETTING_FIELDS
-            else "instructions that the model reads first"
-        )
+        field = CHAT_SETTING_FIELDS.get(str(getattr(self.focused, "name", None)))
+        hint = field.hint if field else "instructions that the model reads first"
         self.query_one("#wrong", Static).update(Content(self._error or hint))
 
     @on(TextArea.Changed, "#system")

@@ -18,19 +18,14 @@ from localspec.doctor.repair_runner import RepairRunner
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ConfirmScreen
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.key_bindings import bindings_for, format_footer, format_key, keys_for
+from localspec.tui.key_bindings import bindings_for, format_footer, key_label
 from localspec.tui.notices import copy_text
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.log_view import LogView
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
-_STYLES = {
-    "error": "bold $error",
-    "warning": "bold $warning",
-    "notice": "$accent",
-    "ok": "$success",
-}
+_STYLES = dict(error="bold $error", warning="bold $warning", notice="$accent", ok="$success")
 _HEADINGS = {"error": "Problems", "warning": "Problems", "notice": "Notes", "ok": "OK"}
 
 
@@ -115,12 +110,9 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         was_moved = bool(self._list.highlighted_index)
         order = (*findings.WORST_FIRST, "ok")
         worst_first = sorted(self._findings, key=lambda finding: order.index(finding.level))
-        self._list.set_sections(
-            [
-                (Content.styled(f" {heading}", "$muted bold"), list(group))
-                for heading, group in groupby(worst_first, lambda each: _HEADINGS[each.level])
-            ]
-        )
+        groups = groupby(worst_first, lambda each: _HEADINGS[each.level])
+        headed = [(Content.styled(f" {name}", "$muted bold"), list(rows)) for name, rows in groups]
+        self._list.set_sections(headed)
         if not was_moved and worst_first:
             self._list.point_at(0)
             self._list.scroll_home(animate=False)
@@ -147,7 +139,6 @@ class DoctorScreen(CenteredLayout, Screen[None]):
 
     @on(OptionList.OptionHighlighted)
     def _update_hints(self) -> None:
-        """The verdict in the title, and the keys."""
         status = findings.format_counts(self._findings) or "No problems found"
         status = status if self.is_done else f"checking {self._next_area} …"
         finding = self.highlighted_finding
@@ -156,7 +147,7 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         keys = format_footer(self._options.keymap, "doctor", label_overrides=labels)
         if self._repair_runner is not None:
             status = self._result or "Running …"
-            back = format_key(keys_for("doctor.back", self._options.keymap)[0])
+            back = key_label("doctor.back", self._options.keymap)
             keys = f"{back} {'back' if self._result else 'stop'}"
         self.query_one(TitleLine).show_status(status)
         self.query_one(KeyLine).show_keys(keys)
@@ -173,14 +164,12 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         if action is None:
             text = f"Fix it by hand: {finding.fix}" if finding.fix else "Nothing to fix."
             self.notify(text, markup=False)
-        elif action.commands and self._runner.has_engine:
+        elif action.commands and self._runner.host is not None:
             text = "The loaded model uses these files. Leave its chat first."
             self.notify(text, severity="warning", markup=False)
         else:
-            self.app.push_screen(
-                ConfirmScreen(action.question, action.name),
-                lambda is_confirmed: self._repair(action) if is_confirmed else None,
-            )
+            sheet = ConfirmScreen(action.question, action.name)
+            self.app.push_screen(sheet, lambda yes: self._repair(action) if yes else None)
 
     def _repair(self, action: RepairAction) -> None:
         """On a thread; the output of commands is shown until a key is pressed."""

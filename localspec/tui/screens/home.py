@@ -49,6 +49,7 @@ from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLin
 from localspec.tui.widgets.search_field import SearchField
 from localspec.tui.wizard.shortlist import WizardResult, WizardServices
 from localspec.tui.wizard.what_if import WhatIf
+from localspec.units import count
 
 if TYPE_CHECKING:
     from localspec.chat.history import SearchHit
@@ -170,7 +171,6 @@ class HomeScreen(CenteredLayout, Screen[None]):
     @on(Input.Changed, "#filter")
     @on(SearchField.ResultsChanged)
     def fill_list(self) -> None:
-        """Rebuilds the list and keeps the selected row."""
         banner = self.query_one("#banner", Static)
         banner.update(Content(text := app_options.format_settings_banner(self._options)))
         banner.display = bool(text)
@@ -178,14 +178,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
         if error is not None and error.message != self._catalog_error:
             self._show_error(error)
         self._catalog_error = error.message if error is not None else ""
-        sections = home_rows.build_sections(
-            catalogue,
-            self._survey,
-            self._search.text,
-            self._chat_section(),
-            self._search.hub_results,
-            self._downloads.states(),
-        )
+        found = self._search.text, self._chat_section(), self._search.hub_results
+        states = self._downloads.states()
+        sections = home_rows.build_sections(catalogue, self._survey, *found, states)
         width, keymap = self.app.size.width, self._options.keymap
         self._list.set_sections(
             [(home_rows.draw_heading(each, width, keymap), each.rows) for each in sections]
@@ -211,9 +206,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         return saved_chats.recent_section(history, datetime.now().astimezone())
 
     def _draw_row(self, row: HomeRow, pointed: bool) -> Content:
-        n = self.sessions.count_turns(row.pair) if row.pair else 0
-        if n:
-            row = replace(row, note=f"{n} turn{'s' * (n != 1)} in this chat")
+        if n := self.sessions.count_turns(row.pair) if row.pair else 0:
+            row = replace(row, note=f"{count(n, 'turn')} in this chat")
         return home_rows.draw_row(row, pointed, self.app.size.width, self._options.glyphs)
 
     @on(OptionList.OptionHighlighted)
@@ -298,7 +292,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
     def action_cancel(self) -> None:
         if (job := self._selected_job) is not None:
-            self._downloads.cancel(job)
+            self._downloads.queue.cancel(job)
 
     # --- opening --------------------------------------------------------------------------
 
@@ -324,7 +318,6 @@ class HomeScreen(CenteredLayout, Screen[None]):
             self.action_pause()
 
     def _open_with_preset(self, name: str) -> None:
-        """Starts a new chat with the default pair."""
         try:
             refs = recent_pairs.resolve_default(None, "auto")
             pair = replace(launch.resolve_pair(*refs), requested_refs=refs)
@@ -401,7 +394,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
             self.fill_list()
         elif what == "rename":
             choices = PickerChoices("Rename the chat", "a title")
-            self._ask(choices, row.name, row.name, partial(self._rename_chat, chat_id))
+            self._ask(choices, row.name, row.name, partial(self.sessions.rename_chat, chat_id))
         else:
             heading = "Export the chat: .md, .html, .json or .txt"
             choices = PickerChoices(heading, "the path of a new file")
@@ -417,12 +410,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
                     use(text)
                 except LocalspecError as error:
                     self._show_error(error)
+                self.fill_list()
 
         self.app.push_screen(PickerScreen(choices, current, initial), on_dismiss)
-
-    def _rename_chat(self, chat_id: int, title: str) -> None:
-        self.sessions.rename_chat(chat_id, title)
-        self.fill_list()
 
     def _export_chat(self, chat_id: int, name: str) -> None:
         if (history := self.sessions.history) is not None:
@@ -430,14 +420,12 @@ class HomeScreen(CenteredLayout, Screen[None]):
             self.notify(f"Saved: {sanitize(str(path), multiline=False)}", markup=False)
 
     def action_measure(self, command: Literal["bench", "verify"]) -> None:
-        """Measures the selected pair."""
         row = self._list.highlighted_row
         if row is None or row.pair is None:
             self.notify("Select an installed pair first.", markup=False)
         elif (pair := self._check_pair(row.pair)) is not None:
-            self.post_message(
-                OpenScreen(MeasurementView(command, row.name, pair), self._engine_screen_left)
-            )
+            view = MeasurementView(command, row.name, pair)
+            self.post_message(OpenScreen(view, self._engine_screen_left))
 
     def action_open_files(self) -> None:
         def on_dismiss(pair: ResolvedPair | None) -> None:

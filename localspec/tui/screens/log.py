@@ -30,8 +30,6 @@ _EMPTY_TEXTS = {
 
 
 class LogScreen(ModalScreen[None]):
-    """Shows one file at a time."""
-
     BINDINGS = bindings_for("log")
     AUTO_FOCUS = "LogView"
 
@@ -67,22 +65,25 @@ class LogScreen(ModalScreen[None]):
     def _path(self) -> Path:
         return paths.data_dir() / self._file_name
 
-    # --- contents -------------------------------------------------------------------------
-
     def _show_file(self) -> None:
         self._last_stat = None
         self._tail.following = True
         self._poll_file()
-        self._update_labels()
+        parts: list[tuple[str, str] | str] = []
+        for name in LOGS:
+            parts += [(name, "bold" if name == self._file_name else "$muted"), "   "]
+        self.query_one("#logs", Static).update(Content.assemble(*parts[:-1]))
+        path = sanitize(str(self._path), multiline=False)
+        self.query_one("#where", Static).update(Content(path))
+        self.query_one(KeyLine).show_keys(format_footer(self._options.keymap, "log"))
 
     def _poll_file(self) -> None:
         """Reads the file again if it was replaced or has grown; keeps the scroll position."""
         try:
             stat = self._path.stat()
+            current_stat = (stat.st_ino, stat.st_size)
         except OSError:
             current_stat = (0, 0)
-        else:
-            current_stat = (stat.st_ino, stat.st_size)
         if current_stat == self._last_stat:
             return
         self._last_stat = current_stat
@@ -93,9 +94,9 @@ class LogScreen(ModalScreen[None]):
         self._update_counts()
 
     def _update_counts(self, position: int = 0) -> None:
-        """The number of lines, or of matches."""
         tail, search_text = self._tail, self.query_one("#find", Input).value
-        text = f"{len(tail.lines):,} line{'s' * (len(tail.lines) != 1)}" if tail.lines else ""
+        n = len(tail.lines)
+        text = f"{n:,} line{'s' * (n != 1)}" if n else ""
         if self._last_stat is not None and self._last_stat[1] > _TAIL_BYTES:
             text += f", the last {_TAIL_BYTES // 1024} KiB"
         if search_text and tail.matches:
@@ -103,18 +104,6 @@ class LogScreen(ModalScreen[None]):
         elif search_text:
             text = "no matches"
         self.query_one("#counts", Static).update(Content(text))
-
-    def _update_labels(self) -> None:
-        """The names of the logs, this one's path, and the keys."""
-        parts: list[tuple[str, str] | str] = []
-        for name in LOGS:
-            parts += [(name, "bold" if name == self._file_name else "$muted"), "   "]
-        self.query_one("#logs", Static).update(Content.assemble(*parts[:-1]))
-        path = sanitize(str(self._path), multiline=False)
-        self.query_one("#where", Static).update(Content(path))
-        self.query_one(KeyLine).show_keys(format_footer(self._options.keymap, "log"))
-
-    # --- keys -----------------------------------------------------------------------------
 
     def action_other(self) -> None:
         self._file_name = LOGS[(LOGS.index(self._file_name) + 1) % len(LOGS)]
@@ -166,7 +155,5 @@ def _read_tail(path: Path) -> list[str]:
             text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
     except OSError:
         return []
-    lines = sanitize(text).split("\n")
-    if size > _TAIL_BYTES:
-        lines = lines[1:]
-    return lines[:-1] if lines and not lines[-1] else lines
+    lines = sanitize(text).removesuffix("\n").split("\n") if text else []
+    return lines[1:] if size > _TAIL_BYTES else lines

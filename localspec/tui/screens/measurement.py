@@ -50,10 +50,8 @@ MeasurementPhase = Literal["loading", "ready", "running", "stopping", "done", "f
 
 def make_benchmark(pair_name: str, pair: ResolvedPair) -> Benchmark:
     """As `localspec bench` without options."""
-    request = BenchRequest(
-        pair_name, tuple(workloads.load()), (0.0, 0.8), _TOKENS, pair.spec, pair.spec_reason
-    )
-    return Benchmark(request)
+    runs = tuple(workloads.load()), (0.0, 0.8), _TOKENS
+    return Benchmark(BenchRequest(pair_name, *runs, pair.spec, pair.spec_reason))
 
 
 class MeasurementScreen(CenteredLayout, Screen[None]):
@@ -96,8 +94,6 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
     def on_resize(self) -> None:
         self.draw()
 
-    # --- loading --------------------------------------------------------------------------
-
     def _load(self) -> None:
         """An engine that is already loaded for this pair is reused."""
         self.phase, self.error = "loading", None
@@ -120,16 +116,11 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         self.draw()
 
     @on(EngineLoadFailed)
-    def _load_failed(self, message: EngineLoadFailed) -> None:
-        self._fail(message.error)
-
-    def _fail(self, error: LocalspecError) -> None:
+    def _fail(self, failure: EngineLoadFailed) -> None:
         """Closes the engine, whose state is unknown: the next start loads it again."""
-        self.phase, self.error, self._start_after_load = "failed", error, False
+        self.phase, self.error, self._start_after_load = "failed", failure.error, False
         self._runner.close()
         self.draw()
-
-    # --- running --------------------------------------------------------------------------
 
     def _start_run(self) -> None:
         engine = self._runner.engine
@@ -138,8 +129,8 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
             self._load()
             return
         self.phase, self.error, self._scrolled_by_user = "running", None, False
-        self._stop_event.clear()
         self._progress_text = ""
+        self._stop_event.clear()
         self._runner.run(lambda: self._work(engine))
 
     def _work(self, engine: Engine) -> None:
@@ -161,10 +152,8 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         self.phase = "done"
         self._progress_text = self.measurement.summary + ", stopped" * self._stop_event.is_set()
         if error is not None:
-            self._fail(error)
+            self._fail(EngineLoadFailed(error))
         self.draw()
-
-    # --- drawing --------------------------------------------------------------------------
 
     def draw(self) -> None:
         self._is_draw_pending = False
@@ -183,8 +172,12 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
             first, *rest = self.measurement.format_report()
             lines += [Content.styled(first, "bold"), *map(Content, rest)]
         else:
-            lines += [Content.styled(_INTROS[self.measurement.heading], "$muted"), Content("")]
-            lines.append(Content(self._load_status()))
+            engine = self._runner.engine
+            status = self.measurement.format_estimate(engine.measured if engine else None)
+            if self.phase == "loading":
+                status = f"Loading the pair …{' Starts when loaded.' * self._start_after_load}"
+            intro = Content.styled(_INTROS[self.measurement.heading], "$muted")
+            lines += [intro, Content(""), Content(status)]
         self.query_one("#content", Static).update(Content("\n").join(lines))
         if not self._scrolled_by_user:
             is_at_end = self.phase == "done" and not self.measurement.begins_with_verdict
@@ -196,14 +189,7 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         self.query_one(TitleLine).show_status(sanitize(status, multiline=False))
         self.query_one(KeyLine).show_keys(self._key_hints())
 
-    def _load_status(self) -> str:
-        if self.phase != "loading":
-            engine = self._runner.engine
-            return self.measurement.format_estimate(engine.measured if engine else None)
-        return f"Loading the pair …{' Starts when loaded.' * self._start_after_load}"
-
     def _key_hints(self) -> str:
-        """The keys that work now."""
         enter_hints = {"ready": "start", "done": "run again", "failed": "reload"}
         enter_hints["loading"] = "cancel start" if self._start_after_load else "start"
         has_ended, findings = self.phase in ("done", "failed"), self.query_one("#findings")
@@ -219,8 +205,6 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
             **({"app.log": "log", "app.quit": ""} if self.phase == "failed" else {}),
         }
         return format_footer(self._options.keymap, "measuring", "app", label_overrides=labels)
-
-    # --- keys -----------------------------------------------------------------------------
 
     def action_start(self) -> None:
         if self.phase in ("ready", "done"):
@@ -246,7 +230,6 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
 
     @property
     def busy(self) -> bool:
-        """Whether there is a run to stop."""
         return self.phase == "running"
 
     def action_stop(self) -> None:
@@ -272,9 +255,6 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
 def make_screen(
     view: MeasurementView, runner: EngineRunner, options: AppOptions
 ) -> MeasurementScreen:
-    measurement = (
-        make_benchmark(view.pair_name, view.pair)
-        if view.command == "bench"
-        else LosslessMeasurement()
-    )
+    is_bench = view.command == "bench"
+    measurement = make_benchmark(view.pair_name, view.pair) if is_bench else LosslessMeasurement()
     return MeasurementScreen(measurement, view.pair_name, view.pair, runner, options)

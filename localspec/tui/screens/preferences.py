@@ -18,6 +18,7 @@ from localspec import config
 from localspec.config import SETTINGS, EffectiveConfig, EffectiveSetting, toml_file
 from localspec.config.options import TABLES
 from localspec.errors import LocalspecError, UsageError
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 from localspec.tui import key_bindings
 from localspec.tui.app_options import AppOptions
@@ -27,12 +28,12 @@ from localspec.tui.text.wrapping import fit_to_width
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
 
+@dataclass(eq=False)
 class PreferenceChanged(Message):
     """A value was typed or chosen. Empty text resets it to its default."""
 
-    def __init__(self, key: str, text: str) -> None:
-        super().__init__()
-        self.key, self.text = key, text
+    key: str
+    text: str
 
 
 class PreferenceCycle(Static, can_focus=True):
@@ -49,16 +50,16 @@ class PreferenceCycle(Static, can_focus=True):
 
     def set_setting(self, setting: EffectiveSetting) -> None:
         self._setting = setting
-        self._draw()
+        self.refresh()
 
     def watch_has_focus(self, focused: bool) -> None:
         super().watch_has_focus(focused)
-        self._draw()
+        self.refresh()
 
-    def _draw(self) -> None:
+    def render(self) -> Content:
         value = self._setting.option.display(self._setting.current)
         is_editable = self.has_focus and not self._setting.is_overridden
-        self.update(Content(f"‹ {value} ›" if is_editable else value))
+        return Content(f"‹ {value} ›" if is_editable else value)
 
     def action_turn(self, by: int) -> None:
         if self._setting.is_overridden:
@@ -70,8 +71,6 @@ class PreferenceCycle(Static, can_focus=True):
 
 
 class PreferenceInput(Input):
-    """A text setting, saved with enter or on blur."""
-
     def __init__(self, setting: EffectiveSetting) -> None:
         super().__init__(
             name=setting.option.key,
@@ -88,16 +87,12 @@ class PreferenceInput(Input):
         if not self.has_focus:
             self.value = self._saved_text
 
-    def on_blur(self) -> None:
-        self.commit()
-
-    def on_input_submitted(self) -> None:
-        self.commit()
-
     @property
     def is_edited(self) -> bool:
         return self.value.strip() != self._saved_text
 
+    @on(Input.Blurred)
+    @on(Input.Submitted)
     def commit(self) -> None:
         if self.is_edited and self.name:
             self.post_message(PreferenceChanged(self.name, self.value))
@@ -113,8 +108,6 @@ class PreferenceLink(Static, can_focus=True):
 
 
 class PreferenceRow(Horizontal):
-    """Label, value and origin of one setting."""
-
     def __init__(self, setting: EffectiveSetting) -> None:
         super().__init__(classes="preference")
         self.setting = setting
@@ -155,10 +148,8 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
     def __init__(
         self, options: AppOptions, apply_config: Callable[[EffectiveConfig], None]
     ) -> None:
-        """`apply_config` puts a changed configuration into effect."""
         super().__init__()
-        self._options = options
-        self._apply_config = apply_config
+        self._options, self._apply_config = options, apply_config
         self._view = read_config(options)
         self._value_errors: dict[str, str] = {}  # By key: why the value in its field is invalid.
 
@@ -188,8 +179,6 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
     def on_resize(self) -> None:
         self._update_help()
 
-    # --- values ---------------------------------------------------------------------------
-
     def reload_config(self) -> None:
         """Call after the file was changed here, by another screen or in an editor."""
         self._view = read_config(self._options)
@@ -202,10 +191,8 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         errors = self.query_one("#trouble", Static)
         errors.update(Content("\n".join(self._options.settings_errors)))
         errors.display = bool(self._options.settings_errors)
-        n_changed = len(self._options.keymap)
-        self.query_one(PreferenceLink).update(
-            Content(f"{n_changed} changed" if n_changed else "default")
-        )
+        n = len(self._options.keymap)
+        self.query_one(PreferenceLink).update(Content(f"{n} changed" if n else "default"))
         self._update_help()
 
     def _update_help(self) -> None:
@@ -218,9 +205,9 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         help_line.set_class(bool(error), "-wrong")
         width = min(self.size.width - 4, 100)
         line = _config_line(setting) if setting else "[keys]"
-        path = _shorten_path(
-            sanitize(str(self._view.file.path), multiline=False), width - len(line) - 3
-        )
+        path, room = sanitize(str(self._view.file.path), multiline=False), width - len(line) - 3
+        if len(path) > room:  # its end
+            path = f"…{path[1 - room :]}" if room > 12 else ""
         self.query_one("#where", Static).update(Content(f"{line}{path.rjust(width - len(line))}"))
         keys = (self._change_hint(), format_footer(self._options.keymap, "preferences"))
         self.query_one(KeyLine).show_keys("  ".join(filter(None, keys)))
@@ -241,11 +228,8 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
     def on_descendant_focus(self) -> None:
         self._update_help()
 
-    # --- changes --------------------------------------------------------------------------
-
     @on(Input.Changed)
     def _check_input(self, event: Input.Changed) -> None:
-        """Validates while typing."""
         option, text = SETTINGS[event.input.name or ""], event.value
         self._value_errors.pop(option.key, None)
         try:
@@ -275,10 +259,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         for field in self.query(PreferenceInput):
             field.set_class(field.name in self._value_errors, "-wrong")
 
-    # --- keys -----------------------------------------------------------------------------
-
     def action_reset(self) -> None:
-        """Removes the value from the file."""
         if (setting := self._focused_value) is not None:
             option = setting.option
             self._save_value(PreferenceChanged(option.key, ""))
@@ -310,7 +291,6 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
 
 
 def _help_text(setting: EffectiveSetting) -> str:
-    """The setting's help, and when a change takes effect."""
     about, effect = setting.option.help, setting.option.setting.takes_effect
     if not setting.is_overridden:
         return f"{about} Changes take effect {effect}." if effect else about
@@ -319,14 +299,6 @@ def _help_text(setting: EffectiveSetting) -> str:
 
 
 def _config_line(setting: EffectiveSetting) -> str:
-    """The setting as written in the file."""
     value = setting.option.value_type.to_toml(setting.current)
     text = "…" if value is None else json.dumps(value, ensure_ascii=False)
     return fit_to_width(f"{setting.option.key} = {text}", 44, "…")
-
-
-def _shorten_path(path: str, width: int) -> str:
-    """Keeps the end of a path that is too long."""
-    if len(path) <= width:
-        return path
-    return f"…{path[1 - width :]}" if width > 12 else ""

@@ -25,16 +25,14 @@ _SECONDS_PER_ROUND = 0.4
 
 
 class ReplayScreen(Screen[None]):
-    """Shows recorded rounds; no engine runs."""
-
     BINDINGS = bindings_for("replay")
 
     def __init__(self, prompt: str, rounds: Sequence[Round], options: AppOptions) -> None:
         """`prompt` stands directly before the first token."""
         super().__init__()
-        self._rounds = rounds
-        self._options = options
+        self._rounds, self._options = rounds, options
         self._n_shown = 0
+        self._is_playing = False
         self._token_text = TokenText(prompt, options.glyphs)
         self._token_text.set_marking(show_classes=True, show_marks=options.show_token_marks)
         self._timer: Timer | None = None
@@ -70,9 +68,9 @@ class ReplayScreen(Screen[None]):
         stats = SpeculationStats()
         for event in self._rounds[:n_rounds]:
             stats.add(event)
-        self.query_one(SpeculationPanel).draw(stats, f"ROUND {n_rounds} of {len(self._rounds)}")
-        position = Content(f"round {n_rounds} of {len(self._rounds)}")
-        self.query_one("#topic", Static).update(position, layout=False)
+        position = f"round {n_rounds} of {len(self._rounds)}"
+        self.query_one(SpeculationPanel).draw(stats, position.replace("round", "ROUND"))
+        self.query_one("#topic", Static).update(Content(position), layout=False)
         token = last.tokens[-1] if last.tokens else None
         self.query_one(TokenDetails).show_token(token, last, self._options.show_token_marks)
 
@@ -80,19 +78,17 @@ class ReplayScreen(Screen[None]):
         self._show_rounds(self._n_shown + 1)
         if self._n_shown == len(self._rounds) and self._timer is not None:
             self._timer.pause()
-            self._playing = False
-
-    _playing = False
+            self._is_playing = False
 
     def action_step(self, by: int) -> None:
         self._show_rounds(self._n_shown + by)
 
     def action_play(self) -> None:
         assert self._timer is not None
-        if self._n_shown == len(self._rounds) and not self._playing:
+        if self._n_shown == len(self._rounds) and not self._is_playing:
             self._show_rounds(1)
-        self._playing = not self._playing
-        (self._timer.resume if self._playing else self._timer.pause)()
+        self._is_playing = not self._is_playing
+        (self._timer.resume if self._is_playing else self._timer.pause)()
 
     def action_first(self) -> None:
         self._show_rounds(1)

@@ -72,8 +72,7 @@ class ServeScreen(Screen[None]):
         self.app.exit()
 
     def action_end(self) -> None:
-        """The server ends when the app has."""
-        self.app.exit()
+        self.app.exit()  # the server ends after the app
 
 
 class SharedServeScreen(ServeScreen):
@@ -96,7 +95,6 @@ class SharedServeScreen(ServeScreen):
         self.dismiss()
 
     def action_back(self) -> None:
-        """The server goes on."""
         self.dismiss()
 
 
@@ -105,21 +103,22 @@ def format_totals(server: BoardServer) -> list[str]:
     if ready is None:
         return ["Loading the model. Until then, requests get status 503."]
     running = tuple(activity.running)
+    totals = activity.totals
     n_answering = sum(request.state != "queued" for request in running)
     finished = activity.finished_by_state
     counts = [f"{n_answering} answering", f"{len(running) - n_answering} waiting"]
     counts += [f"{finished[state]} {state}" for state in ("done", "cancelled", "failed")]
-    rate = activity.totals.tokens / activity.decode_seconds if activity.decode_seconds else None
+    rate = totals.tokens / activity.decode_seconds if activity.decode_seconds else None
     reused = activity.reused_tokens / activity.prompt_tokens if activity.prompt_tokens else None
+    prompts = f"prompt tokens {activity.prompt_tokens:,}, {percent(reused)} reused"
     lines = [
         _format_model(ready),
         "   ".join(counts),
-        f"prompt tokens {activity.prompt_tokens:,}, {percent(reused)} reused"
-        f"   tokens {activity.totals.tokens:,}   {token_rate(rate)}",
-        _format_speculation(activity.totals),
+        f"{prompts}   tokens {totals.tokens:,}   {token_rate(rate)}",
+        _format_speculation(totals),
     ]
-    sources = tuple(activity.totals.by_source.items())
-    if len(sources) > 1:
+    if len(totals.by_source) > 1:
+        sources = totals.by_source.items()
         parts = (f"{name} {n.accepted:,} of {n.drafted:,}" for name, n in sources)
         lines.append(f"accepted by draft source: {', '.join(parts)}")
     return lines

@@ -18,7 +18,7 @@ from localspec.models import catalog, model_lookup
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.home_rows import MachineSurvey
-from localspec.tui.key_bindings import bindings_for, format_key, keys_for
+from localspec.tui.key_bindings import bindings_for, key_label
 from localspec.tui.navigation import WelcomeChoice
 from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.shortlist import Candidate
@@ -76,7 +76,7 @@ class WelcomeScreen(Screen[WelcomeChoice | None]):
         )
         keys = [
             Content.assemble(
-                (f"{format_key(keys_for(key, self._options.keymap)[0]):<6} ", "bold $accent"),
+                (f"{key_label(key, self._options.keymap):<6} ", "bold $accent"),
                 f"{label:<13} ",
                 (description, "$muted"),
             )
@@ -119,9 +119,8 @@ def _capability_lines(survey: MachineSurvey) -> Iterator[str]:
 def _hardware_line(machine_profile: MachineProfile) -> str:
     gpus = [device for device in machine_profile.devices if device.kind != "cpu"]
     if not gpus:
-        memory = (
-            gib(machine_profile.cpu.total) if machine_profile.cpu.total else "an unknown amount"
-        )
+        total = machine_profile.cpu.total
+        memory = gib(total) if total else "an unknown amount"
         return f"No GPU: small models run on the CPU, {memory} of memory"
     first = sanitize(gpus[0].description or gpus[0].name, multiline=False)
     if len(gpus) == 1:
@@ -148,15 +147,14 @@ def _speed_text(best: Candidate) -> str:
 
 
 _WELCOMED_FILE = "welcomed"
-_EARLIER_RUN_FILES = ("recent.json", "last.json", "measured.sqlite")
-"""Written when a pair is opened."""
 
 
 def is_first_run() -> bool:
     """False if the data folder has traces of an earlier run. Never raises."""
-    traces = [paths.data_dir() / name for name in (_WELCOMED_FILE, *_EARLIER_RUN_FILES)]
+    names = (_WELCOMED_FILE, "recent.json", "last.json", "measured.sqlite")
+    traces = (paths.chats_file(), *(paths.data_dir() / name for name in names))
     try:
-        return not any(path.exists() for path in (paths.chats_file(), *traces))
+        return not any(path.exists() for path in traces)
     except OSError:
         return False
 

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from textual import on
@@ -84,9 +85,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._profiles = MachineProfiles(services.load_machine_profile)
         self._estimates = EstimateCache()
         self._details = PairDetails(services, self._estimates)
-        self._list = PointerList[Candidate](
-            "shortlist", lambda each: each.pair.id, self._candidate_line
-        )
+        self._list = PointerList[Candidate]("shortlist", lambda c: c.pair.id, self._candidate_line)
         self._listed_for: tuple[str, WhatIf] | None = None
         """Use case and dials of the shortlist that is shown."""
         self._settle_timer: asyncio.TimerHandle | None = None
@@ -97,10 +96,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="head", markup=False)
-        uses = [
-            Option(what_if.use_case_line(n, use), id=use)
-            for n, use in enumerate(what_if.USE_CASES, 1)
-        ]
+        numbered = enumerate(what_if.USE_CASES, 1)
+        uses = [Option(what_if.use_case_line(n, use), id=use) for n, use in numbered]
         yield OptionList(*uses, id="uses", compact=True, markup=False)
         yield Static("", id="columns", markup=False)
         yield self._list
@@ -115,7 +112,6 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._go_to_step(1)
 
     def _preload(self) -> None:
-        """On a thread: what every estimate needs."""
         self._profiles.load(None)
         what_if.list_gpus()
 
@@ -159,7 +155,6 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             self._go_to_step(self.step - 1)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Each step has its own keys."""
         return self.step in _STEP_ACTIONS.get(action, (1, 2, 3))
 
     # --- the shortlist --------------------------------------------------------------------
@@ -172,10 +167,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
         def work() -> None:
             profile = self._profiles.load(what_if.gpu)
-            try:
+            candidates: tuple[Candidate, ...] = ()
+            with suppress(LocalspecError):  # each pair's estimate shows the error
                 candidates = self._services.suggest(profile, use_case, what_if)
-            except LocalspecError:  # each pair's estimate shows the error
-                candidates = ()
             self.call_later(self._shortlist_ready, key, candidates)  # thread-safe
 
         self._shortlist_worker.submit(work)
@@ -227,7 +221,6 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._set_what_if(self.what_if.turn_dial(self._dial, by))
 
     def _set_what_if(self, what_if: WhatIf) -> None:
-        """Estimates the selected pair at once, the others later."""
         self.what_if = what_if
         if self._settle_timer is not None:
             self._settle_timer.cancel()
@@ -238,7 +231,6 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self.draw()
 
     def _dials_settled(self) -> None:
-        """No dial has moved for a moment."""
         self._request_shortlist()
         self._confirm_fit()
 
@@ -316,16 +308,14 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             self.draw()
 
     def action_other_draft(self) -> None:
-        pair = self._details.next_draft()
-        if pair is not None:
+        if (pair := self._details.next_draft()) is not None:
             self._show_pair(pair)
-            return
-        text = "The catalogue has no other draft model for this target."
-        self.notify(text, markup=False, timeout=2)
+        else:
+            text = "The catalogue has no other draft model for this target."
+            self.notify(text, markup=False, timeout=2)
 
     def action_other_target(self) -> None:
-        pair = self._details.next_target(self._list.rows)
-        if pair is not None:
+        if (pair := self._details.next_target(self._list.rows)) is not None:
             self._show_pair(pair)
 
     def _show_pair(self, pair: CatalogPair) -> None:
@@ -335,7 +325,6 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._confirm_fit()
 
     def action_take(self) -> None:
-        """Opens the pair; downloads missing files first."""
         if self._details.candidate is None:
             return
         pair = self._details.candidate.pair
@@ -421,7 +410,6 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     @property
     def _take_hint(self) -> str:
-        """Of enter in the last step."""
         candidate = self._details.candidate
         if candidate is None:
             return "enter download"

@@ -24,7 +24,6 @@ class TextBlock(Protocol):
 
     def height(self, width: int) -> int:
         """Number of lines at this width; `line` renders at the width of the last call."""
-        ...
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]: ...
 
@@ -33,9 +32,7 @@ class Paragraph:
     """Wrapped text in one style; the text must be sanitized."""
 
     def __init__(self, text: str = "", style: str = "text", line_prefix: str = "") -> None:
-        self._text = text
-        self._style = style
-        self._line_prefix = line_prefix
+        self._text, self._style, self._line_prefix = text, style, line_prefix
         self._wrapped: WrappedText | None = None
         self._width = 0
 
@@ -63,8 +60,7 @@ class KeyHints:
     """Key hints, muted; lines break between two hints, never within one."""
 
     def __init__(self, hints: Sequence[str], line_prefix: str = "") -> None:
-        self._hints = hints
-        self._line_prefix = line_prefix
+        self._hints, self._line_prefix = hints, line_prefix
         self._lines: list[str] = []
 
     def height(self, width: int) -> int:
@@ -78,10 +74,8 @@ class KeyHints:
         return len(self._lines)
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
-        return [
-            Segment(self._line_prefix, styles["error"]),
-            Segment(self._lines[y], styles["muted"]),
-        ]
+        bar = Segment(self._line_prefix, styles["error"])
+        return [bar, Segment(self._lines[y], styles["muted"])]
 
 
 class BlankLine:
@@ -93,8 +87,6 @@ class BlankLine:
 
 
 class BlockStack:
-    """Blocks below one another."""
-
     def __init__(self) -> None:
         self.blocks: list[TextBlock] = []
         self._tops: list[int] = [0]
@@ -123,8 +115,6 @@ TOKEN_CLASS_STYLES: dict[TokenClass, Style] = {
     "plain": Style(),
 }
 """The style of each class in addition to its colour."""
-
-_CURSOR_STYLE = Style(reverse=True)
 
 
 class TokenText:
@@ -175,20 +165,15 @@ class TokenText:
 
     def height(self, width: int) -> int:
         if self._wrapped is None or self._width != width:
-            self._width = width
-            self._wrapped = self._wrap(width)
+            self._width, self._wrapped = width, WrappedText(width)
+            if self._prefix:
+                self._wrapped.append(self._prefix, PREFIX_OWNER)
+            for index, token in enumerate(self.tokens):
+                self._wrapped.append(self._token_label(token), index)
+            if self._tail:
+                self._wrapped.append(self._tail, len(self.tokens))
         lines = self._wrapped.lines
         return len(lines) - (len(lines) > 1 and not lines[-1])
-
-    def _wrap(self, width: int) -> WrappedText:
-        wrapped = WrappedText(width)
-        if self._prefix:
-            wrapped.append(self._prefix, PREFIX_OWNER)
-        for index, token in enumerate(self.tokens):
-            wrapped.append(self._token_label(token), index)
-        if self._tail:
-            wrapped.append(self._tail, len(self.tokens))
-        return wrapped
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._wrapped is not None, "call height() first"
@@ -201,4 +186,4 @@ class TokenText:
             return styles["text"]
         kind = self.tokens[owner].kind
         style = styles[kind] if self.show_classes else styles["text"]
-        return style + _CURSOR_STYLE if owner == self.cursor else style
+        return style + Style(reverse=True) if owner == self.cursor else style

@@ -110,12 +110,13 @@ def _build_console(look: MarkdownStyle) -> Console:
 def _render_block(
     source: str, width: int, look: MarkdownStyle, blocks_before: CodeBlocksBefore
 ) -> tuple[list[SegmentLine], int]:
-    """The lines, and the number of code blocks up to the end of this block."""
+    """The lines without blank ones around them; the number of code blocks up to its end."""
     console = _build_console(look)
     text = _RichMarkdown(source, look, blocks_before)
     lines = console.render_lines(text, console.options.update(width=width), pad=False)
     plain = [[Segment(s.text, _without_background(s.style)) for s in line] for line in lines]
-    return _strip_blank_lines(plain), text.n_code_blocks
+    filled = [n for n, line in enumerate(plain) if any(s.text.strip() for s in line)]
+    return plain[filled[0] : filled[-1] + 1] if filled else [], text.n_code_blocks
 
 
 @lru_cache(maxsize=1024)
@@ -123,12 +124,6 @@ def _without_background(style: Style | None) -> Style | None:
     if style is None or style.bgcolor is None:
         return style
     return style.without_color + Style(color=style.color)
-
-
-def _strip_blank_lines(lines: list[SegmentLine]) -> list[SegmentLine]:
-    """Removes blank lines at the start and the end."""
-    filled = [n for n, line in enumerate(lines) if any(s.text.strip() for s in line)]
-    return lines[filled[0] : filled[-1] + 1] if filled else []
 
 
 class MarkdownText:
@@ -168,8 +163,7 @@ class MarkdownText:
         self._discard_rendered()
 
     def _discard_rendered(self) -> None:
-        self._lines, self._n_rendered, self._open_lines = [], 0, None
-        self._n_code_blocks = 0
+        self._lines, self._n_rendered, self._n_code_blocks, self._open_lines = [], 0, 0, None
 
     def height(self, width: int) -> int:
         if width != self._width:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import accumulate, islice
 
 from rich.segment import Segment
 
@@ -24,7 +24,7 @@ from localspec.tui.text.blocks import (
 )
 from localspec.tui.text.markdown import MarkdownText
 from localspec.tui.themes import MarkdownStyle
-from localspec.units import short_count
+from localspec.units import count, short_count
 
 _LONG_QUESTION = 50_000
 """A question longer than this is drawn in part: wrapping a megabyte takes seconds."""
@@ -39,8 +39,6 @@ _ENDED_WHILE_THINKING = "before the thinking ended: /set think_budget N, or /thi
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """The model that answers, and how to show its answers."""
-
     name: str
     raw: bool  # A completion model: the text continues the question and is not Markdown.
 
@@ -49,24 +47,14 @@ def format_attachment(file: Attachment) -> str:
     return f"+ {sanitize(file.name, multiline=False)}, {short_count(len(file.text))} characters"
 
 
-def truncate_end(question: str, ellipsis: str) -> str:
-    """Shortens a very long question to its beginning."""
-    if len(question) <= _LONG_QUESTION:
-        return question
-    return (
-        f"{question[:_SHOWN_CHARACTERS]}\n{ellipsis} and "
-        f"{short_count(len(question) - _SHOWN_CHARACTERS)} more characters"
-    )
-
-
-def truncate_start(text: str, ellipsis: str) -> str:
-    """Shortens a very long text that a completion model continues to its end."""
+def truncate_question(text: str, ellipsis: str, *, keep_end: bool = False) -> str:
+    """Shortens a very long question to its beginning; a text that is continued, to its end."""
     if len(text) <= _LONG_QUESTION:
         return text
-    return (
-        f"{short_count(len(text) - _SHOWN_CHARACTERS)} "
-        f"characters, then {ellipsis}\n{text[-_SHOWN_CHARACTERS:]}"
-    )
+    n_hidden = short_count(len(text) - _SHOWN_CHARACTERS)
+    if keep_end:
+        return f"{n_hidden} characters, then {ellipsis}\n{text[-_SHOWN_CHARACTERS:]}"
+    return f"{text[:_SHOWN_CHARACTERS]}\n{ellipsis} and {n_hidden} more characters"
 
 
 def format_end_reason(turn: Turn, stopped_ms: float | None) -> str:
@@ -94,12 +82,11 @@ class TurnText:
         self._in_thinking = False
         self._thinking_unfolded = False
         self._token_view = False
-        self.token_text = TokenText(
-            truncate_start(turn.question, glyphs.ellipsis) if speaker.raw else "", glyphs
-        )
+        prefix = truncate_question(turn.question, glyphs.ellipsis, keep_end=True)
+        self.token_text = TokenText(prefix if speaker.raw else "", glyphs)
         self.markdown = MarkdownText(style, turn.id)
         self.rounds: list[Round] = []
-        self.question = truncate_end(sanitize(turn.question), glyphs.ellipsis)
+        self.question = truncate_question(sanitize(turn.question), glyphs.ellipsis)
         self._attachment_blocks = [
             Paragraph(format_attachment(file), "muted") for file in turn.attachments
         ]
@@ -121,12 +108,9 @@ class TurnText:
                     BlankLine(),
                 ]
             blocks.append(Paragraph(sanitize(self._speaker.name, multiline=False), "speaker"))
-            blocks += (
-                [self.token_text] if self._token_view else [self._thinking_block, self.markdown]
-            )
+            answer = self._thinking_block, self.markdown
+            blocks += [self.token_text] if self._token_view else answer
         self._stack.blocks = [*blocks, self._note_block]
-
-    # --- input ----------------------------------------------------------------------------
 
     def add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
         for delta in deltas:
@@ -175,17 +159,10 @@ class TurnText:
         return "".join(sanitize(token.text) for token in self.token_text.tokens)
 
     def round_of(self, token: int) -> Round | None:
-        end = 0
-        for round_ in self.rounds:
-            end += len(round_.tokens)
-            if token < end:
-                return round_
-        return None
-
-    # --- output ---------------------------------------------------------------------------
+        ends = accumulate(len(round_.tokens) for round_ in self.rounds)
+        return next((r for r, end in zip(self.rounds, ends, strict=True) if token < end), None)
 
     def show_tokens(self, shown: bool, show_marks: bool) -> None:
-        """Switches between the token view and the readable text."""
         self._token_view = shown
         self.token_text.set_marking(shown, show_marks)
         self._arrange_blocks()
@@ -196,16 +173,11 @@ class TurnText:
 
     def _update_thinking(self) -> None:
         thinking = self._thinking_text.strip()
-        if not thinking:
-            self._thinking_block.set_text("")
-            return
         glyph = self._glyphs.expanded if self._thinking_unfolded else self._glyphs.collapsed
         label = "thinking" if self._in_thinking else "thought"
-        n_words = len(thinking.split())
-        head = f"{glyph} {label}, {n_words} word{'s' * (n_words != 1)}"
-        self._thinking_block.set_text(
-            f"{head}\n{thinking}\n" if self._thinking_unfolded else f"{head}\n"
-        )
+        head = f"{glyph} {label}, {count(len(thinking.split()), 'word')}\n"
+        shown = f"{head}{thinking}\n" if self._thinking_unfolded else head
+        self._thinking_block.set_text(shown if thinking else "")
 
     def height(self, width: int) -> int:
         return self._stack.height(width)

@@ -84,22 +84,16 @@ class WrappedText:
         self._word_width += size
 
     def _carry_word_over(self) -> None:
-        """Moves the current word to a new line."""
         word = self.lines[-1][self._word_start :]
         del self.lines[-1][self._word_start :]
-        width = self._word_width
+        width, last = self._word_width, len(self.lines)
+        owners_before = {run.owner for run in self.lines[-1]}
         self._start_line()
         for run in word:
-            if self.start_lines.get(run.owner) == len(
-                self.lines
-            ) - 2 and not self._is_on_previous_line(run.owner):
-                self.start_lines[run.owner] = len(self.lines) - 1
+            if self.start_lines.get(run.owner) == last - 1 and run.owner not in owners_before:
+                self.start_lines[run.owner] = last
         self.lines[-1] = word
         self._line_width = self._word_width = width
-
-    def _is_on_previous_line(self, owner: int) -> bool:
-        """Whether an owner has text on the second to last line."""
-        return any(run.owner == owner for run in self.lines[-2])
 
     def _append_run(self, text: str, owner: int) -> None:
         self._record_start(owner)
@@ -116,7 +110,6 @@ class WrappedText:
 
 
 def _longest_prefix(text: str, cells: int) -> str:
-    """The longest prefix that fits into `cells`."""
     if text.isascii():
         return text[:cells]
     end = len(set_cell_size(text, cells).rstrip(" ")) if cells else 0

@@ -19,6 +19,7 @@ from localspec.chat.conversation import Attachment
 from localspec.chat.session import ChatSession
 from localspec.config import toml_file
 from localspec.errors import LocalspecError
+from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 from localspec.tui.key_bindings import keys_for
 from localspec.tui.notices import problem_text
@@ -42,7 +43,6 @@ class CompletionList(OptionList, can_focus=False):
         self._is_chosen = False  # Whether the user has moved the highlight.
 
     def show_for(self, typed: str) -> None:
-        """Lists what the typed text can become."""
         if typed == self._completed_text:
             return
         self._completed_text, self._is_chosen = typed, False
@@ -56,31 +56,26 @@ class CompletionList(OptionList, can_focus=False):
             self.add_option(Option(Content.assemble(shown, (f"  {about}", "$muted"))))
         self.highlighted = 0 if self._choices else None
 
-    def close(self) -> None:
-        """Until the text changes."""
-        self.display = False
-
     def take_key(self, key: str, typed: str) -> bool:
         """Whether the key was for the list. `typed`: the text before the key."""
         self.show_for(typed)
         if not self.display:
             return False
         if key == "escape":
-            self.close()
+            self.display = False  # until the text changes
         elif key in ("up", "down"):
             self._is_chosen = True
             (self.action_cursor_up if key == "up" else self.action_cursor_down)()
-        elif key == "tab" or (key == "enter" and not self._sends_typed_text()):
+        elif key == "tab" or (key == "enter" and (self._is_chosen or not self._is_whole(typed))):
             self._take(self.highlighted or 0)
         else:
             return False
         return True
 
-    def _sends_typed_text(self) -> bool:
+    def _is_whole(self, typed: str) -> bool:
         """Whether enter sends the text as it is."""
-        typed = self._completed_text
-        is_whole = typed in self._choices or f"{typed}/" in self._choices  # a folder
-        return not self._is_chosen and (is_whole or tab_completion.is_final(typed))
+        is_listed = typed in self._choices or f"{typed}/" in self._choices  # a folder
+        return is_listed or tab_completion.is_final(typed)
 
     @on(OptionList.OptionSelected)
     def _take_clicked(self, event: OptionList.OptionSelected) -> None:
@@ -95,10 +90,9 @@ class CompletionList(OptionList, can_focus=False):
 class MessageComposer(TextArea):
     """A multi-line editor; up recalls earlier texts, and pasted line ends never send."""
 
+    @dataclass(eq=False)
     class Submitted(Message):
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     def __init__(self, keymap: Mapping[str, str], session: ChatSession) -> None:
         """Earlier texts of the session are recalled; those that leave the field are added."""
@@ -145,16 +139,14 @@ class MessageComposer(TextArea):
         is_command = slash_commands.parse(self.text) is not None or self.text == "/"
         text = "" if is_command else self.text
         size, left = session.estimate_tokens(text), session.tokens_left
+        label, style = "", ""
         if size and left is not None:
-            over = self.app.theme_variables["warning"] if size > left else ""
+            style = self.app.theme_variables["warning"] if size > left else ""
             tokens = f"{short_count(size)} token{'s' * (size != 1)}"
             label = f"about {tokens}, {short_count(max(0, left))} left"
-            self.border_subtitle = Content.styled(label, over)
-        else:
-            self.border_subtitle = Content("")
+        self.border_subtitle = Content.styled(label, style)
 
     def _remember_text(self) -> None:
-        """So that up brings it back."""
         if self.text.strip() and self._typed_texts[-1:] != [self.text]:
             self._typed_texts.append(self.text)
         self._recall_index = len(self._typed_texts)
@@ -178,7 +170,6 @@ class MessageComposer(TextArea):
         self.move_cursor(self.document.end)
 
     def action_editor(self) -> None:
-        """Writes the message in $VISUAL or $EDITOR."""
         handle, name = tempfile.mkstemp(prefix="localspec-", suffix=".md")
         path = Path(name)
         try:
@@ -205,12 +196,8 @@ class MessageComposer(TextArea):
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
-        if (
-            not select
-            and self._can_recall
-            and self.cursor_at_last_line
-            and self._recall_index < len(self._typed_texts)
-        ):
+        can_recall = not select and self._can_recall and self.cursor_at_last_line
+        if can_recall and self._recall_index < len(self._typed_texts):
             self._recall(self._recall_index + 1)
         else:
             super().action_cursor_down(select)

@@ -32,8 +32,6 @@ class LogView(ScrollView, can_focus=True):
         self.matches: list[int] = []  # Indices of the lines that contain the search text.
         self._match_index = -1  # Index into `matches` of the current match; -1: none.
 
-    # --- lines ----------------------------------------------------------------------------
-
     def set_lines(self, lines: Iterable[str]) -> None:
         self.lines = [line.expandtabs(4) for line in lines][-_MAX_LINES:]
         self._rewrap()
@@ -41,23 +39,17 @@ class LogView(ScrollView, can_focus=True):
     def append_lines(self, lines: Iterable[str]) -> None:
         before = len(self.lines)
         self.lines += [line.expandtabs(4) for line in lines]
-        if len(self.lines) > _MAX_LINES:
-            self.set_lines(
-                self.lines[-_MAX_LINES * 3 // 4 :]
-            )  # in large steps: it wraps all lines again
+        if len(self.lines) > _MAX_LINES:  # in large steps: all lines are wrapped again
+            self.set_lines(self.lines[-_MAX_LINES * 3 // 4 :])
             return
         self._wrapped_rows += self._wrap_lines(before)
         self._update_size()
 
     def _wrap_lines(self, first: int = 0) -> Iterator[tuple[int, int, int]]:
         width = self._width
-        for number in range(first, len(self.lines)) if width > 0 else ():
-            line = self.lines[number]
-            if len(line) <= width and cell_len(line) <= width:
-                yield number, 0, len(line)
-                continue
-            start = 0
-            for piece in chop_cells(line, width):
+        for number, line in enumerate(self.lines[first:] if width > 0 else (), first):
+            start, is_short = 0, len(line) <= width and cell_len(line) <= width
+            for piece in [line] if is_short else chop_cells(line, width):
                 yield number, start, start + len(piece)
                 start += len(piece)
 
@@ -95,8 +87,6 @@ class LogView(ScrollView, can_focus=True):
         elif self.following:
             self.follow_end()
 
-    # --- search ---------------------------------------------------------------------------
-
     def find_text(self, search_text: str) -> int:
         """Shows the last matching line, ignoring case; returns the number of matching lines."""
         self._search_text, self._match_index = search_text, -1
@@ -131,8 +121,6 @@ class LogView(ScrollView, can_focus=True):
         self.refresh()
         return self._match_index + 1
 
-    # --- rendering ------------------------------------------------------------------------
-
     def render_line(self, y: int) -> Strip:
         row = y + round(self.scroll_y)
         plain = self.rich_style
@@ -148,9 +136,8 @@ class LogView(ScrollView, can_focus=True):
         line, position = self.lines[number], start
         suffix = "here" if self._current_match_line() == number else "found"
         highlight = self.get_component_rich_style(f"log-view--{suffix}")
-        for match in (
-            re.finditer(re.escape(self._search_text), line, re.I) if self._search_text else ()
-        ):
+        pattern = re.escape(self._search_text) or r"\Z"
+        for match in re.finditer(pattern, line, re.I):
             left, right = max(start, match.start()), min(end, match.end())
             if left < right:
                 yield Segment(line[position:left], plain)

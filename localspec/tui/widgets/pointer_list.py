@@ -59,7 +59,6 @@ class PointerList(OptionList, Generic[RowT]):
 
     @property
     def highlighted_index(self) -> int | None:
-        """Of the row with the pointer."""
         option = self.highlighted_option
         return int(option.id) if option is not None and option.id else None
 
@@ -88,7 +87,6 @@ class PointerList(OptionList, Generic[RowT]):
 
     @on(OptionList.OptionHighlighted)
     def _move_pointer(self) -> None:
-        """Redraws only the two lines that changed."""
         index = self.highlighted_index
         previous, self._pointed_index = self._pointed_index, NO_ROW if index is None else index
         for index in {previous, self._pointed_index}:

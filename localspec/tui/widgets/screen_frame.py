@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from localspec.tui.app_options import AppOptions
-from localspec.tui.key_bindings import fit_footer, format_footer, format_key
+from localspec.tui.key_bindings import fit_footer, format_footer, key_label
 from localspec.units import milliseconds
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class TitleLine(Horizontal):
-    """The title at the left, a status at the right."""
-
     def __init__(self, title: str) -> None:
         super().__init__(id="title")
         self._title = title
@@ -37,8 +35,6 @@ class TitleLine(Horizontal):
 
 
 class KeyLine(Static):
-    """As many whole key hints as fit."""
-
     def __init__(self) -> None:
         super().__init__(id="hints", markup=False)
         self._keys = ""
@@ -77,9 +73,6 @@ class CenteredColumn(CenteredLayout, Vertical):
     pass
 
 
-_NARROW_WIDTH = 80  # The app's breakpoint for narrow terminals.
-
-
 class StatusBar(Static):
     """A single text, so that the layout does not move."""
 
@@ -97,14 +90,12 @@ class StatusBar(Static):
             keys = format_footer(keymap, "composer", "chat", "app", label_overrides=labels)
             if transcript.token_view:
                 send, _, others = keys.partition("  ")
-                walk_key = format_key(keymap.get("chat.walk", "tab"))
-                keys = f"{send}  {walk_key} select token  {others}"
+                keys = f"{send}  {key_label('chat.walk', keymap)} select token  {others}"
         numbers = _status_numbers(session, phase)
-        if transcript.is_cursor_active and self.app.size.width < _NARROW_WIDTH:
+        if transcript.is_cursor_active and self.screen.has_class("-narrow"):
             numbers = ""  # the keys are needed to leave the token view
         if not transcript.following:
-            end_key = format_key(keymap.get("chat.end", "ctrl+end"))
-            numbers = f"more below: {end_key}   {numbers}"
+            numbers = f"more below: {key_label('chat.end', keymap)}   {numbers}"
         if self._keys_and_numbers != (keys, numbers):
             self._keys_and_numbers = (keys, numbers)
             self._lay_out()

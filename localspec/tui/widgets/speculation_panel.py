@@ -24,9 +24,7 @@ from localspec.units import count, percent, token_rate
 
 PANEL_WIDTH = RECENT_ROUNDS  # Cells of text.
 REFRESH_SECONDS = 0.2  # Minimum time between two updates while an answer streams.
-
 _PHASE_LABELS = {"loading": "LOADING", "failed": "NOT LOADED"}
-_STATE_LABELS = {"probing": "MEASURING"}
 _STATE_STYLES = {"on": "bold $success", "probing": "bold $accent", "paused": "bold $warning"}
 _SOURCE_NAMES = {
     "model": "draft model",
@@ -53,8 +51,6 @@ class SpeculationPanel(Static):
             self.draw(session.stats, _PHASE_LABELS.get(phase) or session.next_speculation)
 
     def draw_soon(self, stats: SpeculationStats) -> None:
-        """Draws while an answer streams, a few times per second."""
-
         def refresh() -> None:
             if self._refresh_pending:  # nothing newer was drawn
                 self.draw(stats)
@@ -90,9 +86,6 @@ def _panel_lines(stats: SpeculationStats, glyphs: Glyphs, state: str, height: in
     return lines
 
 
-# --- what speculation gives, and why ------------------------------------------------------
-
-
 def _summary(stats: SpeculationStats, state: str) -> Iterator[Content]:
     yield _headline(stats, state)
     label = "speculation, before" if stats.is_off else "with speculation"
@@ -108,7 +101,7 @@ def _headline(stats: SpeculationStats, state: str) -> Content:
     if state or stats.plan is None:
         return Content.styled(state or "READY", "bold $accent" if state else "bold $muted")
     plan_state, speedup = stats.plan.state, stats.speedup
-    label = _STATE_LABELS.get(plan_state, plan_state.upper())
+    label = "MEASURING" if plan_state == "probing" else plan_state.upper()
     gain, style = "", "$muted"
     if speedup is not None and plan_state != "off":
         gain = f"{speedup} plain speed"
@@ -147,9 +140,6 @@ def _break_even(stats: SpeculationStats) -> str:
     return f"acceptance {percent(rate)}, pays from {percent(needed)}" * (rate < needed)
 
 
-# --- acceptance ---------------------------------------------------------------------------
-
-
 def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
     yield _muted("acceptance rate")
     totals = stats.totals
@@ -164,8 +154,7 @@ def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
 
 def _strip(stats: SpeculationStats, glyphs: Glyphs) -> Iterator[Content]:
     """A column per round: its accepted tokens as a bar, or a mark if it has none."""
-    rounds = stats.recent_rounds
-    if not rounds:
+    if not (rounds := stats.recent_rounds):
         return
     most = max(event.accepted for event in rounds)
     scale = next((n for n in _STRIP_SCALES if n >= most), _STRIP_SCALES[-1])
@@ -178,7 +167,6 @@ def _strip(stats: SpeculationStats, glyphs: Glyphs) -> Iterator[Content]:
 
 
 def _strip_cells(event: Round, scale: int, glyphs: Glyphs) -> tuple[str, str, str]:
-    """The upper and lower cell, and the style of the lower one."""
     if not event.drafted:
         return " ", glyphs.dot, "$muted"
     if not event.accepted:
@@ -198,21 +186,19 @@ def _histogram(counts: list[int], glyphs: Glyphs) -> Iterator[Content]:
     yield _muted("accepted tokens per round")
     shown = [*counts[:7], sum(counts[7:])] if len(counts) > 8 else counts
     shown = shown + [0] * (6 - len(shown))
-    most = max(shown) or 1
-    half = PANEL_WIDTH // 2
+    most, half = max(shown) or 1, PANEL_WIDTH // 2
     for i in range(0, len(shown), 2):
         parts: list[Content] = []
-        for accepted in range(i, min(i + 2, len(shown))):
+        for accepted, n in enumerate(shown[i : i + 2], i):
             suffix = "+" if accepted == 7 and len(counts) > 8 else " "
-            bar = glyphs.bar(shown[accepted] / most, half - 5).ljust(half - 2)
+            bar = glyphs.bar(n / most, half - 5).ljust(half - 2)
             parts += [Content(f"{accepted}{suffix}"), Content.styled(bar, "$accent")]
         yield Content.assemble(*parts)
 
 
 def _draft_sources(stats: SpeculationStats) -> Iterator[Content]:
     """A table; `ms` is the time to draft, per round."""
-    sources = stats.draft_sources
-    if not sources:
+    if not (sources := stats.draft_sources):
         return
     yield _muted(f"{'source':<11}{'drafted':>8}{'accepted':>9}{'ms':>4}")
     for name, source in sources:
@@ -232,9 +218,6 @@ def _last_round(stats: SpeculationStats) -> Iterator[Content]:
     yield Content(f"{last.drafted} drafted, {source}" if source else "nothing drafted")
     if stats.plan is not None and last.reason and last.reason != stats.plan.why:
         yield from _wrap_muted(last.reason)
-
-
-# --- text ---------------------------------------------------------------------------------
 
 
 def _two_columns(left: str, right: str, style: str = "", right_style: str = "$muted") -> Content:

@@ -19,19 +19,9 @@ from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.blocks import TOKEN_CLASS_STYLES, BlockStack, TextBlock
 
 MAX_TEXT_WIDTH = 100  # Longer lines are hard to read.
-
 _RESIZE_DELAY = 0.08  # Seconds from a resize to wrapping again, which takes a while for long text.
-
-_STYLE_NAMES = (
-    "text",
-    "muted",
-    "role",
-    "speaker",
-    "thinking",
-    "prefix",
-    "error",
-    *TOKEN_CLASS_STYLES,
-)
+_NAMES = ("text", "muted", "role", "speaker", "thinking", "prefix", "error")
+_STYLE_NAMES = (*_NAMES, *TOKEN_CLASS_STYLES)
 
 
 class TextView(ScrollView, can_focus=False):
@@ -41,9 +31,7 @@ class TextView(ScrollView, can_focus=False):
     COMPONENT_CLASSES = {f"text-view--{name}" for name in _STYLE_NAMES}  # noqa: RUF012
 
     class FollowingChanged(Message):
-        def __init__(self, following: bool) -> None:
-            super().__init__()
-            self.following = following
+        pass
 
     def __init__(self, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -56,8 +44,6 @@ class TextView(ScrollView, can_focus=False):
     @property
     def blocks(self) -> list[TextBlock]:
         return self._blocks.blocks
-
-    # --- blocks and scrolling -------------------------------------------------------------
 
     def update_blocks(self) -> None:
         """Must be called after blocks or their text have changed."""
@@ -78,22 +64,20 @@ class TextView(ScrollView, can_focus=False):
         """Scrolls to the end; `force`, because there may be no scrollbar yet."""
         if not self.following:
             self.following = True
-            self.post_message(self.FollowingChanged(True))
+            self.post_message(self.FollowingChanged())
         self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
 
     def reveal_line(self, line: int) -> None:
-        top, height = round(self.scroll_y), self.size.height
-        if line < top:
-            self.scroll_to(y=line, animate=False, immediate=True, force=True)
-        elif line >= top + height:
-            self.scroll_to(y=line - height + 1, animate=False, immediate=True, force=True)
+        last_top = line - self.size.height + 1
+        top = max(last_top, min(round(self.scroll_y), line))
+        self.scroll_to(y=top, animate=False, immediate=True, force=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         following = new_value >= self.max_scroll_y
         if following != self.following:
             self.following = following
-            self.post_message(self.FollowingChanged(following))
+            self.post_message(self.FollowingChanged())
 
     def watch_show_vertical_scrollbar(self, shown: bool) -> None:
         """Textual moves only a scrollbar that is shown: a new one would stand at the top."""
@@ -115,8 +99,6 @@ class TextView(ScrollView, can_focus=False):
         if self._target_width() != self._width:
             self._width = self._target_width()
             self.update_blocks()
-
-    # --- rendering ------------------------------------------------------------------------
 
     def render_lines(self, crop: Region) -> list[Strip]:
         self._base_style = self.rich_style  # once per frame, not per line
@@ -146,12 +128,10 @@ class TextView(ScrollView, can_focus=False):
 
     @property
     def text_styles(self) -> dict[str, Style]:
-        """Styles of the current theme, by name."""
         if not self._text_styles:
             for name in _STYLE_NAMES:
-                self._text_styles[name] = self.get_component_rich_style(
-                    f"text-view--{name}", partial=True
-                )
+                style = self.get_component_rich_style(f"text-view--{name}", partial=True)
+                self._text_styles[name] = style
             for kind, style in TOKEN_CLASS_STYLES.items():
                 self._text_styles[kind] += style
         return self._text_styles
@@ -162,7 +142,6 @@ class TextView(ScrollView, can_focus=False):
 
     @property
     def plain_text(self) -> str:
-        """All lines, with their margin."""
         lines = (
             self._left_margin
             + "".join(segment.text for segment in self._blocks.line(y, self.text_styles))

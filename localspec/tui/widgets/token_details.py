@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.protocol.events import Alternative, Round, Token, TokenClass
+from localspec.protocol.events import Round, Token, TokenClass
 from localspec.sanitize import sanitize
 from localspec.tui.glyphs import Glyphs
 from localspec.units import milliseconds, percent
@@ -16,17 +16,13 @@ _CLASS_DESCRIPTIONS: dict[TokenClass, str] = {
     "correction": "corrected: draft token rejected",
     "plain": "plain: nothing was drafted",
 }
-LEGEND: dict[TokenClass, str] = {
-    "accepted": "accepted",
-    "bonus": "bonus",
-    "correction": "corrected",
-    "plain": "plain",
+LEGEND: dict[TokenClass, tuple[str, str]] = {
+    "accepted": ("accepted", "$accepted underline"),
+    "bonus": ("bonus", "$bonus bold underline2"),
+    "correction": ("corrected", "$corrected italic"),
+    "plain": ("plain", ""),
 }
-_NOT_RECORDED = "Probabilities not recorded"
-_HOW_TO_RECORD = "; open f2 before generating, or use --probabilities."
-
-_SHORT_TERMINAL_HEIGHT = 20
-"""Below this height the strip has four lines; the same as the app's vertical breakpoint."""
+"""The names of the token classes, and their styles."""
 
 
 class TokenDetails(Static):
@@ -36,7 +32,7 @@ class TokenDetails(Static):
 
     def show_token(self, token: Token | None, round_: Round | None, show_marks: bool) -> None:
         lines = [Content("")]
-        brief = self.app.size.height < _SHORT_TERMINAL_HEIGHT
+        brief = self.screen.has_class("-short")  # the strip has four lines then
         if token is not None and round_ is not None:
             lines = [
                 _token_line(token, brief=brief),
@@ -53,24 +49,19 @@ def _quoted(text: str) -> str:
 
 def _token_line(token: Token, *, brief: bool) -> Content:
     description = _CLASS_DESCRIPTIONS[token.kind]
-    if (rejected := _rejected_draft(token)) is not None:
+    rejected = next((each for each in token.alternatives if each.was_drafted), None)
+    if rejected is not None:
         description = f"corrected: draft token {_quoted(rejected.text)} rejected"
         if rejected.p_draft is not None and not brief:
             description += f" (draft probability {_format_probability(rejected.p_draft)})"
-    return Content.assemble(
-        ("token ", "$muted"), (_quoted(token.text), "bold"), f"   {description}"
-    )
-
-
-def _rejected_draft(token: Token) -> Alternative | None:
-    return next(
-        (alternative for alternative in token.alternatives if alternative.was_drafted), None
-    )
+    text = _quoted(token.text), "bold"
+    return Content.assemble(("token ", "$muted"), text, f"   {description}")
 
 
 def _probabilities_line(token: Token, *, brief: bool) -> str:
     if token.p_target is None:
-        return _NOT_RECORDED + ("." if brief else _HOW_TO_RECORD)
+        how = "" if brief else "; open f2 before generating, or use --probabilities"
+        return f"Probabilities not recorded{how}."
     line = f"target probability {_format_probability(token.p_target)}, rank {token.rank or 0:,}"
     if token.p_draft is not None:
         line += f"; draft probability {_format_probability(token.p_draft)}"
@@ -84,14 +75,11 @@ def _probabilities_line(token: Token, *, brief: bool) -> str:
 
 
 def _round_line(token: Token, round_: Round, *, brief: bool) -> Content:
-    ms = round_.ms
-    drafted = "nothing drafted"
-    if round_.drafted:
-        drafted = f"{round_.drafted} drafted, {round_.accepted} accepted"
-    line = f"round {round_.n + 1} · {drafted}"
+    drafted = f"{round_.drafted} drafted, {round_.accepted} accepted"
+    line = f"round {round_.n + 1} · {drafted if round_.drafted else 'nothing drafted'}"
     if not brief:
-        times = f"draft {milliseconds(ms.draft)}, verify {milliseconds(ms.verify)}"
-        line += f" · {times} · id {token.id}"
+        draft, verify = milliseconds(round_.ms.draft), milliseconds(round_.ms.verify)
+        line += f" · draft {draft}, verify {verify} · id {token.id}"
     return Content.styled(line, "$muted")
 
 
@@ -100,15 +88,8 @@ def _format_probability(p: float) -> str:
 
 
 def build_legend(glyphs: Glyphs, show_marks: bool) -> Content:
-    """The names of the token classes, each in its style."""
-    styles: dict[TokenClass, str] = {
-        "accepted": "$accepted underline",
-        "bonus": "$bonus bold underline2",
-        "correction": "$corrected italic",
-        "plain": "",
-    }
     parts: list[Content | str] = []
-    for kind, label in LEGEND.items():
+    for kind, (label, style) in LEGEND.items():
         mark = glyphs.token_marks[kind] if show_marks else ("▔" if kind == "correction" else "")
-        parts += [Content.styled(f"{label}{mark}", styles[kind]), "   "]
+        parts += [Content.styled(f"{label}{mark}", style), "   "]
     return Content.assemble(*parts)

@@ -17,6 +17,7 @@ from localspec.chat.conversation import Turn
 from localspec.chat.history import SearchHit
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalspecError
+from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Round, Token, TokenScore
 from localspec.sanitize import sanitize
 from localspec.tui import themes
@@ -45,18 +46,13 @@ class Transcript(TextView, can_focus=False):
 
     BINDINGS = bindings_for("tokens")
 
+    @dataclass(eq=False)
     class TokenSelected(Message):
-        def __init__(self, token: Token | None, round_: Round | None) -> None:
-            super().__init__()
-            self.token, self.round = token, round_
+        token: Token | None
+        round: Round | None
 
     class TokenViewLeft(Message):
         """The keyboard goes back to the composer."""
-
-    class ReplayRequested(Message):
-        def __init__(self, turn: int) -> None:
-            super().__init__()
-            self.turn = turn
 
     def __init__(self, glyphs: Glyphs, *, show_marks: bool) -> None:
         super().__init__()
@@ -73,9 +69,10 @@ class Transcript(TextView, can_focus=False):
 
     def _restyle(self, _: object) -> None:
         for turn in self.turns:
-            turn.markdown.restyle(self._markdown_style())
+            turn.markdown.restyle(self._markdown_style)
         self._rebuild_blocks()
 
+    @property
     def _markdown_style(self) -> MarkdownStyle:
         return themes.markdown_style(self.app.current_theme, ascii_only=self._glyphs.ascii_only)
 
@@ -86,7 +83,6 @@ class Transcript(TextView, can_focus=False):
     # --- turns ----------------------------------------------------------------------------
 
     def show_session(self, session: ChatSession) -> None:
-        """Shows the selected path of a chat."""
         self.clear_turns()
         for turn in session.conversation.turns:
             self.add_turn(session, turn)
@@ -101,7 +97,7 @@ class Transcript(TextView, can_focus=False):
         """
         speaker = Speaker(turn.model or session.model_name, session.completes_text)
         branch = session.conversation.format_branch(turn.id)
-        text = TurnText(turn, speaker, self._glyphs, self._markdown_style(), branch)
+        text = TurnText(turn, speaker, self._glyphs, self._markdown_style, branch)
         text.show_tokens(self.token_view, self.show_marks)
         text.set_thinking_unfolded(self.thinking_unfolded)
         self.turns.append(text)
@@ -178,12 +174,11 @@ class Transcript(TextView, can_focus=False):
         self._rebuild_blocks()
 
     def show_thinking(self, shown: bool) -> None:
-        if shown == self.thinking_unfolded:
-            return
-        self.thinking_unfolded = shown
-        for turn in self.turns:
-            turn.set_thinking_unfolded(shown)
-        self._rebuild_blocks()
+        if shown != self.thinking_unfolded:
+            self.thinking_unfolded = shown
+            for turn in self.turns:
+                turn.set_thinking_unfolded(shown)
+            self._rebuild_blocks()
 
     def on_click(self, event: events.Click) -> None:
         """Opens the address that is clicked, also if it is broken over several lines."""
@@ -201,7 +196,6 @@ class Transcript(TextView, can_focus=False):
 
     @property
     def is_cursor_active(self) -> bool:
-        """Whether keys move the cursor."""
         return self.can_focus
 
     def activate_cursor(self) -> None:
@@ -225,11 +219,8 @@ class Transcript(TextView, can_focus=False):
 
     def _move_cursor(self, turn_index: int, token_index: int) -> None:
         """Moves to a token of a turn (-1: its last); does nothing if there is no such turn."""
-        if not 0 <= turn_index < len(self.turns):
-            return
-        turn = self.turns[turn_index]
-        tokens = turn.token_text.tokens
-        if not tokens:
+        turn = self.turns[turn_index] if 0 <= turn_index < len(self.turns) else None
+        if turn is None or not (tokens := turn.token_text.tokens):
             return
         if self._cursor_turn is not None:
             self.turns[self._cursor_turn].token_text.cursor = None
@@ -244,10 +235,8 @@ class Transcript(TextView, can_focus=False):
         if not self.turns:
             return
         self.turns[-1].set_logprobs(token_logprobs)
-        if self._cursor_turn is not None:
-            self._move_cursor(
-                self._cursor_turn, self.turns[self._cursor_turn].token_text.cursor or 0
-            )
+        if (index := self._cursor_turn) is not None:
+            self._move_cursor(index, self.turns[index].token_text.cursor or 0)
 
     def action_walk(self, by: int) -> None:
         """To the next or previous token, also across answers."""
@@ -276,9 +265,9 @@ class Transcript(TextView, can_focus=False):
         else:
             self._move_cursor(self._cursor_turn + by, -1 if by < 0 else 0)
 
-    def action_replay(self) -> None:
+    async def action_replay(self) -> None:
         if self._cursor_turn is not None:
-            self.post_message(self.ReplayRequested(self._cursor_turn))
+            await self.screen.run_action(f"replay({self._cursor_turn})")
 
     def action_glyphs(self) -> None:
         self.show_marks = not self.show_marks

@@ -47,7 +47,6 @@ def context_text(n: int | None) -> str:
 
 
 def model_text(model: CatalogModel) -> str:
-    """For example `qwen3-8b Q4_K_M`."""
     return sanitize(f"{model.id} {model.quantization}".strip(), multiline=False)
 
 

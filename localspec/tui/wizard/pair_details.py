@@ -68,7 +68,6 @@ def render_page(page: DetailsPage, width: int, height: int, glyphs: Glyphs) -> l
 
 
 def _label(label: str, lines: Iterable[Content]) -> list[Content]:
-    """The lines, with a label before the first."""
     labels = chain([label], repeat(""))
     return [
         Content.assemble((f"{label:<{_LABEL_WIDTH}}", "$muted"), line)
@@ -180,12 +179,8 @@ def _comparison_lines(page: DetailsPage, width: int) -> Iterator[Content]:
 def _check_lines(
     checks: Iterable[PreDownloadCheck], width: int, glyphs: Glyphs
 ) -> Iterator[Content]:
-    """As many checks per line as fit."""
-    signs = {
-        True: (glyphs.check, "$success"),
-        False: (glyphs.cross, "$error"),
-        None: (" ", "$muted"),
-    }
+    good, bad = (glyphs.check, "$success"), (glyphs.cross, "$error")
+    signs = {True: good, False: bad, None: (" ", "$muted")}
     line = Content("")
     for check in checks:
         sign, style = signs[check.passed]
@@ -201,19 +196,15 @@ def _check_lines(
         yield line
 
 
-# --- memory bar -------------------------------------------------------------------------
-
 _PART_STYLES = ("$accent", "$bonus", "$accepted", "$muted")
 """In the order of `DeviceFit.memory_parts`."""
 
 
 def render_bar(device_fit: DeviceFit, width: int, glyphs: Glyphs) -> Content:
     """Memory of other programs is at the end; missing memory is red."""
-    total = _bar_total(device_fit)
+    total, free_bytes = _bar_total(device_fit), device_fit.device.free
     cells = _cell_counts(device_fit.memory_parts.values(), total, width)
-    free = (
-        width if device_fit.device.free is None else round(device_fit.device.free * width / total)
-    )
+    free = width if free_bytes is None else round(free_bytes * width / total)
     segments: list[tuple[str, str]] = []
     start = 0
     for sign, style, n_cells in zip(glyphs.memory_segments, _PART_STYLES, cells, strict=True):
@@ -256,7 +247,6 @@ def render_scale(device_fit: DeviceFit, width: int) -> str:
 
 
 def render_legend(device_fit: DeviceFit, glyphs: Glyphs, width: int) -> Content:
-    """Sign, name and GiB of each part."""
     sizes = device_fit.memory_parts
     remaining, parts = -1, []
     for long_name in ("compute buffers", "buf."):
@@ -276,9 +266,6 @@ def render_legend(device_fit: DeviceFit, glyphs: Glyphs, width: int) -> Content:
     return Content(gap).join(lines)
 
 
-# --- checks before the download -----------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class PreDownloadCheck:
     """`passed` is None if it can only be checked at the download."""
@@ -292,8 +279,7 @@ class HeaderComparison:
     """The headers of a pair's files, and whether they are compatible."""
 
     subject: PairShapes
-    verdict: CompatibilityResult | None = None
-    """None without a draft model, or if a shape is from the catalogue."""
+    verdict: CompatibilityResult | None = None  # None without a draft, or from the catalogue.
 
     @property
     def is_from_files(self) -> bool:
@@ -322,16 +308,14 @@ def check_before_download(
     if fit is not None and fit.verdict != "unknown":
         context = fit_text.context_text(fit.load.target_settings.n_ctx)
         fits = fit.verdict != "no"
-        words = "fits" if fits else "does not fit"
-        yield PreDownloadCheck(fits, f"{words} with context {context}")
+        text = f"{'fits' if fits else 'does not fit'} with context {context}"
+        yield PreDownloadCheck(fits, text)
     if subject is not None:
-        model_params = subject.target.shape
-        text = "cannot roll back, no speculation"
-        if not model_params.has_recurrent_state:
-            text = "none"
-        elif model_params.can_rollback:
-            text = "can roll back"
-        yield PreDownloadCheck(not text.startswith("cannot"), f"recurrent state: {text}")
+        shape = subject.target.shape
+        can_speculate = not shape.has_recurrent_state or shape.can_rollback
+        text = "can roll back" if shape.has_recurrent_state else "none"
+        text = text if can_speculate else "cannot roll back, no speculation"
+        yield PreDownloadCheck(can_speculate, f"recurrent state: {text}")
     if all(model.licence for model in (pair.target, pair.draft) if model):
         yield PreDownloadCheck(True, f"licence {fit_text.licence_text(pair)}")
     else:
@@ -348,14 +332,10 @@ def _compatibility_check(
     if verdict.verdict == "cross-vocabulary":
         return PreDownloadCheck(True, verdict.summary)
     if verdict.is_compatible:
-        return PreDownloadCheck(
-            True, f"{head} head fits its target" if head else "vocabularies match"
-        )
+        text = f"{head} head fits its target" if head else "vocabularies match"
+        return PreDownloadCheck(True, text)
     problem = f"{head} head does not fit" if head else "vocabularies differ"
     return PreDownloadCheck(False, f"{problem}: {verdict.detail}")
-
-
-# --- the selected pair --------------------------------------------------------------------
 
 
 class PairDetails:
@@ -406,20 +386,23 @@ class PairDetails:
         ids = [candidate.pair.target.id for candidate in candidates]
         index = ids.index(current) if current in ids else -1
         after = [*candidates[index + 1 :], *candidates[: index + 1]]
-        return next(
-            (candidate.pair for candidate in after if candidate.pair.target.id != current), None
-        )
+        return next((each.pair for each in after if each.pair.target.id != current), None)
 
     def build_page(self, candidate: Candidate, use_case: str) -> DetailsPage:
         pair, comparison = candidate.pair, self._comparisons.get(candidate.pair.id)
         subject = comparison.subject if comparison else self._estimates.find_subject(pair)
+        fit_basis = "estimated from the catalogue"
+        if candidate.fit is not None and candidate.fit.memory_estimate.method == "exact":
+            fit_basis = "exact, from the files' headers"
+        elif comparison is not None and comparison.is_from_files:
+            fit_basis = "from the files' headers"
         return DetailsPage(
             candidate=candidate,
             use_case=use_case,
             checks=tuple(check_before_download(pair, candidate.fit, subject, comparison)),
             is_downloaded=pair.id in self._services.ready_pairs,
             free_disk=self.free_disk,
-            fit_basis=self._fit_basis(candidate),
+            fit_basis=fit_basis,
             comparable_drafts=tuple(
                 other.draft.id
                 for other in pairs_of_same_target(pair, self._services.catalogue)
@@ -427,17 +410,8 @@ class PairDetails:
             ),
         )
 
-    def _fit_basis(self, candidate: Candidate) -> str:
-        comparison = self._comparisons.get(candidate.pair.id)
-        if candidate.fit is not None and candidate.fit.memory_estimate.method == "exact":
-            return "exact, from the files' headers"
-        if comparison is not None and comparison.is_from_files:
-            return "from the files' headers"
-        return "estimated from the catalogue"
-
 
 def unlisted_candidate(pair: CatalogPair) -> Candidate:
-    """A candidate for a pair that is not in the shortlist."""
     reasons = tuple(filter(None, (pair.why, pair.note)))
     return Candidate(
         pair,

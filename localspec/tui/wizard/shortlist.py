@@ -55,24 +55,19 @@ def suggest_candidates(
     criteria = suggestions.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
     best_by_target: dict[str, Candidate] = {}
     for suggestion in suggestions.suggest(machine_profile, criteria, catalogue=catalogue):
-        if suggestion.pair.target.repo is not None:  # the bundled demo is not suggested
-            best_by_target.setdefault(
-                suggestion.pair.target.id, _candidate_from_suggestion(suggestion)
-            )
+        target = suggestion.pair.target
+        if target.repo is not None:  # the bundled demo is not suggested
+            best_by_target.setdefault(target.id, _candidate_from_suggestion(suggestion))
     return tuple(best_by_target.values())
 
 
 def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
     """Leaves out reasons that the table shows as a bar or a number."""
-    n_shown = 1
     fit = suggestion.fit
-    if fit is not None and fit.speed.speculative is not None and fit.verdict != "no":
-        n_shown += 1
-    reasons = tuple(
-        reason
-        for reason in suggestion.reasons[n_shown:]
-        if not reason.startswith(("no draft", "prompt lookup"))
-    )
+    has_speed = fit is not None and fit.speed.speculative is not None and fit.verdict != "no"
+    n_shown = 1 + has_speed
+    others = suggestion.reasons[n_shown:]
+    reasons = tuple(each for each in others if not each.startswith(("no draft", "prompt lookup")))
     no_fit_reason = "" if suggestion.fit else f"{NO_SHAPE_REASON}; {suggestion.reasons[0]}"
     return Candidate(
         suggestion.pair,
@@ -161,11 +156,7 @@ class EstimateCache:
         return replace(candidate, fit=fit, no_fit_reason="")
 
 
-# --- table --------------------------------------------------------------------------------
-
 VERDICT_STYLES = {"fits": "$success", "tight": "$warning", "no": "$error", "unknown": "$muted"}
-
-
 _FIT_WIDTH, _SPEED_WIDTH, _SIZE_WIDTH = 8, 14, 12
 
 
@@ -232,7 +223,6 @@ def candidate_line(
 def _fit_cells(
     candidate: Candidate, columns: ShortlistColumns, glyphs: Glyphs
 ) -> Iterator[tuple[str, str]]:
-    """A bar of the memory, then the verdict."""
     fit, labels = candidate.fit, fit_text.VERDICT_LABELS
     if fit is None:
         judged = labels.get(candidate.size_verdict, "?")
@@ -257,7 +247,6 @@ def memory_share(fit: FitReport) -> float:
 def _speed_cells(
     candidate: Candidate, use_case: str, columns: ShortlistColumns
 ) -> Iterator[tuple[str, str]]:
-    """Speculative speed, speed-up and plain speed."""
     fit = candidate.fit
     speed = fit.speed if fit is not None and fit.verdict != "no" else None
     if speed is None or speed.plain is None:
@@ -271,7 +260,6 @@ def _speed_cells(
 
 
 def reason_lines(candidate: Candidate | None, width: int, max_lines: int) -> list[Content]:
-    """Shown below the list: why the selected pair is listed."""
     if candidate is None:
         return []
     reasons = [candidate.no_fit_reason] if candidate.no_fit_reason else []
@@ -281,9 +269,6 @@ def reason_lines(candidate: Candidate | None, width: int, max_lines: int) -> lis
         reasons.append(f"speed: {candidate.fit.speed.explanation}")
     lines = wrap_words(" · ".join(reasons), width)
     return [Content.styled(line, "$muted") for line in lines[:max_lines]]
-
-
-# --- what the wizard needs from outside ---------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +314,6 @@ class WizardServices:
             return None
 
     def stop_reading(self) -> None:
-        """Cancels a pending request to the hub."""
         if self._stop is not None:
             self._stop.cancel()
 
@@ -340,7 +324,6 @@ class WizardServices:
         return verdict.confirm_fit(fit, headers, machine_profile, use)
 
     def free_disk(self) -> int | None:
-        """Free bytes on the disk of the hub cache."""
         from localspec.models.local_files import hub_cache  # noqa: PLC0415  keeps start-up fast
 
         try:

@@ -39,7 +39,6 @@ class WhatIf:
     kv: KvType | None = None
 
     def turn_dial(self, dial: Dial, by: int) -> WhatIf:
-        """The next choice of one dial, cyclically."""
         if dial == "gpu":
             return replace(self, gpu=_next_choice((None, *list_gpus()), self.gpu, by))
         if dial == "context":
@@ -48,8 +47,6 @@ class WhatIf:
 
 
 class MachineProfiles:
-    """The machine profile for each GPU, cached."""
-
     def __init__(self, load_machine_profile: Callable[[], MachineProfile]) -> None:
         self._load_machine_profile = load_machine_profile
         self._this_machine: MachineProfile | None = None
@@ -73,15 +70,13 @@ class MachineProfiles:
 @functools.cache
 def list_gpus() -> tuple[GpuSpec, ...]:
     """One entry per memory size, in the file's order."""
-    return tuple(
-        replace(gpu, vram_gib=(size,)) for gpu in gpu_catalog.load() for size in gpu.vram_gib
-    )
+    gpus = gpu_catalog.load()
+    return tuple(replace(gpu, vram_gib=(size,)) for gpu in gpus for size in gpu.vram_gib)
 
 
 def gpu_name(gpu: GpuSpec | None) -> str:
-    return (
-        sanitize(f"{gpu.name}, {gpu.vram_gib[0]:g} GiB", multiline=False) if gpu else THIS_COMPUTER
-    )
+    name = f"{gpu.name}, {gpu.vram_gib[0]:g} GiB" if gpu else THIS_COMPUTER
+    return sanitize(name, multiline=False)
 
 
 def _next_choice(choices: tuple[_ChoiceT, ...], current: _ChoiceT, by: int) -> _ChoiceT:
@@ -110,8 +105,6 @@ def dials_line(what_if: WhatIf, dial: Dial, fit: FitReport | None, width: int) -
     return Content.assemble(*parts[:-1])
 
 
-# --- titles and key hints -----------------------------------------------------------------
-
 USE_CASES = {
     "chat": "questions, ideas, conversation",
     "code": "programs: writing, explaining, fixing",
@@ -132,9 +125,8 @@ _HIDDEN_KEYS = {
 
 
 def use_case_line(n: int, use_case: str) -> Content:
-    return Content.assemble(
-        (f" {n}  ", "$accent"), (f"{use_case:<12}", "bold"), (USE_CASES[use_case], "$muted")
-    )
+    name, about = (f"{use_case:<12}", "bold"), (USE_CASES[use_case], "$muted")
+    return Content.assemble((f" {n}  ", "$accent"), name, about)
 
 
 def step_header(
