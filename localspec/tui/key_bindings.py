@@ -45,7 +45,7 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
     ),
     "home": (
         ("home.bench", "b", "measure('bench')", "Benchmark the pair, plain and speculative"),
-        ("home.verify", "v", "measure('verify')", "Verify that speculation changes no output"),
+        ("home.verify", "v", "measure('verify')", "Verify: speculation does not change the output"),
         ("home.wizard", "w", "wizard", "Find a pair for this computer", "wizard"),
         ("home.open", "o", "open_files", "Open model files by path", "open files"),
         ("home.filter", "slash", "filter", "Search pairs, chats and the hub", "find"),
