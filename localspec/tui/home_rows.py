@@ -164,15 +164,7 @@ def build_sections(
     others = _other_model_rows(survey, shown_pairs)
     saved_presets = [HomeRow(p.name, p.summary, preset=p.name) for p in presets.load().values()]
     limit = None if search_text else _MAX_LISTED
-    if search_text:
-        pairs = [pair for pair in pair_catalog.pairs.values() if pair.target.repo]
-        found = (_downloadable_row(pair, pair.size or 0) for pair in pairs)
-        downloadable = _filter_rows(found, search_text)[:_MAX_MATCHES]
-    else:
-        best = survey.candidates[:_MAX_SUGGESTED]
-        downloadable = tuple(
-            _downloadable_row(each.pair, each.total_bytes, _format_speed(each)) for each in best
-        )
+    downloadable = _downloadable_rows(pair_catalog, survey, search_text)
     sections = (
         HomeSection("Ready to run", _filter_rows(ready, search_text)),
         chats,
@@ -313,6 +305,19 @@ def _format_speed(candidate: Candidate) -> str:
         return fit_text.VERDICT_LABELS[candidate.fit.verdict]
     speedup = fit_text.speedup_text(fit_text.speedup_range(speed, _DEFAULT_USE))
     return f"{fit_text.speed_text(speed.speculative):<14}  {speedup}"
+
+
+def _downloadable_rows(
+    pair_catalog: Catalog, survey: MachineSurvey, search_text: str
+) -> Sequence[HomeRow]:
+    if not search_text:
+        best = survey.candidates[:_MAX_SUGGESTED]
+        return [
+            _downloadable_row(each.pair, each.total_bytes, _format_speed(each)) for each in best
+        ]
+    pairs = pair_catalog.pairs.values()
+    rows = (_downloadable_row(pair, pair.size or 0) for pair in pairs if pair.target.repo)
+    return _filter_rows(rows, search_text)[:_MAX_MATCHES]
 
 
 def _downloadable_row(pair: CatalogPair, size: int, note: str = "") -> HomeRow:
