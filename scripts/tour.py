@@ -77,13 +77,11 @@ def findings(area: str) -> Iterator[Finding]:
     """Findings of a computer whose llama.cpp cannot use its GPU."""
     line = "LOCALSPEC_BACKEND=cuda scripts/run doctor"
     without_gpu = problem(
-        "engine",
         "cpu-only-build",
         "NVIDIA driver 570.86 is installed, but this build of llama.cpp can use the CPU only",
         line,
     )
     leftovers = problem(
-        "disk",
         "leftovers",
         "4.1 GB in 2 incomplete downloads",
         "localspec pull resumes them; localspec rm --leftovers deletes them",
@@ -91,14 +89,14 @@ def findings(area: str) -> Iterator[Finding]:
     install = RepairAction("install it", f"Run this?\n\n{line}")
     remove = RepairAction("remove them", "Remove 2 incomplete downloads, 4.1 GB?")
     found = (
-        replace(without_gpu, action=install),
-        replace(leftovers, action=remove),
-        ok("engine", "versions", "localspec 0.1.0, Python 3.11.7"),
-        ok("devices", "memory", "8 cores: 24.0 GiB of 32.0 GiB memory free"),
-        ok("disk", "room", "65.5 GB free for models"),
-        ok("terminal", "unicode", "Unicode"),
+        ("engine", replace(without_gpu, action=install)),
+        ("disk", replace(leftovers, action=remove)),
+        ("engine", ok("versions", "localspec 0.1.0, Python 3.11.7")),
+        ("devices", ok("memory", "8 cores: 24.0 GiB of 32.0 GiB memory free")),
+        ("disk", ok("room", "65.5 GB free for models")),
+        ("terminal", ok("unicode", "Unicode")),
     )
-    yield from (one for one in found if one.area == area)
+    yield from (replace(one, area=area) for of, one in found if of == area)
 
 
 # --- the tour ---------------------------------------------------------------------------------

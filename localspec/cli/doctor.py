@@ -8,7 +8,7 @@ from localspec.cli import global_options, terminal
 from localspec.cli.terminal import echo
 from localspec.doctor import checks, findings, llama_build
 from localspec.doctor.findings import RepairAction
-from localspec.doctor.repair_runner import RepairRunner
+from localspec.doctor.repairs import RepairRunner
 from localspec.errors import UsageError
 
 

@@ -67,22 +67,21 @@ def check_engine() -> Iterator[Finding]:
     backend = "can use a GPU" if info.supports_gpu_offload else "can use the CPU only"
     if not info.supports_gpu_offload and (built_for := installed_llama_cpp.find_gpu_backends()):
         backend = f"was built for {' and '.join(built_for)} and finds no such device"
-    yield ok("engine", "library", f"{info.library_path} {backend}")
+    yield ok("library", f"{info.library_path} {backend}")
     *first, last = draft_heads.KIND_TITLES.values()
     kinds = f"{', '.join(first)} and {last}"
-    if info.missing_head_functions:
-        missing = ", ".join(info.missing_head_functions)
+    if missing := ", ".join(info.missing_head_functions):
         what = f"this llama.cpp cannot draft with heads ({kinds}): it lacks {missing}"
         fix = "Install the llama-cpp-python version that localspec requires; or use --draft none"
-        yield problem("engine", "no-heads", what, fix)
+        yield problem("no-heads", what, fix)
     else:
-        yield ok("engine", "heads", f"can draft with {kinds} heads")
+        yield ok("heads", f"can draft with {kinds} heads")
     yield from _check_cpu_features(info.features, _read_cpu_flags())
-    yield ok("engine", "threads", _describe_threads())
+    yield ok("threads", _describe_threads())
     library = side_library.find()
     compiler = side_library.find_compiler()
-    how = "it is built when first used" if compiler else "it needs a C++ compiler to be built"
-    yield ok("engine", "workers", f"llama.cpp's RPC backend: {library or f'not here, {how}'}")
+    how = "is built when first used" if compiler else "needs a C++ compiler to be built"
+    yield ok("workers", f"llama.cpp's RPC backend: {library or f'not here, it {how}'}")
     if (mismatch := llama_build.find_mismatch()) is not None:
         yield mismatch
 
@@ -92,27 +91,30 @@ def _check_versions() -> Finding:
     system += " (WSL)" if "microsoft" in platform.release().lower() else ""
     what = f"localspec {__version__}, Python {platform.python_version()}, {system}"
     try:
-        release = metadata.version("llama-cpp-python")
+        return ok("versions", f"{what}, llama-cpp-python {_release()}")
     except metadata.PackageNotFoundError:
         required = llama_build.find_pinned_requirement() or "localspec"
         fix = f"{sys.executable} -m pip install {required}"
-        return problem("engine", "engine-missing", f"{what}, no llama-cpp-python", fix)
-    return ok("engine", "versions", f"{what}, llama-cpp-python {release}")
+        return problem("engine-missing", f"{what}, no llama-cpp-python", fix)
+
+
+def _release() -> str:
+    return metadata.version(llama_cpp_builds.PACKAGE)
 
 
 def _explain_load_failure(error: str) -> Finding:
     what = f"llama.cpp fails: {error}"
     for pattern, fix in _LOADER_FIXES:
         if re.search(pattern, error):
-            return problem("engine", "library-missing", what, fix)
+            return problem("library-missing", what, fix)
     try:
         fix = _cpu_build_line()
     except metadata.PackageNotFoundError:
-        return problem("engine", "engine-fails", what, "Reinstall llama-cpp-python")
+        return problem("engine-fails", what, "Reinstall llama-cpp-python")
     if re.search(r"code (-4|-?1073741795|3221225501|132)\b|SIGILL", error):
         what = "llama.cpp was built for another CPU: it stopped at an illegal instruction"
-        return problem("engine", "illegal-instruction", what, fix)
-    return problem("engine", "engine-fails", what, fix)
+        return problem("illegal-instruction", what, fix)
+    return problem("engine-fails", what, fix)
 
 
 def _describe_threads() -> str:
@@ -132,25 +134,22 @@ def _describe_threads() -> str:
 def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Finding]:
     """Compares the build's CPU features with the CPU's own."""
     built = re.findall(r"(\w+) = 1", features)
-    yield ok("engine", "features", f"built with {' '.join(built) or 'no CPU extension'}")
+    yield ok("features", f"built with {' '.join(built) or 'no CPU extension'}")
     if not cpu_flags:  # no /proc/cpuinfo
         return
     missing = [name for name in built if _LINUX_CPU_FLAGS.get(name, name) not in cpu_flags | {name}]
     if missing:
         what = f"built for CPU features this CPU lacks: {', '.join(missing)}; it may crash"
-        yield problem("engine", "other-cpu", what, _cpu_build_line())
-    unused = [
-        name for name in _FAST_FEATURES if name not in built and _LINUX_CPU_FLAGS[name] in cpu_flags
-    ]
-    if unused:
+        yield problem("other-cpu", what, _cpu_build_line())
+    usable = [name for name in _FAST_FEATURES if _LINUX_CPU_FLAGS[name] in cpu_flags]
+    if unused := [name for name in usable if name not in built]:
         what = f"built without {', '.join(unused)}, which this CPU has: slower than it could be"
-        yield problem("engine", "slow-build", what, _cpu_build_line())
+        yield problem("slow-build", what, _cpu_build_line())
 
 
 def _cpu_build_line() -> str:
     """The shell line that compiles the installed release for this CPU."""
-    release = metadata.version(llama_cpp_builds.PACKAGE)
-    return llama_cpp_builds.shell_line(LlamaCppBuild("cpu", ""), release, sys.executable)
+    return llama_cpp_builds.shell_line(LlamaCppBuild("cpu", ""), _release(), sys.executable)
 
 
 def _read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -165,28 +164,27 @@ def _read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 def check_devices() -> Iterator[Finding]:
     detected = device_detection.detect_devices(refresh=True)
     if detected.note:
-        yield problem("devices", "devices-unknown", detected.note, _NO_DEVICE_FIX)
+        yield problem("devices-unknown", detected.note, _NO_DEVICE_FIX)
     for device in detected.devices:
         make = problem if device.note or device.free is None else ok
-        yield make("devices", "gpu", _format_device(device))
+        yield make("gpu", _format_device(device))
     if not detected.devices and not detected.note:
         driver = llama_cpp_builds.detect_hardware().nvidia_driver
         hint = f"; an NVIDIA driver ({driver}) is installed" if driver else ""
-        yield ok("devices", "no-gpu", f"no GPU that this llama.cpp can use{hint}")
+        yield ok("no-gpu", f"no GPU that this llama.cpp can use{hint}")
     cpu = detected.cpu
     free, total = cpu.free or 0, cpu.total or 0
     what = f"{cpu.description or 'CPU'}: {gib(free)} of {gib(total)} memory free"
     what += f" ({cpu.note})" if cpu.note else ""
     if free < _MIN_FREE_MEMORY:
         fix = "Close other programs, or run a smaller model: localspec pair suggest"
-        yield problem("devices", "little-memory", what, fix)
+        yield problem("little-memory", what, fix)
     else:
-        yield ok("devices", "memory", what)
+        yield ok("memory", what)
 
 
 def _format_device(device: Device) -> str:
-    free = "unknown" if device.free is None else gib(device.free)
-    total = "unknown" if device.total is None else gib(device.total)
+    free, total = ("unknown" if n is None else gib(n) for n in (device.free, device.total))
     parts = [
         f"{device.name} {device.description}: {free} of {total} free",
         device.used_by_others and f"{gib(device.used_by_others)} used by other programs",

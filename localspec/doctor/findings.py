@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import getpass
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -91,7 +93,7 @@ class RepairAction:
 @dataclass(frozen=True, slots=True)
 class Finding:
     id: str  # Stable, for programs: cpu-only-build.
-    area: str  # A key of checks.AREAS.
+    area: str  # A key of checks.AREAS; empty before its check is done.
     level: Level  # `error`: localspec cannot work until this is fixed.
     what: str
     fix: str = ""  # One line: what to do or type.
@@ -99,14 +101,14 @@ class Finding:
     action: RepairAction | None = None
 
 
-def ok(area: str, id_: str, what: str) -> Finding:
-    return Finding(id_, area, "ok", what)
+def ok(id_: str, what: str) -> Finding:
+    return Finding(id_, "", "ok", what)
 
 
-def problem(area: str, id_: str, what: str, fix: str = "") -> Finding:
+def problem(id_: str, what: str, fix: str = "") -> Finding:
     """With its level and its explanation of PROBLEMS."""
     level = next(level for level in WORST_FIRST if id_ in PROBLEMS[level])
-    return Finding(id_, area, level, what, fix, PROBLEMS[level][id_])
+    return Finding(id_, "", level, what, fix, PROBLEMS[level][id_])
 
 
 def redact(finding: Finding) -> Finding:
@@ -129,24 +131,20 @@ def _redact_text(text: str) -> str:
 
 def format_report(findings: Sequence[Finding]) -> str:
     """The report as text, to paste into an issue."""
-    return "\n".join(_format_lines(findings))
-
-
-def _format_lines(findings: Sequence[Finding]) -> Iterator[str]:
-    for area in dict.fromkeys(finding.area for finding in findings):
-        yield area
-        for finding in findings:
-            if finding.area == area:
-                yield f"  {_LEVEL_SIGNS[finding.level]}{finding.what}"
-                if finding.fix and finding.level != "ok":
-                    yield f"      {finding.fix}"
-        yield ""
+    lines = []
+    for area, group in groupby(findings, lambda finding: finding.area):
+        lines.append(area)
+        for finding in group:
+            lines.append(f"  {_LEVEL_SIGNS[finding.level]}{finding.what}")
+            if finding.fix and finding.level != "ok":
+                lines.append(f"      {finding.fix}")
+        lines.append("")
     counts = format_counts(findings)
-    yield f"{counts}; x error, ! warning, - notice." if counts else "No problems found."
+    lines.append(f"{counts}; x error, ! warning, - notice." if counts else "No problems found.")
+    return "\n".join(lines)
 
 
 def format_counts(findings: Sequence[Finding]) -> str:
     """Such as "1 error, 2 warnings"; empty without problems."""
-    levels = [finding.level for finding in findings]
-    counts = [(level, levels.count(level)) for level in WORST_FIRST if level in levels]
-    return ", ".join(count(n, level) for level, n in counts)
+    counts = Counter(finding.level for finding in findings)
+    return ", ".join(count(counts[level], level) for level in WORST_FIRST if counts[level])

@@ -49,7 +49,7 @@ def find_mismatch() -> Finding | None:
         build = llama_cpp_builds.choose_build(llama_cpp_builds.detect_hardware())
         if build.backend != "cpu":
             what = f"{build.reason}, but the installed llama.cpp can use the CPU only"
-            return problem("engine", CPU_ONLY, what, format_install_line(build))
+            return problem(CPU_ONLY, what, format_install_line(build))
     return None
 
 

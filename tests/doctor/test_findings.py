@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec import paths
-from localspec.doctor import checks, engine_checks, environment_checks, storage_checks
+from localspec.doctor import checks, engine_checks
 from localspec.doctor.findings import Finding, redact
 from localspec.machine import ggml, memory_probe
 from localspec.machine.device import Device
@@ -182,7 +182,7 @@ def test_a_device_is_described_with_memory_users_display_and_driver() -> None:
 def test_folders_free_space_and_a_damaged_config(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "config.toml").write_text("[screen")
-    found = by_id(storage_checks.check_disk())
+    found = by_id(checks.check_disk())
     assert found["cache"].level == "ok"
     assert {"room", "little-room"} & set(found)
     assert found["config-damaged"].level == "error"
@@ -193,10 +193,10 @@ def test_a_cache_that_is_not_writable_is_a_finding(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "file" / "below"))
-    found = by_id(storage_checks.check_disk())
+    found = by_id(checks.check_disk())
     assert found["cache-refused"].fix
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path / "absent"))
-    assert "models-folder" in by_id(storage_checks.check_disk())
+    assert "models-folder" in by_id(checks.check_disk())
 
 
 def test_incomplete_downloads_are_counted(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_incomplete_downloads_are_counted(tmp_path: Path) -> None:
     part = blobs / ("a" * 64 + ".localspec.part")
     part.write_bytes(b"x" * 20_000_000)
     os.utime(part, (1, 1))
-    found = by_id(storage_checks.check_disk())
+    found = by_id(checks.check_disk())
     assert found["leftovers"].what.startswith("20 MB in 1 incomplete download")
     assert list(blobs.parent.parent.glob(".localspec-*")) == []
 
@@ -215,7 +215,7 @@ def test_incomplete_downloads_are_counted(tmp_path: Path) -> None:
 
 def test_network_settings(tmp_path: Path) -> None:
     def check(**environ: str) -> Mapping[str, Finding]:
-        return by_id(environment_checks.check_network({"HF_HOME": str(tmp_path), **environ}))
+        return by_id(checks.check_network({"HF_HOME": str(tmp_path), **environ}))
 
     assert set(check()) == {"endpoint", "no-token"}
     assert check(HF_HUB_OFFLINE="1")["offline"].level == "notice"
@@ -252,7 +252,7 @@ class FakeTerminal(io.StringIO):
 
 def test_terminal_size_colours_and_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(terminal: FakeTerminal, **environ: str) -> dict[str, Finding]:
-        return by_id(environment_checks.check_terminal(environ, terminal))
+        return by_id(checks.check_terminal(environ, terminal))
 
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("LINES", "10")
@@ -276,8 +276,8 @@ def test_unreadable_models_are_named(
     folder = tmp_path / "models"
     folder.mkdir()
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(folder))
-    assert by_id(storage_checks.check_models())["models"].what == "none installed"
+    assert by_id(checks.check_models())["models"].what == "none installed"
     (folder / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 200)
-    found = by_id(storage_checks.check_models())
+    found = by_id(checks.check_models())
     assert found["models"].what.startswith("1 installed, ")
     assert "broken.gguf" in found["unreadable"].what

@@ -16,9 +16,9 @@ import pytest
 
 from localspec import paths
 from localspec.chat.history import ChatHistory
-from localspec.doctor import checks, findings, llama_build, storage_checks
+from localspec.doctor import checks, findings, llama_build, repairs
 from localspec.doctor.findings import CommandLine, Finding, Level, RepairAction
-from localspec.doctor.repair_runner import RepairRunner
+from localspec.doctor.repairs import RepairRunner
 from localspec.machine import llama_cpp_builds
 from localspec.machine.llama_cpp_builds import RunCommand, SystemHardware
 from tests.chat.saved_chats import put
@@ -77,7 +77,7 @@ def test_a_wrong_variable_leaves_the_settings_alone(
 
 
 def test_chats_are_recovered_from_a_damaged_database() -> None:
-    assert [one.what for one in storage_checks.check_chats()] == ["no saved chats"]
+    assert [one.what for one in checks.check_chats()] == ["no saved chats"]
     with closing(ChatHistory.open()) as history:
         for n in range(3):
             put(history, (f"question {n} " * 400, "well"))
@@ -120,7 +120,7 @@ def nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def action(name: str) -> RepairAction | None:
-    return checks.find_repair(name)
+    return repairs.find_repair(name)
 
 
 @pytest.mark.usefixtures("nvidia")

@@ -14,7 +14,7 @@ from textual.widgets import OptionList
 
 from localspec.doctor import checks, findings
 from localspec.doctor.findings import Finding, RepairAction
-from localspec.doctor.repair_runner import RepairRunner
+from localspec.doctor.repairs import RepairRunner
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ConfirmScreen
 from localspec.tui.engine_runner import EngineRunner
