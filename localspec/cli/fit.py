@@ -19,7 +19,7 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.speed import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport, confirm_fit, is_in_system_memory
-from localspec.launch.workers import describe_transfer
+from localspec.launch.start import describe_transfer
 from localspec.machine.rpc import preflight
 from localspec.models import model_lookup
 from localspec.models.catalog_entries import USE_CASES

@@ -22,12 +22,10 @@ from localspec.protocol.events import EngineReady, Event, Notice
 if TYPE_CHECKING:
     import asyncio
 
-POLL_SECONDS = 0.5
-"""Seconds between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C."""
+POLL_SECONDS = 0.5  # Between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C.
 _STOP_TIMEOUT = 2.0  # Seconds for an answer to stop, before its engine process is closed.
 _JOIN_TIMEOUT = 10.0  # Seconds that `close` waits for the thread.
-_PERSON_POLL_SECONDS = 0.05
-"""Seconds between two checks whether a person has answered a job's question."""
+_PERSON_POLL_SECONDS = 0.05  # Between two checks whether a person has answered a job's question.
 
 T = TypeVar("T")
 
@@ -78,7 +76,6 @@ class EngineJob(Generic[T]):
         return cast(T, self._value)
 
     def take(self) -> list[Any]:
-        """The outputs since the last call."""
         with self._lock:
             outputs, self._outputs = self._outputs, []
         return outputs
@@ -124,8 +121,7 @@ class EngineHost:
         """
         self._request, self._probe, self._start, self._after = request, probe, start, after
         self._reloads = reloads
-        self._jobs: queue.SimpleQueue[EngineJob[Any] | None] = queue.SimpleQueue()
-        """None marks the end."""
+        self._jobs: queue.SimpleQueue[EngineJob[Any] | None] = queue.SimpleQueue()  # None: the end.
         self._lock = threading.RLock()  # reentrant: garbage collection may call `stop` inside it
         self._current_job: EngineJob[Any] | None = None
         self._loading_engine: Engine | None = None

@@ -136,13 +136,11 @@ def _resolve_files(request: ModelRequest, draft: str) -> ResolvedPair:
         return ResolvedPair(request.target.require_path(), None)
     if draft != "auto":
         draft, ignored = split_drafts(draft)
-        # A reference to a pair means the pair's draft.
-        named = model_lookup.resolve(draft)
+        named = model_lookup.resolve(draft)  # a reference to a pair means the pair's draft
         path = (named.draft or named.target).require_path()
         return ResolvedPair(request.target.require_path(), path, ignored_draft=ignored)
-    if request.pair is None:
+    if (pair := request.pair) is None:
         return ResolvedPair(request.target.require_path(), _find_catalog_draft(request.target))
-    pair = request.pair
     try:
         target, *drafts = [model.require_path() for model in request.models]
     except NotDownloadedError as missing:  # of the whole pair, so that both are downloaded
@@ -186,9 +184,9 @@ def check_drafter(pair: ResolvedPair, spec: str) -> None:
 
 def preferred_drafter(pair: ResolvedPair, spec: str) -> str:
     """Return the user's general preference, or `auto` if this pair has no such drafter."""
-    always = speculation_methods.ALWAYS  # first: it reads no header
-    is_possible = spec in always or spec in speculation_methods.available(draft_kind(pair))
-    return spec if is_possible else "auto"
+    if spec in speculation_methods.ALWAYS:  # first: it reads no header
+        return spec
+    return spec if spec in speculation_methods.available(draft_kind(pair)) else "auto"
 
 
 def with_detected_head(pair: ResolvedPair) -> ResolvedPair:

@@ -12,47 +12,36 @@ from typing import Any, Protocol
 
 from localspec import paths
 from localspec.engine_process.client import EngineProcess
-from localspec.errors import DoesNotFitError, Hint, ModelFileError, OutOfMemoryError
+from localspec.errors import (
+    DoesNotFitError,
+    Hint,
+    LocalspecError,
+    ModelFileError,
+    OutOfMemoryError,
+)
 from localspec.fit import calibration, machine_profile, pair_shapes, verdict
 from localspec.fit.advisor import (
     SettingsAdvice,
     SettingsAdvisor,
     SettingsRequest,
+    with_settings,
 )
 from localspec.fit.verdict import FitReport
 from localspec.launch.pair import ResolvedPair
-from localspec.launch.workers import check_workers, describe_transfer
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp, measurements
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_probe import ProbeError
+from localspec.machine.rpc import preflight
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.models.gguf import reader
 from localspec.models.local_files import inventory
+from localspec.protocol import wire
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
-from localspec.protocol.wire import (
-    ContextSettings,
-    CountCommand,
-    DraftScore,
-    EngineCommand,
-    FlashAttention,
-    GenerateCommand,
-    InspectCommand,
-    KvType,
-    LoadCommand,
-    MeasuredCosts,
-    ProbeCommand,
-    ReplayCommand,
-    ReplayResult,
-    ScoreDraftCommand,
-    SplitMode,
-    TokenizeCommand,
-    TokenizeResult,
-)
 from localspec.sanitize import sanitize
 from localspec.speculation_methods import WITHOUT_DRAFT
-from localspec.units import count, gib
+from localspec.units import count, duration, gb, gib
 
 SETTINGS_NOTICE = "settings"  # Code of the notice about the chosen settings.
 HEAD_NOTICE = "head"  # Code of the notice about an automatically found head.
@@ -71,15 +60,15 @@ class LoadOptions:
     """None: chosen to fit this machine."""
 
     ctx: int | None = None
-    kv: KvType | None = None
+    kv: wire.KvType | None = None
     gpu_layers: int | None = None
     draft_gpu_layers: int | None = None
     main_gpu: int = 0
-    split: SplitMode | tuple[float, ...] = "layer"  # A split mode, or one share for each device.
+    split: wire.SplitMode | tuple[float, ...] = "layer"  # A mode, or a share for each device.
     cpu_moe: bool = False
     threads: int | None = None
     draft_threads: int | None = None  # None: as `threads`.
-    flash_attn: FlashAttention = "auto"
+    flash_attn: wire.FlashAttention = "auto"
     workers: tuple[str, ...] = ()
     """Addresses (host:port) of workers that hold layers of the target."""
     can_skip_workers: bool = False
@@ -95,7 +84,7 @@ class LoadOptions:
         ctx = self.ctx or pair.suggested_settings.ctx
         is_mode = isinstance(self.split, str)
         split: dict[str, Any] = {"split_mode" if is_mode else "tensor_split": self.split}
-        target = ContextSettings(
+        target = wire.ContextSettings(
             n_gpu_layers=-1 if self.gpu_layers is None else self.gpu_layers,
             main_gpu=self.main_gpu,
             kv_type=self.kv or "f16",
@@ -114,9 +103,8 @@ class LoadOptions:
             n_threads=self.draft_threads or self.threads,
         )
         path = str(pair.draft) if pair.draft and spec not in WITHOUT_DRAFT else None
-        load = LoadCommand(str(pair.target), path, target, draft, overlap=self.overlap)
         return SettingsRequest(
-            load,
+            wire.LoadCommand(str(pair.target), path, target, draft, overlap=self.overlap),
             ctx=ctx,
             kv=self.kv,
             n_gpu_layers=self.gpu_layers,
@@ -135,26 +123,24 @@ class Engine(Protocol):
     def ready(self) -> EngineReady: ...
 
     @property
-    def measured(self) -> MeasuredCosts | None:
-        """The measured pass costs of the pair on this machine."""
-        ...
+    def measured(self) -> wire.MeasuredCosts | None: ...
 
     @property
     def alive(self) -> bool: ...
 
-    def generate(self, request: GenerateCommand) -> Iterator[Event]: ...
+    def generate(self, request: wire.GenerateCommand) -> Iterator[Event]: ...
 
-    def count(self, count: CountCommand) -> int: ...
+    def count(self, count: wire.CountCommand) -> int: ...
 
-    def tokenize(self, tokenize: TokenizeCommand) -> TokenizeResult: ...
+    def tokenize(self, tokenize: wire.TokenizeCommand) -> wire.TokenizeResult: ...
 
-    def inspect(self, inspect: InspectCommand) -> tuple[TokenScore, ...]: ...
+    def inspect(self, inspect: wire.InspectCommand) -> tuple[TokenScore, ...]: ...
 
-    def probe(self, probe: ProbeCommand) -> Iterator[Event]: ...
+    def probe(self, probe: wire.ProbeCommand) -> Iterator[Event]: ...
 
-    def replay(self, replay: ReplayCommand) -> ReplayResult: ...
+    def replay(self, replay: wire.ReplayCommand) -> wire.ReplayResult: ...
 
-    def score_draft(self, command: ScoreDraftCommand) -> DraftScore: ...
+    def score_draft(self, command: wire.ScoreDraftCommand) -> wire.DraftScore: ...
 
     def stop(self) -> None: ...
 
@@ -175,7 +161,7 @@ class StartEngine(Protocol):
 
 
 def start_engine(
-    request: LoadCommand | SettingsRequest,
+    request: wire.LoadCommand | SettingsRequest,
     *,
     probe: bool = False,
     notify: Callable[[Event], None] = lambda _: None,
@@ -194,16 +180,24 @@ def start_engine(
     if advice and (transfer := describe_transfer(advice.fit, workers)):
         notify(Notice("info", "workers", transfer))
     load = advice.fit.load if advice else settings.load
-    _warn(load, notify)
+    if (notice := _missing_gpu_notice(load.target_settings)) is not None:
+        notify(notice)
     inventory.verify_packaged(Path(load.target))
     store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
     engine = EngineClient(store, measurements.make_key(load))
     on_worker(engine)
     try:
-        is_measured = engine.measured is not None and _is_complete(engine.measured, load)
+        costs = engine.measured
+        has_threads = bool(load.target_settings.n_threads or (costs and costs.threads_batch))
+        is_measured = (
+            costs is not None
+            and measurements.is_trusted(costs)
+            and has_threads
+            and len(costs.curve) > 1
+        )
         command = replace(
             load,
-            measured=engine.measured,
+            measured=costs,
             threads=None if is_measured else _find_threads(store, advice),
             measure_when_idle=probe and not is_measured,
             snapshot_bytes=_snapshot_bytes(advice) if probe else 0,
@@ -223,20 +217,14 @@ def _snapshot_bytes(advice: SettingsAdvice | None) -> int:
     return max(0, min((advice.fit.host.headroom or 0) // 4, _MAX_SNAPSHOT_BYTES))
 
 
-def _warn(load: LoadCommand, notify: Callable[[Event], None]) -> None:
-    """Before loading: of a GPU that is missing."""
+def _missing_gpu_notice(settings: wire.ContextSettings) -> Notice | None:
+    """Of no GPU, or of an option for a GPU that is not here, if llama.cpp would ignore it."""
     found = device_detection.detect_devices()
-    no_gpu = found.note
+    n_gpus = len(found.devices)
     is_installed = installed_llama_cpp.library_folder() is not None  # else the engine says so
-    if no_gpu and is_installed and load.target_settings.n_gpu_layers:
+    if found.note and is_installed and settings.n_gpu_layers:
         hint = "Layers are on the CPU. localspec doctor says what to check."
-        notify(Notice("warning", "no-gpu", f"No GPU: {no_gpu}.", hint))
-    elif notice := _missing_gpu_notice(load.target_settings, len(found.devices)):
-        notify(notice)
-
-
-def _missing_gpu_notice(settings: ContextSettings, n_gpus: int) -> Notice | None:
-    """Of an option for a GPU that this computer does not have, if llama.cpp would ignore it."""
+        return Notice("warning", "no-gpu", f"No GPU: {found.note}.", hint)
     shares = [i for i, share in enumerate(settings.tensor_split) if share > 0]
     named = max(settings.main_gpu, *shares, 0)
     is_refused = settings.split_mode == "none" and n_gpus > 0
@@ -246,12 +234,6 @@ def _missing_gpu_notice(settings: ContextSettings, n_gpus: int) -> Notice | None
     there = f"{count(n_gpus, 'GPU')} here" if n_gpus else "no GPU here"
     message = f"{option} names GPU {named}, counted from 0, but there is {there}: it is ignored."
     return Notice("warning", "no-gpu", message, "localspec doctor lists them.")
-
-
-def _is_complete(costs: MeasuredCosts, load: LoadCommand) -> bool:
-    """Whether thread counts and pass costs were measured, on a quiet computer."""
-    has_threads = costs.threads_batch is not None or load.target_settings.n_threads is not None
-    return measurements.is_trusted(costs) and has_threads and len(costs.curve) > 1
 
 
 def _find_threads(
@@ -308,8 +290,7 @@ def _does_not_fit_error(advisor: SettingsAdvisor, fit: FitReport, name: str) -> 
     device, free = tightest.device, tightest.device.free or 0
     where = sanitize(device.description or device.name, multiline=False)
     where = "this computer" if device.kind == "cpu" else where
-    name = sanitize(name, multiline=False)
-    message = f"{name} needs {gib(tightest.needed)}; {where} has {gib(free)} free."
+    needs = f"{sanitize(name, multiline=False)} needs {gib(tightest.needed)}"
     options = [
         f"{{{saving.flags.removeprefix('--').replace('-', '_').replace(' ', '=')}}}"
         for saving in advisor.list_memory_savings(fit)
@@ -317,16 +298,15 @@ def _does_not_fit_error(advisor: SettingsAdvisor, fit: FitReport, name: str) -> 
     ]
     if (longest := advisor.find_longest_context(fit)) is not None:
         options = [f"{{ctx={longest}}}", *(option for option in options if "ctx" not in option)]
-    hint = (
-        f"This fits: {' or '.join(options)}."
-        if options
-        else "Smaller models: localspec pair suggest."
-    )
+    fits = f"This fits: {' or '.join(options)}." if options else ""
+    hint = fits or "Smaller models: localspec pair suggest."
     anyway = "{ Load anyway: run |anyway}"
-    return DoesNotFitError(message, Hint(f"{hint} Details: localspec fit.{anyway}"))
+    return DoesNotFitError(
+        f"{needs}; {where} has {gib(free)} free.", Hint(f"{hint} Details: localspec fit.{anyway}")
+    )
 
 
-def _load_pair(engine: EngineClient, load: LoadCommand, advice: SettingsAdvice | None) -> None:
+def _load_pair(engine: EngineClient, load: wire.LoadCommand, advice: SettingsAdvice | None) -> None:
     """Load, and add the memory estimate to an out-of-memory error."""
     try:
         engine.load(load)
@@ -339,11 +319,56 @@ def _load_pair(engine: EngineClient, load: LoadCommand, advice: SettingsAdvice |
         raise OutOfMemoryError(f"{error.message} {estimate}", error.hint) from error
 
 
-def _summarize_reads(load: LoadCommand) -> measurements.PairReads:
+def _summarize_reads(load: wire.LoadCommand) -> measurements.PairReads:
     """Bytes the pair reads per token: its measurements also price other models."""
     draft = reader.read_model(Path(load.draft)) if load.draft else None
     pair = pair_shapes.from_headers(reader.read_model(Path(load.target)), draft)
     return calibration.summarize_reads(load, *pair.shapes, machine_profile.detect().hardware)
+
+
+# --- Other computers
+
+
+def check_workers(
+    request: SettingsRequest, notify: Callable[[Event], None]
+) -> tuple[SettingsRequest, tuple[WorkerReport, ...]]:
+    """Other computers before loading: the request with those that can be used, and their reports.
+
+    Raises the reason why one cannot be used; only notifies if the request can do without.
+    """
+
+    def skip(error: LocalspecError) -> None:
+        notify(Notice("warning", "workers", error.message, "Going on without it."))
+
+    addresses = request.load.target_settings.workers
+    workers = preflight.check_all(addresses, skip if request.can_skip_workers else None)
+    try:
+        if workers:
+            from localspec.machine.rpc import side_library  # noqa: PLC0415  only with workers
+
+            side_library.find_or_build(lambda text: notify(Notice("info", "workers", text)))
+    except LocalspecError as error:
+        if not request.can_skip_workers:
+            raise
+        skip(error)
+        workers = ()
+    usable = tuple(str(worker.address) for worker in workers)
+    return replace(request, load=with_settings(request.load, workers=usable)), workers
+
+
+def describe_transfer(fit: FitReport, workers: Sequence[WorkerReport]) -> str:
+    """What loading sends to the workers, and how long that takes; empty if nothing."""
+    speeds = {str(worker.address): worker.bytes_per_second for worker in workers}
+    used = [each for each in fit.device_fits if each.device.worker and each.target.weights]
+    if not used:
+        return ""
+    n_bytes = sum(each.target.weights for each in used)
+    seconds = sum(each.target.weights / speeds[each.device.worker] for each in used)
+    names = " and ".join(dict.fromkeys(each.device.worker for each in used))
+    return f"Loading sends {gb(n_bytes)} to {names}: about {duration(max(seconds, 1))}."
+
+
+# --- The engine
 
 
 class EngineClient(EngineProcess):
@@ -361,8 +386,7 @@ class EngineClient(EngineProcess):
         self._saved_at = -_SAVE_INTERVAL
         self._saved = initial
         self._trusted = initial if initial and measurements.is_trusted(initial) else None
-        self._cpu_load = OtherCpuLoad(self.pid, os.getpid())
-        self._began = 0.0
+        self._cpu_load, self._began = OtherCpuLoad(self.pid, os.getpid()), 0.0
         self._other_load: float | None = None
         if initial is not None:  # an unknown load counts as a busy computer
             self._other_load = 1.0 if initial.other_load is None else initial.other_load
@@ -372,19 +396,18 @@ class EngineClient(EngineProcess):
         if advice is not None:
             if not advice.fit.load.target_settings.workers:
                 self._pair_reads = _summarize_reads(advice.fit.load)
-            self.ready = self._add_prediction(self.ready, advice)
+            self.ready = self._with_estimate(advice)
         if head_notice and self.ready.draft:
             notice = Notice("info", HEAD_NOTICE, head_notice, Hint("To disable: {draft=none}."))
             self.ready = replace(self.ready, notices=(*self.ready.notices, notice))
 
-    def _add_prediction(self, ready: EngineReady, advice: SettingsAdvice) -> EngineReady:
+    def _with_estimate(self, advice: SettingsAdvice) -> EngineReady:
         """Add the memory estimate and the reason for the settings; save estimate and real use."""
-        estimate = advice.fit.memory_estimate
+        ready, estimate = self.ready, advice.fit.memory_estimate
         predicted = estimate.total_by_device
         used = {name: size for name, size in ready.memory.items() if name in predicted and size}
         if used:
-            memory_used = MemoryMeasurement(predicted, used)
-            self._store.write_memory(self._key, memory_used)
+            self._store.write_memory(self._key, MemoryMeasurement(predicted, used))
         memory = ready.memory | {"predicted": sum(predicted.values())}
         notices = [Notice("info", SETTINGS_NOTICE, f"Chosen: {advice.explanation}.")]
         if advice.exact_note:
@@ -395,18 +418,16 @@ class EngineClient(EngineProcess):
         self._save_if_changed()
         super().close()
 
-    # --- measuring ------------------------------------------------------------------------
-
-    def _on_start(self, command: EngineCommand) -> None:
-        if isinstance(command, GenerateCommand | ProbeCommand):
+    def _on_start(self, command: wire.EngineCommand) -> None:
+        if isinstance(command, wire.GenerateCommand | wire.ProbeCommand):
             self._cpu_load.start()
             self._began = time.monotonic()
 
-    def _on_done(self, command: EngineCommand) -> None:
-        if isinstance(command, ProbeCommand):
+    def _on_done(self, command: wire.EngineCommand) -> None:
+        if isinstance(command, wire.ProbeCommand):
             self._record_load(0.0)
             self._save_if_changed()
-        elif isinstance(command, GenerateCommand):
+        elif isinstance(command, wire.GenerateCommand):
             if self.measured is not None and self.measured is not self._initial:
                 n_passes = (time.monotonic() - self._began) * 1e3 / self.measured.t1_ms
                 self._record_load(_WEIGHT_BEFORE**n_passes)
@@ -417,7 +438,7 @@ class EngineClient(EngineProcess):
         if self.measured is not None and self.measured is not self._saved:
             self._save(self.measured)
 
-    def _save(self, measured: MeasuredCosts) -> None:
+    def _save(self, measured: wire.MeasuredCosts) -> None:
         costs = replace(measured, other_load=self._other_load)
         if measurements.is_trusted(costs):
             self._trusted = costs

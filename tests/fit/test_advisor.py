@@ -20,7 +20,7 @@ from localspec.fit.advisor import (
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.fit.verdict import FitReport
-from localspec.launch.workers import describe_transfer
+from localspec.launch.start import describe_transfer
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.machine.rpc.preflight import WorkerReport

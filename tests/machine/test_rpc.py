@@ -18,7 +18,7 @@ from localspec.fit import machine_profile, placement
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed
-from localspec.launch.workers import check_workers
+from localspec.launch.start import check_workers
 from localspec.machine import installed_llama_cpp
 from localspec.machine.device import HOST, Device
 from localspec.machine.rpc import preflight, side_library
