@@ -187,17 +187,10 @@ def start_engine(
     engine = EngineClient(store, measurements.make_key(load))
     on_worker(engine)
     try:
-        costs = engine.measured
-        has_threads = bool(load.target_settings.n_threads or (costs and costs.threads_batch))
-        is_measured = (
-            costs is not None
-            and measurements.is_trusted(costs)
-            and has_threads
-            and len(costs.curve) > 1
-        )
+        is_measured = _is_complete(engine.measured, load)
         command = replace(
             load,
-            measured=costs,
+            measured=engine.measured,
             threads=None if is_measured else _find_threads(store, advice),
             measure_when_idle=probe and not is_measured,
             snapshot_bytes=_snapshot_bytes(advice) if probe else 0,
@@ -234,6 +227,13 @@ def _missing_gpu_notice(settings: wire.ContextSettings) -> Notice | None:
     there = f"{count(n_gpus, 'GPU')} here" if n_gpus else "no GPU here"
     message = f"{option} names GPU {named}, counted from 0, but there is {there}: it is ignored."
     return Notice("warning", "no-gpu", message, "localspec doctor lists them.")
+
+
+def _is_complete(costs: wire.MeasuredCosts | None, load: wire.LoadCommand) -> bool:
+    """Whether thread counts and pass costs were measured, on a quiet computer."""
+    if costs is None or not measurements.is_trusted(costs) or len(costs.curve) < 2:
+        return False
+    return costs.threads_batch is not None or load.target_settings.n_threads is not None
 
 
 def _find_threads(
