@@ -161,7 +161,7 @@ class StartEngine(Protocol):
 
 
 def start_engine(
-    request: wire.LoadCommand | SettingsRequest,
+    request: SettingsRequest,
     *,
     probe: bool = False,
     notify: Callable[[Event], None] = lambda _: None,
@@ -170,16 +170,15 @@ def start_engine(
     """Load the pair in a separate process, with the costs measured in earlier runs.
 
     With `probe`, the engine stays: it keeps other conversations in RAM, and measures thread counts
-    and pass costs when idle, if they were not measured on a quiet computer. `notify` receives
-    warnings, `on_worker` the engine before it loads, so that another thread can close it. Raises
-    as `choose_settings`, and the errors of the engine.
+    and pass costs when idle, if they were not measured on a quiet computer. `on_worker` receives
+    the engine before it loads, so that another thread can close it. Raises as `choose_settings`,
+    and the engine's errors.
     """
-    settings = request if isinstance(request, SettingsRequest) else SettingsRequest(request)
-    settings, workers = check_workers(settings, notify)
-    advice = choose_settings(settings, workers) if isinstance(request, SettingsRequest) else None
+    request, workers = check_workers(request, notify)
+    advice = choose_settings(request, workers)
     if advice and (transfer := describe_transfer(advice.fit, workers)):
         notify(Notice("info", "workers", transfer))
-    load = advice.fit.load if advice else settings.load
+    load = advice.fit.load if advice else request.load
     if (notice := _missing_gpu_notice(load.target_settings)) is not None:
         notify(notice)
     inventory.verify_packaged(Path(load.target))
@@ -188,19 +187,19 @@ def start_engine(
     on_worker(engine)
     try:
         is_measured = _is_complete(engine.measured, load)
-        command = replace(
+        load = replace(
             load,
             measured=engine.measured,
             threads=None if is_measured else _find_threads(store, advice),
             measure_when_idle=probe and not is_measured,
             snapshot_bytes=_snapshot_bytes(advice) if probe else 0,
         )
-        _load_pair(engine, command, advice)
-        engine.add_notices(advice, settings.draft_note)
-        return engine
+        _load_pair(engine, load, advice)
+        engine.add_notices(advice, request.draft_note)
     except BaseException:
         engine.close()
         raise
+    return engine
 
 
 def _snapshot_bytes(advice: SettingsAdvice | None) -> int:

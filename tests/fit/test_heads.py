@@ -123,7 +123,7 @@ def test_ready_reports_the_estimated_memory(folder: Path, kind: str) -> None:
     advice = launch.choose_settings(SettingsRequest(load_command((target, head))))
     assert advice is not None
     assert advice.fit.load.draft is not None
-    engine = launch.start_engine(advice.fit.load)
+    engine = launch.start_engine(SettingsRequest(advice.fit.load))
     try:
         memory_ = engine.ready.memory
     finally:
