@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import platform
 import re
 from collections import Counter
@@ -423,17 +422,13 @@ class BenchMachine:
 
 
 def describe_machine(ready: EngineReady) -> BenchMachine:
-    cpu, cores, memory = _read_hardware()
-    system = f"{platform.system()} {platform.release()} {platform.machine()}".strip()
-    n_threads = (ready.settings.get("target") or {}).get("n_threads")
-    devices = tuple(ready.devices)
-    return BenchMachine(cpu, cores, memory, system, dict(ready.engine), devices, n_threads)
-
-
-@functools.cache
-def _read_hardware() -> tuple[str, int | None, int]:
-    """Once: the report of a running benchmark is built several times a second."""
-    import psutil  # noqa: PLC0415  --help must not import it
-
     name = _TRADEMARK.sub("", " ".join(cpu_and_ram.read_cpu_name().split())) or "unknown CPU"
-    return name, psutil.cpu_count(logical=False), psutil.virtual_memory().total
+    return BenchMachine(
+        name,
+        cpu_and_ram.read_cpu_cores().physical,
+        cpu_and_ram.read_host_memory().total,
+        f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
+        dict(ready.engine),
+        tuple(ready.devices),
+        (ready.settings.get("target") or {}).get("n_threads"),
+    )

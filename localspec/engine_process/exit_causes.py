@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,41 +40,25 @@ _TRY_ANOTHER_FILE = errors.Hint(
 
 _FILE_CHANGED = "The model file changed or its disk went away while it was in use"
 
-_GPU_ERRORS = ("cuda error", "rocm error", "musa error")
-"""One backend of llama.cpp, built for three vendors."""
-
-_LOG_CAUSES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+_GPU_ERROR = "(cuda|rocm|musa) error"  # One backend of llama.cpp, built for three vendors.
+_LOG_CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         "oom-gpu",
         _USE_LESS_MEMORY,
-        (
-            "cuda error: out of memory",
-            "rocm error: out of memory",
-            "musa error: out of memory",
-            "cudamalloc failed",
-            "erroroutofdevicememory",
-        ),
+        f"{_GPU_ERROR}: out of memory|cudamalloc failed|erroroutofdevicememory",
     ),
-    (
-        "oom-host",
-        _USE_LESS_MEMORY,
-        ("bad_alloc", "memoryerror", "insufficient memory", "erroroutofhostmemory"),
-    ),
+    ("oom-host", _USE_LESS_MEMORY, "bad_alloc|memoryerror|insufficient memory|outofhostmemory"),
     (
         "assert",
         _TRY_ANOTHER_FILE,
-        ("ggml_assert", "ggml_abort", "terminate called", "fatal error", *_GPU_ERRORS),
+        f"ggml_assert|ggml_abort|terminate called|fatal error|{_GPU_ERROR}",
     ),
-    ("", _FREE_DISK_SPACE, ("no space left on device", "disk quota exceeded")),
-    (
-        "",
-        _REINSTALL,
-        ("modulenotfounderror: ", "importerror: ", "attributeerror: module 'llama_cpp"),
-    ),
+    ("", _FREE_DISK_SPACE, "no space left on device|disk quota exceeded"),
+    ("", _REINSTALL, "modulenotfounderror: |importerror: |attributeerror: module 'llama_cpp"),
 )
-"""Cause, hint, and the phrases in the log that show it; "": the signal or the exit code."""
+"""Cause, hint, and the pattern in the log that shows it; "": the signal or the exit code."""
 
-_WORKER_PHRASES = ("remote rpc server crashed", "rpc handshake failed", "failed to connect to")
+_WORKER_PATTERN = "remote rpc server crashed|rpc handshake failed|failed to connect to"
 
 _SIGNAL_HINTS = {
     "SIGKILL": _USE_LESS_MEMORY,
@@ -109,8 +94,8 @@ def classify_exit(code: int | None, log: Sequence[str]) -> EngineExit:
     name = _signal_name(code)
     how = f"signal {name}" if name else f"exit {code}"
     log_text = " ".join(log).lower()
-    for cause, hint, phrases in _LOG_CAUSES:
-        if any(phrase in log_text for phrase in phrases) and (cause or code is not None):
+    for cause, hint, pattern in _LOG_CAUSES:
+        if re.search(pattern, log_text) and (cause or code is not None):
             return EngineExit(cause or how, tuple(log), hint)
     if code is None:
         return replace(PROTOCOL_ERROR, log=tuple(log))
@@ -169,8 +154,7 @@ def blame_changed_file(
 
 def blame_worker(engine_exit: EngineExit, workers: Sequence[str]) -> EngineExit:
     """Name the worker that is gone, if that ended the engine."""
-    log_text = " ".join(engine_exit.log).lower()
-    lost_connection = any(phrase in log_text for phrase in _WORKER_PHRASES)
+    lost_connection = bool(re.search(_WORKER_PATTERN, " ".join(engine_exit.log).lower()))
     if not workers or not (lost_connection or engine_exit.how == "hang"):
         return engine_exit
     silent = preflight.find_silent(workers)
@@ -184,15 +168,9 @@ def blame_worker(engine_exit: EngineExit, workers: Sequence[str]) -> EngineExit:
 
 def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:
     """The error to raise for an exit."""
-    phrases = ("error", *(phrase for _, _, listed in _LOG_CAUSES for phrase in listed))
-    last = next(
-        (
-            f" Last log line: {line}"
-            for line in reversed(engine_exit.log)
-            if any(phrase in line.lower() for phrase in phrases)
-        ),
-        "",
-    )
+    pattern = "|".join(["error", *(pattern for *_, pattern in _LOG_CAUSES)])
+    lines = [line for line in engine_exit.log if re.search(pattern, line.lower())]
+    last = f" Last log line: {lines[-1]}" if lines else ""
     kind: type[errors.LocalspecError]
     kind = errors.StorageError if engine_exit.hint == _FREE_DISK_SPACE else errors.EngineError
     kind = errors.OutOfMemoryError if engine_exit.how.startswith("oom-") else kind
