@@ -91,10 +91,8 @@ class LoadedDraft:
 
     def _open_head(self, gguf: Header) -> None:
         target, model = self._target, self._target.model
-        head_target = pair_compatibility.HeadTarget(
-            model.architecture, model.n_layer, model.n_embd, target.vocabulary
-        )
-        self._check(pair_compatibility.check_head(head_target, gguf, self.path))
+        header = reader.read(Path(self._load.target))
+        self._check(pair_compatibility.check_compatibility(header, gguf, self.path))
         self.kind = draft_heads.file_draft_kind(gguf)
         if self.kind == "mtp":
             self._open_mtp_layer(self.path)

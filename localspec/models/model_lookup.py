@@ -68,7 +68,7 @@ class ResolvedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """The result of resolving one reference: a model, or a pair of the catalogue."""
+    """A resolved reference: a model, or a pair of the catalogue."""
 
     name: str
     target: ResolvedModel
@@ -230,10 +230,12 @@ def _resolve_local_name(name: NameReference, text: str, not_found: NotFoundError
     if not found:
         raise not_found
     # Of the versions that a repository had of a file, the first: list_models puts main's there.
-    matches = list({(m.repo, (m.repo and m.file) or m.path): m for m in reversed(found)}.values())
-    matches.reverse()
+    matches: dict[object, LocalModel] = {}
+    for model in found:
+        matches.setdefault((model.repo, (model.repo and model.file) or model.path), model)
     if len(matches) > 1:
-        names = [sanitize(shortest_reference(m, models), multiline=False) for m in matches[:8]]
+        names = [shortest_reference(model, models) for model in list(matches.values())[:8]]
         message = f"{sanitize(name.name, multiline=False)} matches several files."
-        raise NotFoundError(message, f"Choose one: {', '.join(names)}.")
-    return _from_source(text, matches[0].path)
+        hint = f"Choose one: {sanitize(', '.join(names), multiline=False)}."
+        raise NotFoundError(message, hint)
+    return _from_source(text, found[0].path)

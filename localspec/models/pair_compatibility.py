@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from sys import byteorder
-from typing import Literal, Protocol
+from typing import Literal
 
 from localspec.errors import Hint, IncompatiblePairError, LocalspecError
 from localspec.lazy_dataclass import dataclass
@@ -26,25 +26,6 @@ MAX_SIZE_DIFFERENCE = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE: allows for padding.
 FIRST_COMPARED_TOKEN = 5
 """SPEC_VOCAB_CHECK_START_TOKEN_ID: the first ids are special tokens whose names differ."""
 _VOCABULARY_TYPES = ("none", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo-2")
-
-
-class ComparableVocabulary(Protocol):
-    """The properties that the rule compares, in llama.cpp's numbering."""
-
-    @property
-    def kind(self) -> int: ...
-    @property
-    def n_tokens(self) -> int: ...
-    @property
-    def add_bos(self) -> bool: ...
-    @property
-    def add_eos(self) -> bool: ...
-    @property
-    def bos(self) -> int: ...
-    @property
-    def eos(self) -> int: ...
-
-    def token_text(self, token: int) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +47,6 @@ class CompatibilityResult:
         return f"{kind}: {self.detail}"
 
 
-@dataclass(frozen=True, slots=True)
-class HeadTarget:
-    """The properties of a target that a head depends on."""
-
-    architecture: str
-    n_layer: int
-    n_embd: int
-    vocabulary: ComparableVocabulary
-
-
-def _target_from_header(header: Header) -> HeadTarget:
-    """`n_layer` excludes the MTP layers at the end: a head cannot read them."""
-    n_layer = header.n_layer - header.hparam("nextn_predict_layers")
-    return HeadTarget(header.architecture, n_layer, header.n_embd, header.tokenizer)
-
-
 def check_compatibility(
     target: Header, draft: Header, path: Path | None = None
 ) -> CompatibilityResult:
@@ -90,7 +55,7 @@ def check_compatibility(
         return CompatibilityResult("compatible", "own-layer", "it drafts with its own MTP layer")
     if not draft_heads.is_head(draft):
         return check_draft_model(target.tokenizer, draft.tokenizer)
-    return check_head(_target_from_header(target), draft, path)
+    return _check_head(target, draft, path)
 
 
 def check_draft_model(target: TokenizerMetadata, draft: TokenizerMetadata) -> CompatibilityResult:
@@ -103,9 +68,7 @@ def check_draft_model(target: TokenizerMetadata, draft: TokenizerMetadata) -> Co
     return CompatibilityResult("cross-vocabulary", result.rule, detail)
 
 
-def check_vocabularies(
-    target: ComparableVocabulary, draft: ComparableVocabulary
-) -> CompatibilityResult:
+def check_vocabularies(target: TokenizerMetadata, draft: TokenizerMetadata) -> CompatibilityResult:
     """By llama.cpp's rule, in its own order."""
     if (mismatch := _first_broken(_vocabulary_rules(target, draft))) is not None:
         return mismatch
@@ -128,9 +91,7 @@ def _first_broken(rules: Iterable[HeadRule]) -> CompatibilityResult | None:
     return None
 
 
-def _vocabulary_rules(
-    target: ComparableVocabulary, draft: ComparableVocabulary
-) -> Iterator[HeadRule]:
+def _vocabulary_rules(target: TokenizerMetadata, draft: TokenizerMetadata) -> Iterator[HeadRule]:
     names = dict(enumerate(_VOCABULARY_TYPES)) | {-1: "unknown"}
     kind, target_kind = (names.get(v.kind, str(v.kind)) for v in (draft, target))
     detail = f"its vocabulary is of type {kind}, the target's is {target_kind}"
@@ -148,8 +109,7 @@ def _vocabulary_rules(
     detail = f"its vocabulary has {n:,} tokens, the target's has {n_target:,}; "
     detail += f"at most {MAX_SIZE_DIFFERENCE} may differ"
     yield "vocabulary-size", abs(n - n_target) > MAX_SIZE_DIFFERENCE, detail
-    fingerprints = {getattr(vocabulary, "fingerprint", "") for vocabulary in (target, draft)}
-    if len(fingerprints) == 1 and "" not in fingerprints:
+    if draft.fingerprint and draft.fingerprint == target.fingerprint:
         return
     for token in range(FIRST_COMPARED_TOKEN, min(n, n_target)):
         texts = draft.token_text(token), target.token_text(token)
@@ -161,11 +121,11 @@ def _vocabulary_rules(
             yield "token-text", True, detail, token
 
 
-def check_head(target: HeadTarget, head: Header, path: Path | None = None) -> CompatibilityResult:
+def _check_head(target: Header, head: Header, path: Path | None) -> CompatibilityResult:
     """Rejects a head with which llama.cpp would abort, or silently compute wrong values."""
     if (mismatch := _first_broken(_structure_rules(target, head))) is not None:
         return mismatch
-    result = check_vocabularies(target.vocabulary, head.tokenizer)
+    result = check_vocabularies(target.tokenizer, head.tokenizer)
     if not result.is_compatible or draft_heads.is_standalone_mtp(head):  # has its own matrices
         return result
     mismatch = _first_broken(_shared_matrix_rules(target, head))
@@ -175,7 +135,7 @@ def check_head(target: HeadTarget, head: Header, path: Path | None = None) -> Co
 
 
 def find_head_mismatch(target: Header, draft: Header | None) -> CompatibilityResult | None:
-    """The first rule of `check_head`, of those that need no vocabulary, that a head breaks.
+    """The first rule that a head breaks, of those that need no vocabulary.
 
     None also for a draft model and for the target's own MTP layer.
     """
@@ -183,11 +143,11 @@ def find_head_mismatch(target: Header, draft: Header | None) -> CompatibilityRes
         return None
     if draft_heads.draft_kind_for_target(target, draft) == "model":
         return None
-    rules = _structure_rules(_target_from_header(target), draft)
+    rules = _structure_rules(target, draft)
     return _first_broken(rule for rule in rules if rule[0] != "mask-token")
 
 
-def _structure_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
+def _structure_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     kind = draft_heads.unsupported_kind(head)
     yield "head-kind", kind is not None, f"it is a {kind} head, which cannot be run yet"
     if draft_heads.is_standalone_mtp(head):
@@ -200,19 +160,24 @@ def _structure_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
     yield from _d2t_rules(head)
 
 
-def _mtp_layer_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
+def _count_layers(header: Header) -> int:
+    """Without the MTP layers at the end, which a head cannot read."""
+    return header.n_layer - header.hparam("nextn_predict_layers")
+
+
+def _mtp_layer_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     """An MTP layer continues from the last layer's output of the model it was trained with."""
     own, expected = (sanitize(m.architecture[:40], multiline=False) for m in (head, target))
     detail = f"it is an MTP layer of {own} models, the target is {expected}"
     yield "architecture", head.architecture != target.architecture, detail
     detail = f"it reads hidden states {head.n_embd:,} wide; the target's are {target.n_embd:,}"
     yield "hidden-size", head.n_embd != target.n_embd, detail
-    n_layer = _target_from_header(head).n_layer
-    detail = f"it belongs to a model of {n_layer} layers; the target has {target.n_layer}"
-    yield "layers", n_layer != target.n_layer, detail
+    n_layer, n_target = _count_layers(head), _count_layers(target)
+    detail = f"it belongs to a model of {n_layer} layers; the target has {n_target}"
+    yield "layers", n_layer != n_target, detail
 
 
-def _hidden_state_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
+def _hidden_state_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     name = sanitize(target.architecture[:40], multiline=False)
     is_exposed = target.architecture in architectures.EXPOSING_HIDDEN_STATES
     detail = f"it reads hidden states, which llama.cpp does not provide for {name} models"
@@ -222,13 +187,13 @@ def _hidden_state_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
     yield "layers", head.architecture == "eagle3" and len(layers) != 3, detail
     yield "layers", not layers, "it names no layers of its target to read"
     after_last = target.architecture in architectures.EXPOSING_LAST_LAYER_OUTPUT
-    last = target.n_layer - (not after_last)
+    last = _count_layers(target) - (not after_last)
     for layer in layers:
         detail = f"it reads layer {layer} of its target, whose layers are 0 to {last}"
         yield "layers", not 0 <= layer <= last, detail
 
 
-def _width_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
+def _width_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     is_eagle3 = head.architecture == "eagle3"  # others read states of their own width
     expected = head.hparam("target_hidden_size") if is_eagle3 else head.n_embd
     detail = f"it reads hidden states {expected:,} wide; the target's are {target.n_embd:,}"
@@ -240,9 +205,9 @@ def _width_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
         yield "embeddings", is_missing and head.n_embd != target.n_embd, detail
 
 
-def _shared_matrix_rules(target: HeadTarget, head: Header) -> Iterator[HeadRule]:
+def _shared_matrix_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     """llama.cpp reads as many rows of the target's matrices as the head has tokens."""
-    n_tokens, n_target_tokens = head.tokenizer.n_tokens, target.vocabulary.n_tokens
+    n_tokens, n_target_tokens = head.tokenizer.n_tokens, target.tokenizer.n_tokens
     is_block_head = head.architecture != "eagle3"
     has_embeddings = "token_embd.weight" in head.tensors_by_name
     has_output = "output.weight" in head.tensors_by_name or (is_block_head and has_embeddings)

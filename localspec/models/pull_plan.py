@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from localspec.errors import ChecksumError, ModelFileError, OfflineError
+from localspec.errors import ChecksumError, OfflineError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility, reference
 from localspec.models.catalog import CatalogModel
@@ -62,8 +62,6 @@ class PlannedModel:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPair:
-    """A pair, and its compatibility by the headers."""
-
     target: PlannedModel
     draft: PlannedModel
     compatibility: CompatibilityResult
@@ -91,12 +89,10 @@ class PullPlan:
         """Raise IncompatiblePairError, or StorageError if the disk is too small."""
         for pair in self.pairs:
             if not pair.compatibility.is_compatible:
-                raise pair_compatibility.incompatible_pair_error(
-                    pair.compatibility, pair.target.file, pair.draft.file
-                )
-        hub_cache.check_free_space(
-            "The download", self.missing_bytes, self.free_bytes, self.cache_dir
-        )
+                names = pair.target.file, pair.draft.file
+                raise pair_compatibility.incompatible_pair_error(pair.compatibility, *names)
+        needed, free = self.missing_bytes, self.free_bytes
+        hub_cache.check_free_space("The download", needed, free, self.cache_dir)
 
 
 def build(
@@ -153,10 +149,8 @@ class PullPlanner:
         return self._models[resolved]
 
     def full_header(self, model: PlannedModel) -> Header:
-        """The header with the tensors of all splits.  Raises ModelFileError if it was not read."""
-        if model.header is None:
-            message = f"The header of {model.resolved.title} could not be read."
-            raise ModelFileError(message, "Go online, or use a downloaded file.")
+        """The header of a model that this object planned, with the tensors of all splits."""
+        assert model.header is not None
         if model.header.split is None or model.repo is None or model.revision is None:
             return model.header
         splits = [
@@ -232,11 +226,9 @@ def _check_catalog_entry(model: CatalogModel | None, chosen: Sequence[RepoFile])
         return ()
     file = chosen[0]
     if model.sha256 and file.sha256 and model.sha256 != file.sha256:
-        raise ChecksumError(
-            f"{file.path} on the hub differs from the file in the catalogue.",
-            f"It may have been replaced. Check {model.repo}; to download it anyway: "
-            f"localspec pull hf://{model.repo}/{file.path}",
-        )
+        hint = f"It may have been replaced. Check {model.repo}; to download it anyway: "
+        hint += f"localspec pull hf://{model.repo}/{file.path}"
+        raise ChecksumError(f"{file.path} on the hub differs from the catalogue's file.", hint)
     if model.bytes and model.bytes != file.size:
         return (f"replaced since the catalogue was written: it lists {gb(model.bytes)}",)
     return ()

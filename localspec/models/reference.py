@@ -16,13 +16,11 @@ from localspec.errors import ModelFileError, NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
-_DEFAULT_TAGS = ("Q4_K_M", "Q8_0")
 HEAD_PREFIXES = ("mtp-", "eagle3-", "dspark-", "dflash-")
 """File name prefixes of heads in their target's repository, best first."""
 COMPANION_MARKERS = ("mmproj", "imatrix", *HEAD_PREFIXES)
 """Parts of the names of files that are not models by themselves."""
 
-_HUB_HOSTS = ("huggingface.co/", "www.huggingface.co/", "hf.co/")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -76,10 +74,8 @@ def parse(text: str) -> Reference:
     if not text or len(text) > _MAX_LENGTH or "\0" in text:
         raise _unreadable_error(text)
     if "://" in text:
-        raise UsageError(
-            f"{_quote(text)} is not a Hugging Face address.",
-            "Download the file, then use its path.",
-        )
+        hint = "Download the file, then use its path."
+        raise UsageError(f"{_quote(text)} is not a Hugging Face address.", hint)
     is_relative = text.startswith(("/", "./", "../", "~")) or text in (".", "..")
     is_windows = "\\" in text or re.match(r"[A-Za-z]:/", text)
     if is_relative or is_windows or text.lower().endswith(".gguf"):
@@ -93,29 +89,23 @@ def parse(text: str) -> Reference:
     return Path(text)
 
 
-def check_repo(repo: str) -> None:
-    """Raise UsageError unless `repo` has the form user/name."""
+def check_names(repo: str, *revisions: str | None) -> None:
+    """Raise UsageError unless all may be names of the hub; None is no revision."""
     if not is_repo_id(repo):
-        raise UsageError(
-            f"{_quote(repo)} is not a repository name.",
-            "A repository name looks like ggml-org/gemma-3-4b-it-GGUF.",
-        )
-
-
-def check_revision(revision: str) -> None:
-    """Raise UsageError unless `revision` may be a branch, tag or commit."""
-    if not is_revision(revision):
-        hint = "Use a branch, a tag or a commit."
-        raise UsageError(f"{_quote(revision)} is not a revision.", hint)
+        hint = "A repository name looks like ggml-org/gemma-3-4b-it-GGUF."
+        raise UsageError(f"{_quote(repo)} is not a repository name.", hint)
+    for revision in revisions:
+        if revision is not None and not is_revision(revision):
+            hint = "Use a branch, a tag or a commit."
+            raise UsageError(f"{_quote(revision)} is not a revision.", hint)
 
 
 def check_gguf_path(path: str) -> None:
     """Raise ModelFileError unless `path` is a .gguf path that is safe on every system."""
     if not is_safe_gguf_path(path):
-        raise ModelFileError(
-            f"The file name {_quote(path)} is unsafe, or not that of a .gguf file.",
-            "Choose another file, or ask the owner of the repository to rename it.",
-        )
+        message = f"The file name {_quote(path)} is unsafe, or not that of a .gguf file."
+        hint = "Choose another file, or ask the owner of the repository to rename it."
+        raise ModelFileError(message, hint)
 
 
 def is_repo_id(repo: str) -> bool:
@@ -182,19 +172,17 @@ def choose_files(
         chosen = next((f for f in safe if f.path == file), None)
     else:
         models = list_models(safe)
-        patterns = [re.escape(wanted) + "[.-]" for wanted in ((tag,) if tag else _DEFAULT_TAGS)]
         tagged = (
             model
-            for pattern in patterns
+            for wanted in ((tag,) if tag else ("Q4_K_M", "Q8_0"))
             for model in models
-            if re.search(pattern, model.path, re.IGNORECASE)
+            if re.search(re.escape(wanted) + "[.-]", model.path, re.IGNORECASE)
         )
         chosen = next(tagged, models[0] if models and not tag else None)
     if chosen is None:
-        wanted = (
-            f"file {_quote(file)}" if file else f"GGUF for {_quote(tag)}" if tag else "GGUF file"
-        )
-        raise NotFoundError(f"The repository has no {wanted}.", _list_choices(safe, bool(file)))
+        of_tag = f"GGUF for {_quote(tag)}" if tag else "GGUF file"
+        what = f"file {_quote(file)}" if file else of_tag
+        raise NotFoundError(f"The repository has no {what}.", _list_choices(safe, bool(file)))
     return _all_splits(safe, chosen)
 
 
@@ -232,13 +220,11 @@ def _all_splits(files: Sequence[RepoFile], split: RepoFile) -> tuple[RepoFile, .
         return (split,)
     parsed = [(parse_file_name(f.path), f) for f in files]
     splits = {n.index: f for n, f in parsed if (n.stem, n.count) == (name.stem, name.count)}
-    missing = [n for n in range(1, min(name.count, len(splits) + 1) + 1) if n not in splits]
-    if missing:
-        path = f"{name.stem}-{missing[0]:05}-of-{name.count:05}.gguf"
-        raise NotFoundError(
-            f"The repository has {len(splits)} of {name.count} parts: {_quote(path)} is missing.",
-            "Choose another file.",
-        )
+    missing = next(n for n in range(1, len(splits) + 2) if n not in splits)
+    if missing <= name.count:
+        path = _quote(f"{name.stem}-{missing:05}-of-{name.count:05}.gguf")
+        message = f"The repository has {len(splits)} of {name.count} parts: {path} is missing."
+        raise NotFoundError(message, "Choose another file.")
     return tuple(splits[n] for n in range(1, name.count + 1))
 
 
@@ -256,11 +242,8 @@ def _strip_host(text: str) -> str | None:
     """The part after hf:// or the hub's host name, where a browser writes %20 for a space."""
     if text[:5].lower() == "hf://":
         return text[5:]
-    address = re.sub(r"\Ahttps?://", "", text, count=1, flags=re.IGNORECASE)
-    for host in _HUB_HOSTS:
-        if address.lower().startswith(host):
-            return unquote(address[len(host) :].partition("?")[0].partition("#")[0])
-    return None
+    host = re.match(r"(https?://)?((www\.)?huggingface\.co|hf\.co)/", text, re.IGNORECASE)
+    return unquote(re.split("[?#]", text[host.end() :])[0]) if host else None
 
 
 def _parse_hub(hub_path: str, typed: str) -> HubReference:
@@ -277,9 +260,8 @@ def _parse_hub(hub_path: str, typed: str) -> HubReference:
     if rest and rest[0] in ("blob", "resolve", "tree") and len(rest) >= 2:
         revision, rest = rest[1], rest[2:]
     repo, file = f"{pieces[0]}/{name}", "/".join(rest)
-    if not is_repo_id(repo) or (file and not is_safe_gguf_path(file)):
-        raise _unreadable_error(typed)
-    if (at and not revision) or (revision and not is_revision(revision)):
+    is_wrong = (at and not revision) or (revision and not is_revision(revision))
+    if is_wrong or not is_repo_id(repo) or (file and not is_safe_gguf_path(file)):
         raise _unreadable_error(typed)
     return HubReference(repo, tag or None, file or None, revision or None)
 

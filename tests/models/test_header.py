@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import struct
@@ -430,11 +431,12 @@ def test_a_disk_that_gives_no_bytes_any_more(
 ) -> None:
     """As of a network drive that went away: the system's own words, and which file."""
 
-    def lost(file: object, n: int) -> bytes:
-        raise OSError(errno.EIO, "Input/output error")
+    class LostFile(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
 
     path = written(tmp_path, gguffile.model().data())
-    monkeypatch.setattr(reader, "_read_exactly", lost)
+    monkeypatch.setattr(Path, "open", lambda *_, **__: LostFile())
     error = failure_of(path)
     assert isinstance(error, StorageError)
     assert error.message == "model.gguf cannot be read: Input/output error."

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from localspec.models import pair_compatibility
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
-from localspec.models.gguf.tokenizer import TokenTexts
+from localspec.models.gguf.tokenizer import TokenizerMetadata, TokenTexts
+from localspec.models.pair_compatibility import check_vocabularies
 from tests.models import gguffile
 from tests.models.gguffile import STRING, U32, WORDS, File, Tensor
 from tests.zoo import Zoo
@@ -17,29 +19,28 @@ from tests.zoo import Zoo
 SPM, BPE = 1, 2
 
 
-@dataclass
-class Words:
-    """A vocabulary of invented tokens."""
+def vocabulary(
+    n_tokens: int = 1000, kind: int = SPM, other: dict[int, bytes] | None = None, **changes: Any
+) -> TokenizerMetadata:
+    """Of invented tokens, but for those of `other`."""
+    special = {"bos": changes.pop("bos", 1), "eos": changes.pop("eos", 2)}
+    texts = [(other or {}).get(token, b"word%d" % token) for token in range(n_tokens)]
+    return TokenizerMetadata(
+        kind,
+        "",
+        "",
+        n_tokens,
+        **{"add_bos": True} | changes,
+        special_ids=special,
+        read_texts=lambda: TokenTexts(texts),
+    )
 
-    n_tokens: int = 1000
-    kind: int = SPM
-    add_bos: bool = True
-    add_eos: bool = False
-    bos: int = 1
-    eos: int = 2
-    other: dict[int, bytes] = field(default_factory=dict)
-    """Tokens that read differently."""
 
-    def token_text(self, token: int) -> bytes:
-        assert 0 <= token < self.n_tokens
-        return self.other.get(token, b"word%d" % token)
-
-
-TARGET = Words()
+TARGET = vocabulary()
 
 
 def test_the_same_vocabulary() -> None:
-    verdict = pair_compatibility.check_vocabularies(TARGET, Words())
+    verdict = check_vocabularies(TARGET, vocabulary())
     assert verdict.is_compatible
     assert (verdict.verdict, verdict.rule, verdict.token) == (
         "compatible",
@@ -51,22 +52,22 @@ def test_the_same_vocabulary() -> None:
 
 def test_padding_is_allowed_both_ways() -> None:
     for n_tokens in (1000 - 128, 999, 1001, 1000 + 128):
-        verdict = pair_compatibility.check_vocabularies(TARGET, Words(n_tokens))
+        verdict = check_vocabularies(TARGET, vocabulary(n_tokens))
         assert verdict.verdict == "compatible-padding"
         assert verdict.token == min(1000, n_tokens)
 
 
 def test_too_different_a_size_is_not() -> None:
     for n_tokens in (1000 - 129, 1000 + 129, 50_000, 5):
-        verdict = pair_compatibility.check_vocabularies(TARGET, Words(n_tokens))
+        verdict = check_vocabularies(TARGET, vocabulary(n_tokens))
         assert (verdict.is_compatible, verdict.rule) == (False, "vocabulary-size")
         assert f"{n_tokens:,}" in verdict.detail
 
 
 def test_the_first_token_that_differs_is_named() -> None:
     for token in (5, 6, 500, 999):
-        draft = Words(other={token: b"mine", 999: b"also"})
-        verdict = pair_compatibility.check_vocabularies(TARGET, draft)
+        draft = vocabulary(other={token: b"mine", 999: b"also"})
+        verdict = check_vocabularies(TARGET, draft)
         assert (verdict.is_compatible, verdict.rule, verdict.token) == (False, "token-text", token)
         shown = "'also'" if token == 999 else "'mine'"
         assert (
@@ -76,50 +77,50 @@ def test_the_first_token_that_differs_is_named() -> None:
 
 
 def test_the_first_five_may_differ() -> None:
-    draft = Words(other={i: b"<special>" for i in range(pair_compatibility.FIRST_COMPARED_TOKEN)})
-    assert pair_compatibility.check_vocabularies(TARGET, draft).verdict == "compatible"
+    draft = vocabulary(other={i: b"<special>" for i in range(5)})
+    assert check_vocabularies(TARGET, draft).verdict == "compatible"
 
 
 @pytest.mark.parametrize(
     ("draft", "rule", "words"),
     [
-        (Words(kind=BPE), "vocabulary-type", "of type BPE, the target's is SPM"),
-        (Words(kind=99), "vocabulary-type", "of type 99"),
-        (Words(add_bos=False), "add-bos", "only the target adds a BOS"),
-        (Words(add_eos=True), "add-eos", "only the draft adds a EOS"),
-        (Words(bos=7), "bos", "its BOS token is 7, the target's is 1"),
+        (vocabulary(kind=BPE), "vocabulary-type", "of type BPE, the target's is SPM"),
+        (vocabulary(kind=99), "vocabulary-type", "of type 99"),
+        (vocabulary(add_bos=False), "add-bos", "only the target adds a BOS"),
+        (vocabulary(add_eos=True), "add-eos", "only the draft adds a EOS"),
+        (vocabulary(bos=7), "bos", "its BOS token is 7, the target's is 1"),
     ],
 )
-def test_what_else_refuses(draft: Words, rule: str, words: str) -> None:
-    verdict = pair_compatibility.check_vocabularies(TARGET, draft)
+def test_what_else_refuses(draft: TokenizerMetadata, rule: str, words: str) -> None:
+    verdict = check_vocabularies(TARGET, draft)
     assert (verdict.is_compatible, verdict.rule) == (False, rule)
     assert words in verdict.detail
 
 
 def test_a_bos_that_nobody_adds_may_differ() -> None:
     target = replace(TARGET, add_bos=False)
-    assert pair_compatibility.check_vocabularies(target, Words(add_bos=False, bos=7)).is_compatible
+    assert check_vocabularies(target, vocabulary(add_bos=False, bos=7)).is_compatible
 
 
 def test_an_eos_that_both_add_must_be_the_same() -> None:
-    verdict = pair_compatibility.check_vocabularies(Words(add_eos=True), Words(add_eos=True, eos=9))
+    verdict = check_vocabularies(vocabulary(add_eos=True), vocabulary(add_eos=True, eos=9))
     assert (verdict.rule, verdict.token) == ("eos", 9)
 
 
 def test_the_order_is_llama_cpps() -> None:
     """Type, then special tokens, then size, then texts."""
-    draft = Words(5000, kind=BPE, add_bos=False, other={5: b"x"})
+    wrong: dict[str, Any] = {"kind": BPE, "add_bos": False, "n_tokens": 5000, "other": {5: b"x"}}
     order = []
-    for mended in ("kind", "add_bos", "n_tokens"):
-        order.append(pair_compatibility.check_vocabularies(TARGET, draft).rule)
-        draft = replace(draft, **{mended: getattr(TARGET, mended)})
-    order.append(pair_compatibility.check_vocabularies(TARGET, draft).rule)
+    for mended in list(wrong):
+        draft = vocabulary(**wrong)
+        order.append(check_vocabularies(TARGET, draft).rule)
+        del wrong[mended]
     assert order == ["vocabulary-type", "add-bos", "vocabulary-size", "token-text"]
 
 
 def test_texts_of_a_hostile_vocabulary_are_shown_clean() -> None:
-    draft = Words(other={8: b"\x1b]52;c;cHduZWQ=\x07rude \xff\xc2\x9b"})
-    detail = pair_compatibility.check_vocabularies(TARGET, draft).detail
+    draft = vocabulary(other={8: b"\x1b]52;c;cHduZWQ=\x07rude \xff\xc2\x9b"})
+    detail = check_vocabularies(TARGET, draft).detail
     assert detail.isprintable()
     assert "rude" in detail
 
@@ -145,7 +146,7 @@ def parsed(file: File) -> Header:
 )
 def test_two_files(zoo: Zoo, target: str, draft: str, rule: str, token: int | None) -> None:
     a, b = (reader.read(zoo[name]).tokenizer for name in (target, draft))
-    verdict = pair_compatibility.check_vocabularies(a, b)
+    verdict = check_vocabularies(a, b)
     assert (verdict.rule, verdict.token) == (rule, token)
     assert verdict.is_compatible == (rule == "same-vocabulary" or draft == "padded")
 
@@ -157,7 +158,7 @@ def test_equal_fingerprints_need_no_comparison() -> None:
         raise AssertionError("texts were compared")
 
     blank = replace(found, read_texts=read_texts)
-    assert pair_compatibility.check_vocabularies(found, blank).verdict == "compatible"
+    assert check_vocabularies(found, blank).verdict == "compatible"
 
 
 def sized(n: int, file: File | None = None) -> File:

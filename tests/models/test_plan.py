@@ -66,7 +66,7 @@ def test_too_little_room_is_said_first(hub: FakeHub) -> None:
 
 
 def test_another_file_than_the_catalogue_is_sure_of(hub: FakeHub) -> None:
-    with pytest.raises(ChecksumError, match="differs from the file in the catalogue"):
+    with pytest.raises(ChecksumError, match="differs from the catalogue"):
         pull_plan.build(HubClient(hub.url), [model(sha256="0" * 64)])
     (item,) = pull_plan.build(HubClient(hub.url), [model(bytes=7)]).models
     assert "replaced since" in item.notes[0]

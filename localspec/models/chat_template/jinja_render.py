@@ -28,15 +28,10 @@ from localspec.protocol.events import Notice
 from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
 from localspec.sanitize import sanitize
 
-MAX_SOURCE_CHARS = 1024 * 1024  # The largest known template has 17,000.
+_MAX_SOURCE_CHARS = 1024 * 1024  # The largest known template has 17,000.
 MAX_PROMPT_CHARS = 16 * 1024 * 1024
 MAX_STEPS = 10_000_000
 """Passes of loops: 3 s of them. A long chat of 1,000 messages takes some 100,000."""
-_STEPS_OF_CALL = 10  # A call takes as long as ten passes.
-_MAX_POWER = 1000
-
-_THINKING_VARIABLES = ("enable_thinking", "thinking", "reasoning")
-"""Names under which templates read `enable_thinking`."""
 
 
 class TemplateRaisedError(jinja2.TemplateError):
@@ -58,11 +53,11 @@ def render(
     Raises UsageError if the template fails, rejects the chat or exceeds its limits.
     """
     try:
-        if len(source) > MAX_SOURCE_CHARS:
+        if len(source) > _MAX_SOURCE_CHARS:
             raise OverflowError(f"it has {len(source):,} characters")
         options = {**special_tokens, "tools": json.loads(tools) if tools else None}
-        if enable_thinking is not None:
-            options |= dict.fromkeys(_THINKING_VARIABLES, enable_thinking)
+        if enable_thinking is not None:  # the names under which templates read it
+            options |= dict.fromkeys(("enable_thinking", "thinking", "reasoning"), enable_thinking)
         text, notices = _render_with_role_changes(source, messages, options)
         return RenderResult(text, notices, name)
     except TemplateRaisedError as error:
@@ -187,7 +182,7 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
         self.filters |= {"tojson": _tojson, "count_passes": self._count_passes}
         self.globals |= {
             "raise_exception": _raise_exception,
-            "strftime_now": _strftime_now,
+            "strftime_now": lambda form: datetime.now().strftime(form),
             "dict": _SafeDict(),
             "namespace": _SafeNamespace,
         }
@@ -212,11 +207,11 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
             raise OverflowError(f"it takes more than {MAX_STEPS:,} steps")
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        self._count_steps(_STEPS_OF_CALL)
+        self._count_steps(10)  # a call takes as long as ten passes
         return super().call(context, function, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and max(abs(left), abs(right)) > _MAX_POWER:
+        if operator == "**" and max(abs(left), abs(right)) > 1000:
             raise OverflowError("a power is too large")
         if operator == "*":
             for items, n in ((left, right), (right, left)):
@@ -233,10 +228,6 @@ def _compile(source: str) -> tuple[jinja2.Template, _LimitedEnvironment]:
 
 def _raise_exception(message: str) -> None:
     raise TemplateRaisedError(str(message))
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
 
 
 def _tojson(

@@ -115,7 +115,7 @@ class ThinkingParser:
         return bool(self._next_tag)
 
     def feed(self, text: str) -> list[AnswerPart]:
-        """Return the parts that are certain so far."""
+        """The parts that are certain so far."""
         self._buffer += text
         parts: list[AnswerPart] = []
         while tag := self._next_tag:
@@ -134,7 +134,7 @@ class ThinkingParser:
         return parts
 
     def flush(self) -> list[AnswerPart]:
-        """Return the buffered text at the end of the answer."""
+        """The buffered text at the end of the answer."""
         parts: list[AnswerPart] = []
         rest, self._buffer = self._buffer, ""
         self._emit(parts, rest)

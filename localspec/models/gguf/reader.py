@@ -5,7 +5,6 @@ A large vocabulary takes 0.15 s to read: headers are cached in the data folder, 
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 import struct
@@ -167,25 +166,16 @@ def _from_json(body: dict[str, Any], path: Path) -> Header:
 
 def _read_file(path: Path, size: int) -> Header:
     try:
-        with path.open("rb", buffering=0) as file:
+        with path.open("rb") as file:
 
             def read_more(start: int, end: int) -> bytes:
                 file.seek(start)
-                return _read_exactly(file, end - start)
+                return file.read(end - start)
 
-            first_bytes = _read_exactly(file, min(size, _FIRST_READ_BYTES))
+            first_bytes = file.read(min(size, _FIRST_READ_BYTES))
             return parse(first_bytes, size, _display_name(path), read_more=read_more)
     except OSError as error:
         raise _unreadable_error(path, error) from error
-
-
-def _read_exactly(file: io.FileIO, n: int) -> bytes:
-    """Fewer than `n` bytes only at the end of the file."""
-    chunks = []
-    while n > 0 and (chunk := file.read(n)):
-        chunks.append(chunk)
-        n -= len(chunk)
-    return b"".join(chunks)
 
 
 def _stat_regular_file(path: Path) -> tuple[int, int]:

@@ -77,7 +77,7 @@ PRETOKENIZERS = (
 
 _SPECIAL_TOKENS = ("bos", "eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 _SPECIAL_TOKEN_TEXTS: dict[str, tuple[bytes, ...]] = {
-    name: tuple(text.encode() for text in texts.split())
+    name: tuple(texts.encode().split(b" "))
     for name, texts in {
         "eot": "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <EOT> "
         "_<EOT> [EOT] <｜end▁of▁sentence｜> <end_of_utterance>",
@@ -89,12 +89,13 @@ _SPECIAL_TOKEN_TEXTS: dict[str, tuple[bytes, ...]] = {
 }
 """Texts by which a special token is found if no key names it."""
 _EOG_TEXTS = frozenset(
-    text.encode()
-    for text in name_set(
+    (
         "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> "
         "<|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> "
         "<end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~["
     )
+    .encode()
+    .split(b" ")
 )
 """Texts of end-of-generation tokens in any vocabulary."""
 _RECOGNIZED_TEXTS = _EOG_TEXTS.union(*_SPECIAL_TOKEN_TEXTS.values())
@@ -218,13 +219,10 @@ def _normalize_token_texts(texts: Sequence[bytes]) -> tuple[Sequence[bytes], set
 
 def _describe_duplicate(texts: Sequence[bytes]) -> str:
     """llama.cpp aborts the process if two tokens have the same text."""
-    seen: dict[bytes, int] = {}
-    for token, text in enumerate(texts):
-        first = seen.setdefault(text, token)
-        if first != token:
-            shown = sanitize(text[:80].decode("utf-8", "replace"), multiline=False)
-            return f"has a damaged vocabulary: tokens {first} and {token} are both {shown!r}"
-    return "has a damaged vocabulary"
+    first = {text: token for token, text in reversed(tuple(enumerate(texts)))}
+    token, text = next((i, text) for i, text in enumerate(texts) if first[text] != i)
+    shown = sanitize(text[:80].decode("utf-8", "replace"), multiline=False)
+    return f"has a damaged vocabulary: tokens {first[text]} and {token} are both {shown!r}"
 
 
 def _read_special_ids(

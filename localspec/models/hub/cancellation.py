@@ -31,8 +31,7 @@ class CancelToken:
         return self._event.is_set()
 
     def raise_if_cancelled(self) -> None:
-        if self._event.is_set():
-            raise OperationCancelledError
+        self.sleep(0)
 
     def sleep(self, seconds: float) -> None:
         """Raises OperationCancelledError as soon as the token is cancelled."""

@@ -79,10 +79,9 @@ class HubClient:
         self, repo: str, revision: str | None = None, cancel: CancelToken | None = None
     ) -> RepoInfo:
         """The repository's files and metadata.  One request."""
-        reference.check_repo(repo)
+        reference.check_names(repo, revision)
         path = f"/{repo}"
         if revision is not None:
-            reference.check_revision(revision)
             path += f"/revision/{quote(revision, safe='')}"
         query = {"blobs": "true"}
         return self._request(path, query, lambda info: _parse_repo(repo, info), repo, cancel)
@@ -91,8 +90,7 @@ class HubClient:
         self, repo: str, revision: str, file: str, cancel: CancelToken | None = None
     ) -> Header:
         """A file's header; reads as little of the file as possible, in 1-2 requests."""
-        reference.check_repo(repo)
-        reference.check_revision(revision)
+        reference.check_names(repo, revision)
         reference.check_gguf_path(file)
         cancel = cancel or CancelToken()
         location, data = (repo, revision, file), bytearray()
@@ -225,7 +223,7 @@ def _parse_search_result(entry: Any) -> HubSearchResult | None:
     """None for an invalid entry."""
     try:
         repo = str(entry["id"])
-        reference.check_repo(repo)
+        reference.check_names(repo)
         updated = entry.get("lastModified")
         updated_at = datetime.fromisoformat(updated) if updated else None
         downloads, likes = int(entry.get("downloads") or 0), int(entry.get("likes") or 0)

@@ -68,7 +68,11 @@ def download_file(
 
     Raises OperationCancelledError.  The received part is kept, and the next call resumes it.
     """
-    _check_names(job)
+    reference.check_names(job.repo, job.commit, job.ref)
+    reference.check_gguf_path(job.file.path)
+    if not job.file.digest:
+        hint = "The file cannot be verified, so it was not downloaded."
+        raise DownloadError(f"The hub gives no checksum for {job.file.path}.", hint)
     cache, cancel = cache_dir or hub_cache.cache_root(), cancel or CancelToken()
     reporter, file = _ProgressReporter(job, on_progress), CachedFile(cache, job)
 
@@ -92,17 +96,6 @@ def download_file(
         file.write_ref()
     on_progress(DownloadState(job, DownloadPhase.DONE, job.file.size, path=file.pointer_path))
     return file.pointer_path
-
-
-def _check_names(job: DownloadJob) -> None:
-    reference.check_repo(job.repo)
-    for revision in (job.commit, job.ref):
-        if revision is not None:
-            reference.check_revision(revision)
-    reference.check_gguf_path(job.file.path)
-    if not job.file.digest:
-        hint = "The file cannot be verified, so it was not downloaded."
-        raise DownloadError(f"The hub gives no checksum for {job.file.path}.", hint)
 
 
 class _ProgressReporter:
@@ -145,15 +138,13 @@ class RateLimiter:
 
     def acquire(self, n_bytes: int, cancel: CancelToken) -> None:
         """Wait until `n_bytes` may pass.  Raises OperationCancelledError."""
-        limit = self.limit
-        if not limit:
+        if not (limit := self.limit):
             return
         with self._lock:
             now = monotonic()
             start = max(now, self._next_free)
             self._next_free = start + n_bytes / limit
-        if start > now:
-            cancel.sleep(start - now)
+        cancel.sleep(start - now)
 
 
 class _Transfer:

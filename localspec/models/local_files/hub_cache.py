@@ -17,7 +17,6 @@ from pathlib import Path
 
 from localspec.errors import StorageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import reference
 from localspec.models.local_files.local_model import (
     ChecksumRecord,
     LocalModel,
@@ -27,7 +26,7 @@ from localspec.models.local_files.local_model import (
     scan_folder,
     walk_files,
 )
-from localspec.models.reference import is_safe_gguf_path
+from localspec.models.reference import COMMIT_HASH, is_repo_id, is_safe_gguf_path
 from localspec.units import gb
 
 PARTIAL_SUFFIX = ".localspec.part"
@@ -85,14 +84,14 @@ def read_ref(repo_folder: Path, ref: str) -> str | None:
             commit = file.read(64).decode("ascii").strip()
     except (OSError, ValueError):
         return None
-    return commit if reference.COMMIT_HASH.fullmatch(commit) else None
+    return commit if COMMIT_HASH.fullmatch(commit) else None
 
 
 def iter_repos(cache: Path) -> Iterator[tuple[str, Path]]:
     """The repositories of a cache and their folders; links and other names are skipped."""
     for entry in scan_folder(cache):
         repo = entry.name.removeprefix("models--").replace("--", "/")
-        is_repo = entry.name.startswith("models--") and reference.is_repo_id(repo)
+        is_repo = entry.name.startswith("models--") and is_repo_id(repo)
         if is_repo and entry.is_dir(follow_symlinks=False):
             yield repo, Path(entry.path)
 
@@ -114,19 +113,13 @@ def iter_files(
 def _list_commits(folder: Path) -> list[str]:
     """The commits with a snapshot: that of `main` first, then the newest."""
     main = read_ref(folder, "main")
-
-    def rank(entry: os.DirEntry[str]) -> tuple[bool, float]:
-        try:
-            return entry.name != main, -entry.stat(follow_symlinks=False).st_mtime
-        except OSError:
-            return True, 0.0
-
-    snapshots = [
-        entry
-        for entry in scan_folder(folder / "snapshots")
-        if reference.COMMIT_HASH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-    ]
-    return [entry.name for entry in sorted(snapshots, key=rank)]
+    commits: list[tuple[bool, float, str]] = []
+    for entry in scan_folder(folder / "snapshots"):
+        if COMMIT_HASH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+            with suppress(OSError):  # just removed
+                age = -entry.stat(follow_symlinks=False).st_mtime
+                commits.append((entry.name != main, age, entry.name))
+    return [name for _, _, name in sorted(commits)]
 
 
 def remove(cache: Path, model: LocalModel) -> int:
@@ -167,8 +160,8 @@ def _unlink(folder: Path, path: Path) -> int:
 
 
 def _referenced_blobs(folder: Path) -> set[Path]:
-    links = (path for path in walk_files(folder / "snapshots", depth=9) if path.is_symlink())
-    return {_linked_blob(folder, link) for link in links}
+    files = walk_files(folder / "snapshots", depth=9)
+    return {_linked_blob(folder, path) for path in files if path.is_symlink()}
 
 
 def _linked_blob(folder: Path, link: Path) -> Path:
@@ -194,7 +187,7 @@ def find_leftovers(cache: Path) -> Iterator[LeftoverFile]:
     """Partial downloads and unused blobs, except those of running downloads."""
     now = time.time()
     for _, folder in iter_repos(cache):
-        used: set[Path] | None = None
+        used = _referenced_blobs(folder)
         for entry in scan_folder(folder / "blobs"):
             try:
                 if not entry.is_file(follow_symlinks=False):
@@ -203,11 +196,9 @@ def find_leftovers(cache: Path) -> Iterator[LeftoverFile]:
             except OSError:  # just renamed or removed
                 continue
             resumable = entry.name.endswith(PARTIAL_SUFFIX)
-            if not resumable and not _HUB_PARTIAL_NAME.fullmatch(entry.name):
-                used = _referenced_blobs(folder) if used is None else used
-                if Path(entry.path) in used or not _DIGEST.fullmatch(entry.name):
-                    continue
-            if now - status.st_mtime >= _ACTIVE_SECONDS:
+            is_partial = resumable or _HUB_PARTIAL_NAME.fullmatch(entry.name)
+            is_unused = _DIGEST.fullmatch(entry.name) and Path(entry.path) not in used
+            if (is_partial or is_unused) and now - status.st_mtime >= _ACTIVE_SECONDS:
                 yield LeftoverFile(Path(entry.path), status.st_size, resumable)
 
 

@@ -6,12 +6,13 @@ counts as not verified. If the record cannot be read or written, everything work
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from localspec import data_files
 from localspec.lazy_dataclass import dataclass
@@ -82,8 +83,7 @@ def describe_file(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class GgufFileStat:
+class GgufFileStat(NamedTuple):
     """The status of a regular file, links followed."""
 
     real_path: Path
@@ -124,7 +124,7 @@ def walk_files(folder: Path, depth: int) -> Iterator[Path]:
     """
     entries_left = _MAX_ENTRIES
     pending = [(folder, depth)]
-    while pending and entries_left > 0:
+    while pending:
         current, levels = pending.pop()
         subfolders = []
         for entry in scan_folder(current):
@@ -140,16 +140,11 @@ def walk_files(folder: Path, depth: int) -> Iterator[Path]:
 
 def scan_folder(folder: Path) -> list[os.DirEntry[str]]:
     """The entries of a folder, sorted by name; empty if it cannot be read."""
-    entries: list[os.DirEntry[str]] = []
     try:
         with os.scandir(folder) as scan:
-            for entry in scan:
-                entries.append(entry)
-                if len(entries) >= _MAX_ENTRIES:
-                    break
+            return sorted(itertools.islice(scan, _MAX_ENTRIES), key=lambda entry: entry.name)
     except OSError:
         return []
-    return sorted(entries, key=lambda entry: entry.name)
 
 
 # --- checksums

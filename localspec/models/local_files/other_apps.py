@@ -22,10 +22,7 @@ from localspec.models.local_files.local_model import (
 )
 from localspec.sanitize import sanitize
 
-_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _OLLAMA_MODEL_TYPE = "application/vnd.ollama.image.model"
-_MAX_JSON_BYTES = 1_000_000  # Of an Ollama manifest; real ones have about 1,000.
-_HUGGING_FACE_HOSTS = ("hf.co", "huggingface.co")
 
 
 def iter_files(record: ChecksumRecord) -> Iterator[LocalModel]:
@@ -95,8 +92,8 @@ def _ollama_models(folder: Path, record: ChecksumRecord) -> Iterator[LocalModel]
             layers = _read_json(manifest, within=folder).get("layers")
             for layer in layers if isinstance(layers, list) else ():
                 is_model = isinstance(layer, dict) and layer.get("mediaType") == _OLLAMA_MODEL_TYPE
-                match = _DIGEST.fullmatch(str(layer.get("digest"))) if is_model else None
-                if match is None:
+                digest = str(layer.get("digest")) if is_model else ""
+                if (match := re.fullmatch("sha256:([0-9a-f]{64})", digest)) is None:
                     continue
                 blob = folder / "blobs" / f"sha256-{match[1]}"
                 model = describe_file(blob, record, "ollama", within=folder)
@@ -108,11 +105,11 @@ def _ollama_models(folder: Path, record: ChecksumRecord) -> Iterator[LocalModel]
 def _ollama_name(pieces: tuple[str, ...]) -> tuple[str | None, str]:
     """Repository and name; `registry.ollama.ai/library/llama3.2/3b` is llama3.2:3b in Ollama."""
     repo = "/".join(pieces[1:3])
-    from_hub = len(pieces) == 4 and pieces[0] in _HUGGING_FACE_HOSTS and reference.is_repo_id(repo)
+    is_hub = len(pieces) == 4 and pieces[0] in ("hf.co", "huggingface.co")
     name = ":".join(("/".join(pieces[:-1]), pieces[-1]))
     for default_prefix in ("registry.ollama.ai/library/", "registry.ollama.ai/"):
         name = name.removeprefix(default_prefix)
-    return repo if from_hub else None, sanitize(name, multiline=False)
+    return repo if is_hub and reference.is_repo_id(repo) else None, sanitize(name, multiline=False)
 
 
 def _read_json(path: Path, within: Path | None = None) -> dict[str, Any]:
@@ -121,7 +118,7 @@ def _read_json(path: Path, within: Path | None = None) -> dict[str, Any]:
         real = Path(os.path.realpath(path, strict=True))
         if within and not real.is_relative_to(os.path.realpath(within)):
             return {}
-        if not real.is_file() or real.stat().st_size > _MAX_JSON_BYTES:
+        if not real.is_file() or real.stat().st_size > 1_000_000:  # real ones have about 1,000
             return {}
         document = json.loads(real.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -131,5 +128,7 @@ def _read_json(path: Path, within: Path | None = None) -> dict[str, Any]:
 
 def _existing_folders(folders: list[Path]) -> list[Path]:
     """Without duplicates, and without those that the user may not enter."""
-    real = {os.path.realpath(folder): folder for folder in reversed(folders)}
-    return [folder for folder in reversed(real.values()) if os.path.isdir(folder)]
+    real: dict[str, Path] = {}
+    for folder in filter(os.path.isdir, folders):
+        real.setdefault(os.path.realpath(folder), folder)
+    return list(real.values())
