@@ -79,9 +79,8 @@ def unsupported_kind(head: Header) -> str | None:
 
 def target_layers(head: Header) -> tuple[int, ...]:
     """The target's layers whose inputs a head reads, in the head's order."""
-    value = head.keys.get(f"{head.architecture}.target_layers", ())
-    layers = value if isinstance(value, tuple) else ()
-    return tuple(layer for layer in layers if isinstance(layer, int))
+    layers = head.keys.get(f"{head.architecture}.target_layers")
+    return tuple(n for n in layers if isinstance(n, int)) if isinstance(layers, tuple) else ()
 
 
 def has_own_mtp_layer(header: Header) -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from localspec.errors import StorageError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import parser, reader, writer
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import (
@@ -22,7 +21,6 @@ from localspec.models.gguf.parser import (
     TensorInfo,
 )
 
-_LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(.+)")
 _NOT_PER_LAYER = ("rope.dimension_sections", "target_layers")
 """Arrays that may have as many elements as the model has layers, by chance."""
 _FIXED_LAYERS = {
@@ -32,29 +30,6 @@ _FIXED_LAYERS = {
     "full_attention_interval": (1, "their kinds alternate by a fixed step"),
 }
 """Keys that tie a layer to its number if they are above a limit, and how."""
-_COPY_STEP = 16 * 1024**2
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """What `copy_layers` writes: the source's header, and old layer numbers in their new order."""
-
-    header: Header
-    layers: Sequence[int]
-    swa_layers: Sequence[bool] | None
-
-    @property
-    def tensors(self) -> list[tuple[str, TensorInfo]]:
-        """The kept tensors with their new names."""
-        new_numbers = {old: new for new, old in enumerate(self.layers)}
-        kept = []
-        for tensor in self.header.tensors:
-            match = _LAYER_TENSOR.fullmatch(tensor.name)
-            if match is None:
-                kept.append((tensor.name, tensor))
-            elif (new := new_numbers.get(int(match[1]))) is not None:
-                kept.append((f"blk.{new}.{match[2]}", tensor))
-        return kept
 
 
 def find_exit_layer(header: Header) -> int | None:
@@ -77,19 +52,19 @@ def copy_layers(
     with source.open("rb") as file:
         data = file.read(header.data_offset)
     contents = parser.parse(GgufByteStream(data, header.size))
-    copy = _Copy(header, layers, swa_layers)
+    entries = list(_key_entries(header, layers, swa_layers, contents, data))
+    kept = _keep_tensors(header, layers)
     temporary = destination.with_name(destination.name + ".part")
     try:
         with source.open("rb") as file, temporary.open("wb") as out:
-            out.write(_serialize_header(copy, contents, data))
-            for _, tensor in copy.tensors:
-                _copy_data(file, out, header, tensor)
+            out.write(writer.serialize(entries, list(kept), header.alignment))
+            for old in kept.values():
+                _copy_data(file, out, header, old)
             size = out.tell()
         os.replace(temporary, destination)
     except OSError as error:
-        raise StorageError(
-            f"{destination.name} cannot be written: {error.strerror}.", "Choose another --out."
-        ) from error
+        message = f"{destination.name} cannot be written: {error.strerror}."
+        raise StorageError(message, "Choose another --out.") from error
     finally:
         temporary.unlink(missing_ok=True)
     return size
@@ -109,22 +84,36 @@ def _check_layers(header: Header, name: str, layers: Sequence[int]) -> None:
             raise UsageError(f"The layers of {name} cannot be chosen: {reason}.")
 
 
-def _serialize_header(copy: _Copy, contents: GgufContents, data: bytes) -> bytes:
-    moved, offset, alignment = list[TensorInfo](), 0, copy.header.alignment
-    for name, tensor in copy.tensors:
-        moved.append(tensor._replace(name=name, offset=offset))
-        offset += tensor.n_bytes + -tensor.n_bytes % alignment
-    return writer.serialize(list(_key_entries(copy, contents, data)), moved, alignment)
+def _keep_tensors(header: Header, layers: Sequence[int]) -> dict[TensorInfo, TensorInfo]:
+    """Each tensor of the copy, and the source's that it is."""
+    new_numbers = {old: new for new, old in enumerate(layers)}
+    kept: dict[TensorInfo, TensorInfo] = {}
+    offset = 0
+    for tensor in header.tensors:
+        name, match = tensor.name, re.fullmatch(r"blk\.(\d+)\.(.+)", tensor.name)
+        if match and int(match[1]) not in new_numbers:
+            continue
+        if match:
+            name = f"blk.{new_numbers[int(match[1])]}.{match[2]}"
+        kept[tensor._replace(name=name, offset=offset)] = tensor
+        offset += tensor.n_bytes + -tensor.n_bytes % header.alignment
+    return kept
 
 
-def _key_entries(copy: _Copy, contents: GgufContents, data: bytes) -> Iterator[bytes]:
+def _key_entries(
+    header: Header,
+    layers: Sequence[int],
+    swa_layers: Sequence[bool] | None,
+    contents: GgufContents,
+    data: bytes,
+) -> Iterator[bytes]:
     """Every key with its value as bytes of a GGUF file; those that count layers are adapted."""
-    prefix, n_all = f"{copy.header.architecture}.", copy.header.n_layer
+    prefix, n_all = f"{header.architecture}.", header.n_layer
     new_numbers = {
-        f"{prefix}block_count": len(copy.layers),
+        f"{prefix}block_count": len(layers),
         f"{prefix}nextn_predict_layers": 0,
         f"{prefix}leading_dense_block_count": sum(
-            layer < copy.header.hparam("leading_dense_block_count") for layer in copy.layers
+            layer < header.hparam("leading_dense_block_count") for layer in layers
         ),
     }
     pattern = f"{prefix}attention.sliding_window_pattern"
@@ -134,22 +123,22 @@ def _key_entries(copy: _Copy, contents: GgufContents, data: bytes) -> Iterator[b
         if key in new_numbers and array is None:
             width = len(entry) - (8 + len(key.encode()) + 4)  # of the value, after key and type
             yield entry[:-width] + new_numbers[key].to_bytes(width, "little")
-        elif key == pattern and array is None and copy.swa_layers:
+        elif key == pattern and array is None and swa_layers:
             continue  # a period; the pattern follows below
         elif (
             array is not None
             and array.element_type != STRING
-            and array.count in (n_all, n_all - copy.header.hparam("nextn_predict_layers"))
+            and array.count in (n_all, n_all - header.hparam("nextn_predict_layers"))
             and key.startswith(prefix)
             and key.removeprefix(prefix) not in _NOT_PER_LAYER
         ):
             width = len(array.data) // array.count
-            values = [array.data[width * i : width * (i + 1)] for i in copy.layers]
+            values = [array.data[width * i : width * (i + 1)] for i in layers]
             yield _array_entry(key, array.element_type, values)
         else:
             yield entry
-    if copy.swa_layers and pattern not in contents.arrays:
-        yield _array_entry(pattern, BOOL, [bytes([copy.swa_layers[i]]) for i in copy.layers])
+    if swa_layers and pattern not in contents.arrays:
+        yield _array_entry(pattern, BOOL, [bytes([swa_layers[i]]) for i in layers])
 
 
 def _array_entry(key: str, element_type: int, values: Sequence[bytes]) -> bytes:
@@ -161,7 +150,7 @@ def _copy_data(file: BinaryIO, out: BinaryIO, header: Header, tensor: TensorInfo
     file.seek(header.data_offset + tensor.offset)
     left = tensor.n_bytes
     while left:
-        chunk = file.read(min(left, _COPY_STEP))
+        chunk = file.read(min(left, 16 << 20))
         if not chunk:
             raise OSError(0, "the source file became shorter")
         out.write(chunk)
