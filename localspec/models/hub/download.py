@@ -82,8 +82,7 @@ def download_file(
 
     with explain_disk_errors(cache), file.lock(cancel, lambda: reporter.report("waiting", 0)):
         file.create_folders()
-        exists, sha256 = file.adopt_existing(), job.file.sha256
-        # Other programs may verify less; git's checksums are not checked again.
+        exists, sha256 = file.adopt_existing(), job.file.sha256  # git's are not checked again
         if not exists or (sha256 and not verify_checksum(file.pointer_path, sha256, on_bytes_read)):
             hub.require_online()
             if exists:
