@@ -18,7 +18,7 @@ from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
 from tests.sessions import SETTINGS
-from tests.tinygguf import Model
+from tests.support.tinygguf import Model
 
 STEPS = 3
 """Consecutive draft tokens that a fitted head learns."""

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.machine import device_detection, llama_params
 from localspec.machine.cpu_and_ram import OtherCpuLoad
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # Spinning threads would take the cores from the other tests' engines.

@@ -16,7 +16,7 @@ from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.paths import package_data_dir
 from tests import heads
-from tests.tinygguf import Model, Shape
+from tests.support.tinygguf import Model, Shape
 
 DEMO = package_data_dir() / "demo"
 TARGET = DEMO / "demo-target.gguf"

@@ -10,8 +10,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 
-from tests import tinygguf
-from tests.tinygguf import Model, Shape
+from tests.support import tinygguf
+from tests.support.tinygguf import Model, Shape
 
 DEEP = Shape(n_layer=4)
 TAPS = (1, 2, 3)

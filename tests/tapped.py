@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from localspec.models.gguf.parser import TensorInfo
 from tests import synthetic_header
 from tests.families import FAMILIES
-from tests.tinygguf import EOS, Model
+from tests.support.tinygguf import EOS, Model
 
 _ENDS = ("output.weight", "token_embd.weight")
 

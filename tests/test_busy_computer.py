@@ -26,8 +26,8 @@ from localspec.protocol.wire import (
     ProbeCommand,
     SamplingParams,
 )
-from tests.downloads import wait_for
-from tests.zoo import Zoo
+from tests.support.downloads import wait_for
+from tests.support.zoo import Zoo
 
 SETTINGS = ContextSettings(n_ctx=256, n_threads=1)
 SPIN = "import sys; sys.stdout.write('.'); sys.stdout.flush()\nwhile True: pass"

@@ -32,7 +32,7 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
-from tests import tinygguf
+from tests.support import tinygguf
 from tests.tui.scenes import PAIR
 from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, ready, wait_until
 

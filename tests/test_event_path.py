@@ -19,7 +19,7 @@ from localspec.launch import LoadOptions, ResolvedPair
 from localspec.protocol.events import Round
 from localspec.tui.engine_runner import EngineLoaded, EngineRunner
 from tests.serve.conftest import serving
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 MOST = 4
 LIMIT = 60

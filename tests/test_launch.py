@@ -28,7 +28,7 @@ from localspec.models.model_lookup import NotDownloadedError
 from localspec.paths import package_data_dir
 from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 DEMO = package_data_dir() / "demo"
 

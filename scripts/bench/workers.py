@@ -38,7 +38,7 @@ from localspec.protocol.wire import (
     ProbeCommand,
     SamplingParams,
 )
-from tests.slow_line import Line, SlowLine
+from tests.support.slow_line import Line, SlowLine
 
 WIDE = 6
 LINES = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from localspec import LLM
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 Load = Callable[..., LLM]
 

@@ -16,10 +16,10 @@ from localspec import LLM, errors
 from localspec.launch import EngineClient
 from tests.api.conftest import Load
 from tests.cli.command import environment
-from tests.downloads import wait_for
 from tests.engine_process.ends import ended
 from tests.often import often
-from tests.zoo import HELLO_TEXT, Zoo
+from tests.support.downloads import wait_for
+from tests.support.zoo import HELLO_TEXT, Zoo
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 LONG = 60_000

@@ -15,7 +15,7 @@ from localspec.protocol.events import Token
 from localspec.protocol.wire import ChatMessage
 from tests.api.conftest import Load
 from tests.cli.command import localspec
-from tests.zoo import CHAT_TEXT, HELLO_TEXT, THOUGHT_TEXT, Zoo
+from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, THOUGHT_TEXT, Zoo
 
 HI = [{"role": "user", "content": "Hi?"}]
 

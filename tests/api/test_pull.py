@@ -11,8 +11,8 @@ import pytest
 
 from tests.cli.command import environment
 from tests.cli.household import BAD_PAIR, PAIR, Household
-from tests.fakehub import FakeHub
-from tests.zoo import Zoo
+from tests.support.fake_hub import FakeHub
+from tests.support.zoo import Zoo
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from localspec import LLM, Piece, errors
 from tests.api.conftest import Load
-from tests.zoo import HELLO_TEXT
+from tests.support.zoo import HELLO_TEXT
 
 LONG = 60_000
 """Max tokens: more than any test waits for."""

@@ -12,7 +12,7 @@ import pytest
 
 from localspec import LLM, Answer, Piece, errors
 from tests.api.conftest import Load
-from tests.zoo import HELLO_TEXT
+from tests.support.zoo import HELLO_TEXT
 
 LONG = 60_000
 PROMPTS = [f"a{n}" for n in range(12)]

@@ -32,7 +32,7 @@ from tests.chat.saved_chats import add_events
 from tests.engines import BareEngine
 from tests.often import often
 from tests.sessions import SETTINGS, Said, folded, loaded, require_same_logits_at_every_width
-from tests.zoo import CHAT_TEXT, Zoo
+from tests.support.zoo import CHAT_TEXT, Zoo
 
 N_CTX = 512
 TIGHT = replace(SETTINGS, n_ctx=N_CTX)

@@ -15,13 +15,13 @@ from localspec.chat.conversation import Conversation
 from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import SamplingParams
-from tests import tinygguf
 from tests.chat.saved_chats import add_events
 from tests.chat.test_context_window import InProcess
 from tests.often import often
 from tests.sessions import SETTINGS, Said, folded, loaded
-from tests.tinygguf import BOS, Model
-from tests.zoo import Zoo
+from tests.support import tinygguf
+from tests.support.tinygguf import BOS, Model
+from tests.support.zoo import Zoo
 
 TURNS = 200
 ANSWER = 9

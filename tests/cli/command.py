@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli import prefork
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 60

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.household import Household
-from tests.fakehub import FakeHub
-from tests.zoo import Zoo
+from tests.support.fake_hub import FakeHub
+from tests.support.zoo import Zoo
 
 
 @pytest.fixture

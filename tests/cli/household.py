@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tests import heads
 from tests.cli.command import Done, localspec
-from tests.fakehub import FakeHub
-from tests.tinygguf import Model
-from tests.zoo import Zoo
+from tests.support.fake_hub import FakeHub
+from tests.support.tinygguf import Model
+from tests.support.zoo import Zoo
 
 BIG, SMALL, ODD = "org/Tiny-GGUF", "org/Tiny-Draft-GGUF", "else/Odd-GGUF"
 DEEP, INSIDE = "org/Deep-GGUF", "org/Inside-MTP-GGUF"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import command, environment, harmful, localspec
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 FEW = ("--workload", "code", "--rounds", "1", "--max-tokens", "12", "--threads", "1")
 

@@ -12,7 +12,7 @@ import pytest
 
 from localspec.chat.slash_commands import COMMANDS
 from tests.cli.command import harmful, localspec
-from tests.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
+from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
 
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.command import Done, harmful, hello, localspec
 from tests.cli.household import Household
-from tests.zoo import HELLO_TEXT, Zoo
+from tests.support.zoo import HELLO_TEXT, Zoo
 
 KEY = "downloads.limit"
 

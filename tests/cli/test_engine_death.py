@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.cli.command import command, environment, localspec
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 

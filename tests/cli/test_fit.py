@@ -13,8 +13,8 @@ from localspec.cli import fit
 from localspec.fit.verdict import DeviceFit
 from localspec.machine.device import Device, DeviceMemory
 from tests.cli.command import localspec
-from tests.fakehub import FakeHub
-from tests.zoo import Zoo
+from tests.support.fake_hub import FakeHub
+from tests.support.zoo import Zoo
 
 GIB = 1 << 30
 OFFLINE = {"HF_HUB_OFFLINE": "1"}

@@ -15,7 +15,7 @@ from localspec import paths
 from localspec.chat.history import ChatHistory, schema
 from tests.chat.saved_chats import put, said
 from tests.cli.command import ROOT, localspec
-from tests.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
+from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 if sys.platform != "win32":

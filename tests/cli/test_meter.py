@@ -12,7 +12,7 @@ from localspec.cli.pull import DownloadProgressLine
 from localspec.models.hub.cached_file import DownloadJob
 from localspec.models.hub.download import DownloadPhase, DownloadState
 from localspec.models.reference import RepoFile
-from tests.fakehub import COMMIT
+from tests.support.fake_hub import COMMIT
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import command, environment
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 if sys.platform != "linux":
     pytest.skip("limits on the address space", allow_module_level=True)

@@ -15,11 +15,12 @@ import pytest
 from localspec.chat.conversation import Conversation
 from localspec.chat.history import ChatHistory
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
-from tests import heads, sessions, tinygguf
+from tests import heads, sessions
 from tests.chat.saved_chats import about, add_events
 from tests.cli.command import ROOT, command, environment, localspec
-from tests.tinygguf import Model
-from tests.zoo import Zoo
+from tests.support import tinygguf
+from tests.support.tinygguf import Model
+from tests.support.zoo import Zoo
 
 
 def heads_without_window() -> Model:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.cli.command import harmful
 from tests.cli.household import BAD_PAIR, BIG, ODD, PAIR, SMALL, Household
-from tests.downloads import wait_for
-from tests.fakehub import API, BODY, LINK, Fault
 from tests.often import often
+from tests.support.downloads import wait_for
+from tests.support.fake_hub import API, BODY, LINK, Fault
 
 needs_terminal = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals there")
 BOTH = ["Tiny-Draft-Q8_0.gguf", "Tiny-Q8_0.gguf"]
@@ -239,7 +239,7 @@ def test_a_model_alone_is_told_its_draft(house: Household) -> None:
 
 
 def test_a_template_alone(house: Household, tmp_path: Path) -> None:
-    from tests.zoo import Zoo  # noqa: PLC0415
+    from tests.support.zoo import Zoo  # noqa: PLC0415
 
     (tmp_path / "zoo").mkdir()
     model = Zoo(tmp_path / "zoo")["chatty"]

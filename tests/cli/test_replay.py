@@ -16,7 +16,7 @@ from localspec.protocol.events import (
     encode,
 )
 from tests.cli.command import harmful, hello, localspec
-from tests.zoo import HOSTILE, Zoo
+from tests.support.zoo import HOSTILE, Zoo
 
 TIMES = RoundTimes(1.0, 10.0, 1.0)
 

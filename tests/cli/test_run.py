@@ -22,7 +22,7 @@ from localspec.protocol.events import (
 )
 from tests.cli.command import harmful, hello, localspec
 from tests.sessions import require_same_logits_at_every_width
-from tests.zoo import HELLO_TEXT, Zoo
+from tests.support.zoo import HELLO_TEXT, Zoo
 
 GREEDY = ("--temperature", "0")
 

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from tests.cli.command import ROOT, TIMEOUT, Done, command, environment, harmful, localspec
-from tests.downloads import wait_for
 from tests.often import often
-from tests.zoo import HELLO_TEXT, Zoo
+from tests.support.downloads import wait_for
+from tests.support.zoo import HELLO_TEXT, Zoo
 
 if sys.platform == "win32":
     pytest.skip("POSIX limits, mounts and names", allow_module_level=True)

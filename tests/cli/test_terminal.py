@@ -23,7 +23,7 @@ from tests.cli.command import (
     localspec,
     on_a_terminal,
 )
-from tests.zoo import HELLO_TEXT, HOSTILE, Zoo
+from tests.support.zoo import HELLO_TEXT, HOSTILE, Zoo
 
 GREEDY = ("--temperature", "0")
 ENOUGH = 8

@@ -16,7 +16,7 @@ from localspec.protocol.events import EngineExit, EngineReady, Event
 from localspec.protocol.wire import GenerateCommand
 from tests.bench.pairs import Draw, Scripted, honest
 from tests.cli.command import TIMEOUT, command, environment, harmful, localspec
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 LITTLE = ("--seconds", "0", "--tokens", "8")
 DRAWN = ("coupled", "rejection", "block")

@@ -14,10 +14,10 @@ import pytest
 from gguf import GGUFWriter
 
 from localspec.paths import package_data_dir
-from tests import tinygguf
 from tests.cli.command import Done, command, environment, harmful, localspec
-from tests.tinygguf import Shape
-from tests.zoo import Zoo
+from tests.support import tinygguf
+from tests.support.tinygguf import Shape
+from tests.support.zoo import Zoo
 
 USAGE, NOT_FOUND, DOES_NOT_FIT, INCOMPATIBLE, STORAGE = 2, 3, 4, 5, 8
 ENGINE, MODEL_FILE, TOO_LONG = 9, 12, 13

@@ -18,7 +18,7 @@ from localspec.machine.device import Device
 from localspec.machine.measurements import MeasurementStore, make_key
 from localspec.machine.memory_probe import ProbeError
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 
 def by_id(found: Iterator[Finding]) -> dict[str, Finding]:

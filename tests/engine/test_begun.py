@@ -18,7 +18,7 @@ from tests.sessions import (
     require_same_logits_at_every_width,
     say,
 )
-from tests.zoo import CHAT_TEXT, CHATTER, Zoo
+from tests.support.zoo import CHAT_TEXT, CHATTER, Zoo
 
 PROMPT = "the one "
 LENGTH = 24

@@ -17,7 +17,7 @@ from tests import beside, heads
 from tests.engine.freshness import check_rows
 from tests.fakes import GREEDY
 from tests.sessions import loaded, require_same_logits_at_every_width, say
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 PROMPT = "the one "
 TAUGHT = 120

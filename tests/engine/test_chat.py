@@ -21,10 +21,10 @@ from localspec.protocol.wire import (
     RenderResult,
     SamplingParams,
 )
-from tests import tinygguf
-from tests import zoo as animals
 from tests.sessions import GREEDY, Said, folded, loaded, say
-from tests.zoo import CHAT_TEXT, HELLO_TEXT, THOUGHT_TEXT, Zoo
+from tests.support import tinygguf
+from tests.support import zoo as animals
+from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, THOUGHT_TEXT, Zoo
 
 ROOMY = ContextSettings(flash_attn="on", n_ctx=2048, n_ubatch=64, n_threads=1)
 SYSTEM = ChatMessage("system", "Be kind.")

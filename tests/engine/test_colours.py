@@ -11,7 +11,7 @@ from localspec.engine.session import Session
 from localspec.paths import package_data_dir
 from localspec.protocol.events import Round
 from tests.sessions import Said, loaded, require_same_logits_at_every_width, say
-from tests.zoo import CHATTER, Zoo
+from tests.support.zoo import CHATTER, Zoo
 
 TARGET, DRAFT = (package_data_dir() / "demo" / f"demo-{name}.gguf" for name in ("target", "draft"))
 BODY = '''def read_lines(path, encoding="utf-8"):

@@ -45,7 +45,7 @@ from tests.fakes import (
 )
 from tests.often import LONG
 from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 FANS = (1, 3, 5)
 TARGET = HistoryModel(1)

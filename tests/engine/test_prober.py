@@ -17,7 +17,7 @@ from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import LoadCommand, MeasuredCosts, ProbeCommand
 from tests.fakes import HistoryModel
 from tests.sessions import SETTINGS, loaded, say
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 
 def last(seconds: float, most: int = 16, draft: bool = True) -> pass_timing.PassTimes:

@@ -14,7 +14,7 @@ from localspec.engine.session import Session
 from localspec.errors import UsageError
 from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams, VerifyMode
 from tests.sessions import GREEDY, Said, loaded, require_same_logits_at_every_width, say
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 PROMPT = "the one "
 SEEDED = SamplingParams(temperature=0.8, seed=3)

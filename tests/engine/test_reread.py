@@ -19,7 +19,7 @@ from localspec.protocol.wire import InspectCommand, LoadCommand, SamplingParams
 from tests.engine.laws import PROMPT
 from tests.fakes import PLAIN, HistoryModel, Stop, StubbornModel, job, plain
 from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 SAMPLED = SamplingParams(temperature=0.8, seed=5)
 TEXT = "the one "

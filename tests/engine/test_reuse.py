@@ -31,8 +31,8 @@ from tests.sessions import (
     loaded,
     require_same_logits_at_every_width,
 )
-from tests.tinygguf import BOS, EOS
-from tests.zoo import THOUGHT_TEXT, Zoo
+from tests.support.tinygguf import BOS, EOS
+from tests.support.zoo import THOUGHT_TEXT, Zoo
 
 TEXTLESS = (0, BOS, EOS)
 ROOMY = replace(SETTINGS, n_ctx=1024)

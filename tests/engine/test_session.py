@@ -28,7 +28,7 @@ from tests.sessions import (
     require_same_logits_at_every_width,
     say,
 )
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 PROMPT = "the one "
 LENGTHS = (1, 2, 3, 5, 8)

@@ -17,7 +17,7 @@ from localspec.errors import (
 from localspec.protocol.events import EngineReady, GenerationFinished, Prefill, Round
 from localspec.protocol.wire import GenerateCommand, SamplingParams
 from tests.sessions import SETTINGS, folded, loaded, require_same_logits_at_every_width, say
-from tests.zoo import CHATTER, HELLO_TEXT, Zoo
+from tests.support.zoo import CHATTER, HELLO_TEXT, Zoo
 
 PROMPT = "the one "
 

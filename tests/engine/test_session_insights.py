@@ -23,7 +23,7 @@ from tests.sessions import (
     require_same_logits_at_every_width,
     say,
 )
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 PROMPT = "the one "
 SAMPLED = SamplingParams(temperature=0.8, seed=5)

@@ -15,7 +15,7 @@ from localspec.protocol.wire import GenerateCommand, LoadCommand
 from tests.engine.test_reuse import KINDS, unread
 from tests.fakes import BranchingModel
 from tests.sessions import GREEDY, Said, folded
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 N_TOKENS = 6
 """Instead of MIN_TOKENS, for short texts."""

@@ -21,7 +21,7 @@ from localspec.protocol.wire import SamplingParams
 from tests import beside, heads, tapped
 from tests.engine.freshness import check_rows
 from tests.sessions import loaded, require_same_logits_at_every_width, say
-from tests.tinygguf import Model
+from tests.support.tinygguf import Model
 
 PROMPT = "the one "
 MEMORIES = {

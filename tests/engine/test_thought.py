@@ -13,7 +13,7 @@ from localspec.models.chat_template.thinking_tags import ThinkingTags
 from localspec.protocol.events import Event, Notice, Round
 from localspec.protocol.wire import ChatMessage, ContextSettings, GenerateCommand
 from tests.sessions import GREEDY, Said, folded, loaded
-from tests.zoo import THOUGHT_TEXT, Zoo
+from tests.support.zoo import THOUGHT_TEXT, Zoo
 
 ROOMY = ContextSettings(flash_attn="on", n_ctx=512, n_ubatch=64, n_threads=1)
 MARKERS = ThinkingTags("<think>", "</think>")

@@ -24,7 +24,7 @@ from localspec.protocol.wire import (
     LoadCommand,
     SamplingParams,
 )
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 FORKED = (200, pytest.param(1950, marks=pytest.mark.long))
 THROUGH_WORKERS = (5, pytest.param(50, marks=pytest.mark.long))

@@ -19,9 +19,9 @@ from localspec.protocol.wire import (
     LoadCommand,
     SamplingParams,
 )
-from tests.downloads import wait_for
 from tests.engine_process.ends import gone
-from tests.zoo import CHAT_TEXT, Zoo, _chat
+from tests.support.downloads import wait_for
+from tests.support.zoo import CHAT_TEXT, Zoo, _chat
 
 CHAT = (ChatMessage("system", "Be kind."), ChatMessage("user", "Hi?"))
 SMALL = ContextSettings(n_ctx=1024, n_threads=1)

@@ -27,7 +27,7 @@ from localspec.protocol.wire import (
 )
 from tests.engine_process.ends import ended, gone
 from tests.engine_process.faults import ENDS
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 

@@ -30,7 +30,7 @@ from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.worker_address import WorkerAddress
 from tests import shapes
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 GIB = 1 << 30
 CPU = Device("CPU", kind="cpu", free=28 * GIB, total=32 * GIB, unified=True)

@@ -23,7 +23,7 @@ from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import beside, heads, headshapes, shapes
-from tests.tinygguf import Model
+from tests.support.tinygguf import Model
 
 MIB = 1024**2
 SETTINGS = ContextSettings(n_ctx=512, n_threads=1, n_ubatch=64, flash_attn="on", n_gpu_layers=0)

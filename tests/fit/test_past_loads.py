@@ -15,7 +15,7 @@ from localspec.machine.measurements import MemoryMeasurement
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import shapes, synthetic_header
 from tests.families import FAMILIES
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 GIB = 1 << 30
 MIB = 1 << 20

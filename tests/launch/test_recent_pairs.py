@@ -9,7 +9,7 @@ from localspec import launch, paths
 from localspec.errors import NotFoundError
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import model_lookup
-from tests import tinygguf
+from tests.support import tinygguf
 
 
 def model(folder: Path, name: str) -> Path:

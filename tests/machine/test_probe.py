@@ -16,7 +16,7 @@ from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests import real_loads, shapes, synthetic_header
 from tests.families import FAMILIES, write_ghost
 from tests.real_loads import real
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 SETTINGS = ContextSettings(n_ctx=2048, n_threads=1)
 MIB = 1 << 20

@@ -27,8 +27,8 @@ from localspec.errors import (
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError, RetryPolicy
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase, DownloadState, RateLimiter, download_file
-from tests.downloads import DATA, FILE, MIB, QUICK, REPO, Desk, wait_for
-from tests.fakehub import BODY, COMMIT, LINK, FakeHub, Fault
+from tests.support.downloads import DATA, FILE, MIB, QUICK, REPO, Desk, wait_for
+from tests.support.fake_hub import BODY, COMMIT, LINK, FakeHub, Fault
 
 
 @pytest.fixture(params=["elsewhere", "itself"])

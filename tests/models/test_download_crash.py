@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from localspec.errors import StorageError
-from tests.downloads import DATA, MIB, REPO, Desk, wait_for
-from tests.fakehub import BODY, FakeHub, Fault
 from tests.often import often
+from tests.support.downloads import DATA, MIB, REPO, Desk, wait_for
+from tests.support.fake_hub import BODY, FakeHub, Fault
 
 CHILD = """
 import sys

@@ -19,7 +19,7 @@ from localspec.models.gguf.header import SplitInfo
 from localspec.paths import package_data_dir
 from tests.models import gguffile
 from tests.models.gguffile import BOOL, STRING, U16, U32
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 
 def head(version: int = 3, tensors: int = 5, keys: int = 7, order: str = "<") -> bytes:

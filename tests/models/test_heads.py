@@ -14,8 +14,8 @@ from localspec.errors import IncompatiblePairError, ModelFileError
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf import reader
 from tests import heads as made
-from tests.tinygguf import WORDS, Model
-from tests.zoo import Zoo
+from tests.support.tinygguf import WORDS, Model
+from tests.support.zoo import Zoo
 
 
 def _changed(change: Callable[[Model], object]) -> Model:

@@ -17,8 +17,8 @@ from localspec.errors import ChecksumError, OfflineError, StorageError
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase
 from localspec.models.local_files import hub_cache
-from tests.downloads import DATA, FILE, MIB, REPO, SHA256, Desk
-from tests.fakehub import BODY, COMMIT, FakeHub, Fault
+from tests.support.downloads import DATA, FILE, MIB, REPO, SHA256, Desk
+from tests.support.fake_hub import BODY, COMMIT, FakeHub, Fault
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from gguf import GGUFReader
 
 from localspec.errors import UsageError
 from localspec.models.gguf import layer_subset, reader
-from tests import tinygguf
 from tests.cli.command import localspec
-from tests.tinygguf import Model, Shape
-from tests.zoo import Zoo
+from tests.support import tinygguf
+from tests.support.tinygguf import Model, Shape
+from tests.support.zoo import Zoo
 
 
 def contents(path: Path) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:

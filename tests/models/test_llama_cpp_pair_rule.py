@@ -23,8 +23,8 @@ from gguf import GGUFWriter
 from localspec.models import pair_compatibility
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
-from tests import tinygguf
-from tests.tinygguf import WORDS, Model
+from tests.support import tinygguf
+from tests.support.tinygguf import WORDS, Model
 
 CHECKOUT = os.environ.get("LLAMA_CPP_CHECKOUT", "")
 VocabularyFacts = dict[str, Any]

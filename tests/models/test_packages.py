@@ -13,7 +13,7 @@ from localspec.errors import ChecksumError, StorageError
 from localspec.models import model_lookup
 from localspec.models.local_files import inventory
 from tests.models import packagefile
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 
 def test_the_file_is_found_under_its_catalogue_id(

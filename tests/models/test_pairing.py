@@ -14,7 +14,7 @@ from localspec.models.gguf.tokenizer import TokenizerMetadata, TokenTexts
 from localspec.models.pair_compatibility import check_vocabularies
 from tests.models import gguffile
 from tests.models.gguffile import STRING, U32, WORDS, File, Tensor
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 SPM, BPE = 1, 2
 

@@ -15,8 +15,8 @@ from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import download_file
 from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PullPlanner
-from tests.fakehub import API, BODY, FakeHub
-from tests.zoo import Zoo
+from tests.support.fake_hub import API, BODY, FakeHub
+from tests.support.zoo import Zoo
 
 REPO = "org/Tiny-GGUF"
 FILE = "Tiny-Q8_0.gguf"

@@ -14,8 +14,8 @@ from localspec.models.hub.cancellation import RetryPolicy
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase, DownloadState
 from localspec.models.hub.download_queue import DownloadQueue
-from tests.downloads import DATA, FILE, MIB, REPO, Desk, wait_for
-from tests.fakehub import BODY, LINK, FakeHub, Fault
+from tests.support.downloads import DATA, FILE, MIB, REPO, Desk, wait_for
+from tests.support.fake_hub import BODY, LINK, FakeHub, Fault
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from localspec.errors import (
 from localspec.models.gguf import reader
 from localspec.models.hub.client import HubClient, HubSearchResult, RepoInfo
 from localspec.models.reference import RepoFile
-from tests.downloads import DATA, FILE, MIB, QUICK, REPO, SHA256, Desk
-from tests.fakehub import API, BODY, COMMIT, FakeHub, Fault
+from tests.support.downloads import DATA, FILE, MIB, QUICK, REPO, SHA256, Desk
+from tests.support.fake_hub import API, BODY, COMMIT, FakeHub, Fault
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from localspec.serve.access_rules import AccessRules
 from localspec.serve.engine_queue import MAX_WAITING
 from localspec.serve.http_server import HttpServer, ServerOptions
 from localspec.serve.request_metrics import RequestActivity
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 TIMEOUT = 60
 GREEDY = ChatSettings(SamplingParams(temperature=0), spec="lookup")

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.serve.access_rules import AccessRules
 from tests.serve.conftest import Served, serving
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 RULES = AccessRules(
     allowed_hosts=("box.lan",), allowed_origins=("https://app.example",), keys=("secret", "other")

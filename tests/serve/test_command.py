@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import command, environment, localspec
-from tests.zoo import HELLO_TEXT, Zoo
+from tests.support.zoo import HELLO_TEXT, Zoo
 
 
 @contextmanager

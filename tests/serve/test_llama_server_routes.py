@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.serve.conftest import Served, serving
-from tests.zoo import FIM_CONTROLS, HELLO_TEXT, Zoo
+from tests.support.zoo import FIM_CONTROLS, HELLO_TEXT, Zoo
 
 
 def events_of(served: Served, path: str, body: dict[str, Any]) -> list[Any]:

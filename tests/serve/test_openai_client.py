@@ -14,7 +14,7 @@ from localspec import LLM
 from localspec.sanitize import sanitize
 from tests.cli.command import localspec
 from tests.serve.conftest import Served, serving
-from tests.zoo import CHAT_TEXT, THOUGHT_TEXT, Zoo
+from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT, Zoo
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi?"}]
 

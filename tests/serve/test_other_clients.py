@@ -16,7 +16,7 @@ import pytest
 
 from tests.serve.conftest import Served, serving
 from tests.serve.llama_server_suite import run_suite
-from tests.zoo import CHAT_TEXT, RESULT_TEXT, Zoo
+from tests.support.zoo import CHAT_TEXT, RESULT_TEXT, Zoo
 
 CLIENTS = Path(os.environ.get("LOCALSPEC_TEST_CLIENTS", sys.prefix))
 PROGRAMS = CLIENTS / ("Scripts" if sys.platform == "win32" else "bin")

@@ -18,7 +18,7 @@ import pytest
 
 from localspec.serve import http_server
 from tests.serve.conftest import Served, serving, until
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 ENDLESS = {"prompt": "a", "stream": True, "max_tokens": 100_000}
 

@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 
 from tests.serve.conftest import Served, serving, until
-from tests.zoo import CHAT_TEXT, THOUGHT_TEXT, Zoo
+from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT, Zoo
 
 WEATHER: Any = {
     "type": "function",

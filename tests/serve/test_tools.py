@@ -14,7 +14,7 @@ from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.json_fields import JsonFields
 from localspec.serve.prompts import parse_messages
 from tests.serve.conftest import Served, serving
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 WEATHER: Any = {
     "type": "function",

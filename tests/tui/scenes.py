@@ -28,7 +28,7 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
-from tests.fakehub import COMMIT
+from tests.support.fake_hub import COMMIT
 from tests.tui.scripted import (
     Gate,
     Opening,

@@ -23,8 +23,8 @@ from localspec import tui
 from localspec.launch import ResolvedPair, recent_pairs
 from tests.cli.command import command, harmful
 from tests.often import often
+from tests.support.zoo import Zoo
 from tests.tui.terminal import SEQUENCE, Terminal, module, text
-from tests.zoo import Zoo
 
 ESC, BEL, CSI, OSC, ST, DCS = "\x1b", "\x07", "\x9b", "\x9d", "\x9c", "\x90"
 ATTACKS = (

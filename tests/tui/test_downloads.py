@@ -23,11 +23,11 @@ from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.widgets.pointer_list import PointerList
-from tests.downloads import QUICK
-from tests.fakehub import API, BODY, LINK, FakeHub, Fault
+from tests.support.downloads import QUICK
+from tests.support.fake_hub import API, BODY, LINK, FakeHub, Fault
+from tests.support.zoo import Zoo
 from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, painted, wait_until
 from tests.tui.tmux import ENTER, ESCAPE, PROMPT, Tmux
-from tests.zoo import Zoo
 
 BIG, SMALL, ODD = "tiny/Chatty-GGUF", "tiny/Draft-GGUF", "else/Odd-GGUF"
 CATALOGUE = f"""\

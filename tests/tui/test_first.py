@@ -31,11 +31,11 @@ from localspec.tui.screens.welcome import WelcomeScreen
 from localspec.tui.screens.wizard import WizardScreen
 from localspec.tui.wizard.what_if import WhatIf
 from tests.models import packagefile
+from tests.support.zoo import Zoo
 from tests.tui import wizards
 from tests.tui.scenes import as_it_is, settled
 from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until
 from tests.tui.wizards import CARD, CPU, GIB, NO_CARD
-from tests.zoo import Zoo
 
 SMALLER = replace(CARD, name="CUDA1", description="NVIDIA GeForce GTX 1660", total=6 * GIB)
 COMPUTERS = {

@@ -27,9 +27,9 @@ from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.widgets import speculation_panel
 from localspec.tui.wizard.shortlist import WizardServices
 from tests import heads, headshapes
+from tests.support.zoo import Zoo
 from tests.tui import wizards
 from tests.tui.test_wizard import shown
-from tests.zoo import Zoo
 
 HEADS = """\
   - {id: qwen3-8b-dspark, title: DSpark head of Qwen3 8B, repo: a/A-GGUF, licence: apache-2.0,

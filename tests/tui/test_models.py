@@ -15,11 +15,11 @@ from localspec.launch import ResolvedPair, recent_pairs
 from localspec.tui import home_rows
 from localspec.tui.dialogs.choices import PickerScreen
 from localspec.tui.screens.chat import ChatScreen
-from tests import tinygguf
+from tests.support import tinygguf
+from tests.support.zoo import Zoo
 from tests.tui import scenes
 from tests.tui.scripted import Script, ScriptedEngine, answer, painted, ready, wait_until
 from tests.tui.test_chat import Chat, said
-from tests.zoo import Zoo
 
 pytestmark = pytest.mark.asyncio
 

@@ -17,9 +17,9 @@ if sys.platform == "win32":
     pytest.skip("POSIX signals and terminals", allow_module_level=True)
 
 from tests.cli.command import TIMEOUT, command, environment
+from tests.support.zoo import Zoo
 from tests.tui.drive import SECRET
 from tests.tui.terminal import Terminal, module, text
-from tests.zoo import Zoo
 
 CTRL_C, CTRL_Q, CTRL_Z = b"\x03", b"\x11", b"\x1a"
 F5, F12 = b"\x1b[15~", b"\x1b[24~"

@@ -15,13 +15,13 @@ from localspec.protocol.events import EngineExit, Round
 from localspec.tui.screens import chat as chat_screen
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from localspec.tui.screens.home import HomeScreen
-from tests.fakehub import FakeHub
+from tests.support.fake_hub import FakeHub
+from tests.support.zoo import Zoo
 from tests.tui import test_kept as kept
 from tests.tui.scenes import settled
 from tests.tui.scripted import Gate, Script, ScriptedEngine, ready, wait_until
 from tests.tui.test_chat import Chat, said
 from tests.tui.test_downloads import Home, client
-from tests.zoo import Zoo
 
 pytestmark = pytest.mark.asyncio
 

@@ -22,7 +22,7 @@ from tests.engine import laws
 from tests.engine.laws import MODES, PROMPT, SAMPLED
 from tests.fakes import GREEDY, HistoryModel
 from tests.sessions import loaded, say
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 DEMO = Path("localspec/data/demo")
 TEXTS = (

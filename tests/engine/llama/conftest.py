@@ -12,7 +12,7 @@ from localspec.engine.llama.context import LlamaContext
 from localspec.machine.llama_params import ModelRole
 from tests.engine.llama.opening import OUTPUTS, Open
 from tests.sessions import SETTINGS
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from localspec.errors import DoesNotFitError, EngineError, ModelFileError, Usage
 from localspec.machine.llama_params import ModelRole, resolve_n_threads
 from localspec.protocol.wire import ContextSettings
 from tests.engine.llama.opening import OUTPUTS, Open
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 
 @pytest.mark.parametrize("token", [-1, 2**31 - 1, -(2**31), "n_vocab"])

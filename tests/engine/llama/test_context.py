@@ -16,7 +16,7 @@ from localspec.paths import package_data_dir
 from localspec.protocol.wire import ContextSettings, KvType
 from tests.engine.llama.opening import OUTPUTS, Open
 from tests.sessions import SETTINGS, require_same_logits_at_every_width
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 # --- reading --------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from localspec.errors import LocalspecError, ModelFileError, OutOfMemoryError, U
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from tests.sessions import SETTINGS
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 ERROR, INFO = 4, 2
 PATH = Path("folder") / "big.gguf"

@@ -20,7 +20,7 @@ from localspec.errors import GrammarError
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from tests.sessions import SETTINGS
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 SCHEMAS: dict[str, Any] = {
     "flat": {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import ROOT, localspec
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
 

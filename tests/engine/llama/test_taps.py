@@ -19,7 +19,7 @@ from localspec.machine import ggml
 from tests.engine.llama.opening import Open
 from tests.heads import TAPS
 from tests.sessions import SETTINGS, loaded, say
-from tests.zoo import Zoo
+from tests.support.zoo import Zoo
 
 
 @pytest.fixture

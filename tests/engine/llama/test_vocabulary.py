@@ -12,8 +12,8 @@ from localspec.errors import EngineError
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from tests.sessions import SETTINGS
-from tests.tinygguf import BOS, EOS, FIRST_BYTE
-from tests.zoo import Zoo
+from tests.support.tinygguf import BOS, EOS, FIRST_BYTE
+from tests.support.zoo import Zoo
 
 TEXTS = [
     "the one",

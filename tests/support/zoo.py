@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
-from tests import heads, tinygguf
-from tests.tinygguf import WORDS, Model, Shape
+from tests import heads
+from tests.support import tinygguf
+from tests.support.tinygguf import WORDS, Model, Shape
 
 HELLO = ("▁Hello", ",", "▁wor", "ld", "!", "\n", "▁Bye", ".")
 HELLO_TEXT = " Hello, world!\n Bye."

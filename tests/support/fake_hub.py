@@ -4,7 +4,7 @@
         hub.add("org/m-GGUF", "m-Q4_K_M.gguf", data)
         hub.faults[BODY].append(Fault("drop", after=1_000_000))   # the next body, once
 
-`python -m tests.fakehub FOLDER` serves FOLDER/user/repo/file until Ctrl+C, to try things by hand.
+`python -m tests.support.fake_hub FOLDER` serves FOLDER/user/repo/file until Ctrl+C.
 """
 
 from __future__ import annotations

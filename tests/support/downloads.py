@@ -14,7 +14,7 @@ from localspec.models.hub.cancellation import CancelToken, RetryPolicy
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadState, download_file
 from localspec.models.reference import RepoFile
-from tests.fakehub import FakeHub
+from tests.support.fake_hub import FakeHub
 
 MIB = 1 << 20
 REPO, FILE = "org/m-GGUF", "m-Q4_K_M.gguf"
