@@ -9,8 +9,8 @@ from gguf import GGMLQuantizationType as Kind
 from numpy.typing import NDArray
 
 from localspec.models.gguf.parser import TensorInfo
-from tests import synthetic_header
-from tests.families import FAMILIES
+from tests.support import synthetic_header
+from tests.support.families import FAMILIES
 from tests.support.tinygguf import EOS, Model
 
 _ENDS = ("output.weight", "token_embd.weight")

@@ -25,7 +25,7 @@ def estimate(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -
     """Bytes by backend; 0 for a GPU without layers."""
     variants = [params]
     # llama.cpp turns flash attention off where it would not run on its layer's device: of the
-    # families in tests/families.py only for some with short convolutions or Mamba layers.
+    # families in tests/support/families.py only for some with short convolutions or Mamba layers.
     is_hybrid = shape.has_recurrent_state and shape.architecture not in GATED_ATTENTION
     if params.flash_attn_auto and params.flash_attn and is_hybrid and placed.is_partial:
         variants.append(replace(params, flash_attn=False))

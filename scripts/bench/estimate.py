@@ -3,7 +3,7 @@
     bench.py estimate [--n 380] [--seed 1] [--heads] [--gpu]
 
 Random settings over all model families, or over heads, on this computer without a GPU.  --gpu: the
-sizes that llama.cpp counted for GPUs, recorded in tests/fit/gpu_counts.jsonl.
+sizes that llama.cpp counted for GPUs, recorded in tests/support/gpu_counts.jsonl.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from localspec.machine.device import Device
 from localspec.machine.memory_probe import PairBuffers, PairRequest, ProbeError
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import gpu_counts, headshapes, shapes, synthetic_header
-from tests.families import FAMILIES
+from tests.support import gpu_counts, headshapes, shapes, synthetic_header
+from tests.support.families import FAMILIES
 
 PAIRS: dict[str, Callable[[], tuple[Header, Header]]] = {
     name: partial(headshapes.pair, name) for name in (*headshapes.HEADS, "mtp-qwen35")

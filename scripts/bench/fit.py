@@ -20,8 +20,8 @@ from localspec.machine import memory_probe
 from localspec.machine.device import HOST
 from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import real_loads, shapes
-from tests.families import FAMILIES
+from tests.support import real_loads, shapes
+from tests.support.families import FAMILIES
 
 QUICK = ("llama", "qwen3moe", "gemma3")
 BASE = ContextSettings(n_ctx=4096, n_threads=1, n_gpu_layers=0)

@@ -14,7 +14,7 @@ from localspec.machine import memory_probe
 from localspec.models.gguf import reader
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import real_loads, shapes
+from tests.support import real_loads, shapes
 
 
 def main() -> None:

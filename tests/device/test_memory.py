@@ -13,10 +13,10 @@ import pytest
 
 from localspec.machine.device import Device
 from localspec.models.catalog_entries import CatalogShape
-from tests import families
 from tests.cli.command import ROOT, environment
 from tests.device import rows
-from tests.families import FAMILIES
+from tests.support import families
+from tests.support.families import FAMILIES
 
 MAX_SHARE = 0.02
 """Of all bytes."""

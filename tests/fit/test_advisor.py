@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec.errors import UsageError
-from localspec.fit import machine_profile, pair_shapes
+from localspec.fit import machine_profile
 from localspec.fit.advisor import (
     SettingsAdvice,
     SettingsAdvisor,
@@ -18,34 +18,28 @@ from localspec.fit.advisor import (
     estimate_tokens_per_second,
 )
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.fit.verdict import FitReport
 from localspec.launch.start import describe_transfer
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.machine.rpc.wire import WorkerDevice, WorkerStatus
-from localspec.models import catalog
 from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.worker_address import WorkerAddress
-from tests import shapes
+from tests.support import shapes
 from tests.support.zoo import Zoo
 
 GIB = 1 << 30
-CPU = Device("CPU", kind="cpu", free=28 * GIB, total=32 * GIB, unified=True)
 
 
 def machine(card: str | None = None, vram: float | None = None, ram: float = 28) -> MachineProfile:
     devices = (gpu_catalog.find(card).as_device(vram),) if card else ()
-    cpu = replace(CPU, free=int(ram * GIB))
-    return MachineProfile(devices, cpu, from_devices(devices, TYPICAL_CPU_SPEED))
+    return shapes.machine(*devices, cpu=replace(shapes.CPU, free=int(ram * GIB)))
 
 
 def advisor(pair: str, profile: MachineProfile) -> SettingsAdvisor:
-    found = pair_shapes.from_catalog(catalog.load().pairs[pair])
-    assert found is not None
-    return SettingsAdvisor(*found.shapes, profile)
+    return SettingsAdvisor(*shapes.catalog_pair(pair).shapes, profile)
 
 
 def request(draft: bool = True, **fields: Any) -> SettingsRequest:
@@ -166,8 +160,7 @@ def test_fixed_layers_are_kept() -> None:
 
 def test_an_unknown_amount_of_memory_is_said_to_be_unknown() -> None:
     card = Device("Vulkan0", "some card", "gpu", None, None, "Vulkan")
-    profile = MachineProfile((card,), CPU, from_devices((card,), TYPICAL_CPU_SPEED))
-    found = advise("qwen3-8b+qwen3-0.6b", profile)
+    found = advise("qwen3-8b+qwen3-0.6b", shapes.machine(card))
     assert found.fit.verdict == "unknown"
     assert "unknown" in found.explanation
 
@@ -213,7 +206,7 @@ def test_every_card_gets_an_answer_and_more_memory_is_never_worse(pair: str) -> 
     for gib in (2, 4, 6, 8, 12, 16, 24, 48):
         sold = gpu_catalog.find("RTX 4090").as_device()
         card = replace(sold, free=gib * GIB, total=gib * GIB)
-        profile = MachineProfile((card,), CPU, from_devices((sold,), TYPICAL_CPU_SPEED))
+        profile = replace(shapes.machine(sold), devices=(card,))
         found = advisor(pair, profile).advise(request(draft="lookup" not in pair)).fit
         if found.verdict != "no":
             speeds.append(

@@ -16,8 +16,8 @@ from localspec.machine import gpu_catalog
 from localspec.machine.device import HOST
 from localspec.machine.measurements import ModelReads, PairMeasurement, PairReads
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
-from tests import shapes
 from tests.fit.test_speed import BIG, DRAFT, MOE
+from tests.support import shapes
 
 LOAD = LoadCommand("target", "draft")
 UNKNOWN_MACHINE = from_devices([])

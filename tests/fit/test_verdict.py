@@ -1,4 +1,4 @@
-"""fit/verdict.py: ten pairs on GPUs of every size; sums add up and grow with the context."""
+"""fit/verdict.py: pairs on GPUs of every size, shared memory, llama.cpp's count, past loads."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ from dataclasses import replace
 
 import pytest
 
+from localspec import launch
 from localspec.cli import fit as fit_command
-from localspec.fit import pair_shapes, verdict
+from localspec.fit import machine_profile, pair_shapes, verdict
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
 from localspec.machine import gpu_catalog
 from localspec.machine.device import HOST, Device, reserve_bytes
 from localspec.machine.gpu_catalog import GpuSpec
-from localspec.models import catalog
+from localspec.machine.measurements import MemoryMeasurement
+from localspec.machine.memory_probe import ProbeError
+from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
+from tests.support import shapes, synthetic_header
+from tests.support.families import FAMILIES
+from tests.support.zoo import Zoo
 
-GIB = 1 << 30
-CPU = Device("CPU", kind="cpu", free=28 * GIB, total=32 * GIB, unified=True)
+MIB, GIB = 1 << 20, 1 << 30
 PAIRS = (
     "llama-3.2-3b+llama-3.2-1b",
     "llama-3.1-8b+llama-3.2-1b",
@@ -41,11 +45,9 @@ def settings(n_ctx: int, kv: str = "f16") -> LoadCommand:
 @pytest.mark.parametrize("card", gpu_catalog.load()[::12], ids=lambda card: card.name)
 def test_cards_by_ten_pairs(card: GpuSpec) -> None:
     device = card.as_device()
-    machine = MachineProfile((device,), CPU, from_devices((device,), TYPICAL_CPU_SPEED))
-    known = catalog.load().pairs
+    machine = shapes.machine(device)
     for name in PAIRS:
-        pair = pair_shapes.from_catalog(known[name])
-        assert pair is not None, name
+        pair = shapes.catalog_pair(name)
         totals = []
         for load in (settings(2048), settings(8192, "q8_0"), settings(8192), settings(32768)):
             fit = verdict.estimate_fit(load, *pair.shapes, machine)
@@ -72,14 +74,12 @@ def check(fit: verdict.FitReport) -> None:
 
 def test_vulkans_copy_of_a_quantised_cache_is_counted() -> None:
     """128 MiB for a model of 8 B with a context of 32k; llama.cpp's own sums lack it."""
-    pair = pair_shapes.from_catalog(catalog.load().pairs["llama-3.1-8b+llama-3.2-1b"])
-    assert pair is not None
+    pair = shapes.catalog_pair("llama-3.1-8b+llama-3.2-1b")
     overheads = {}
     for backend, kv in (("Vulkan", "f16"), ("Vulkan", "q8_0"), ("CUDA", "q8_0")):
         device = Device(f"{backend}0", free=24 * GIB, total=24 * GIB, backend=backend)
-        machine = MachineProfile((device,), CPU, from_devices((device,)))
         load = replace(settings(32768, kv), draft=None)
-        fit = verdict.estimate_fit(load, *pair.shapes, machine)
+        fit = verdict.estimate_fit(load, *pair.shapes, shapes.machine(device))
         (overheads[backend, kv],) = (each.overhead for each in fit.device_fits)
         safety = int(0.05 * fit.device_fits[0].target.compute)
         overheads[backend, kv] -= safety
@@ -96,13 +96,11 @@ def shared_machine(kind: str, free: float) -> MachineProfile:
     backend = "Metal" if kind == "gpu" else "Vulkan"
     gpu = Device(f"{backend}0", "a GPU in the processor", kind, most, most, backend, unified=True)  # type: ignore[arg-type]
     cpu = Device("CPU", kind="cpu", free=int(free * GIB), total=int(free * GIB), unified=True)
-    speed = from_devices((gpu,), TYPICAL_CPU_SPEED)
-    return MachineProfile((gpu,), cpu, speed)
+    return shapes.machine(gpu, cpu=cpu)
 
 
 def in_shared_memory(kind: str, free: float, **settings: int) -> verdict.FitReport:
-    pair = pair_shapes.from_catalog(catalog.load().pairs["qwen2.5-coder-32b+qwen2.5-coder-0.5b"])
-    assert pair is not None
+    pair = shapes.catalog_pair("qwen2.5-coder-32b+qwen2.5-coder-0.5b")
     load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096, **settings))  # type: ignore[arg-type]
     return verdict.estimate_fit(load, *pair.shapes, shared_machine(kind, free))
 
@@ -124,8 +122,7 @@ def test_a_gpu_and_the_cpu_share_one_memory(kind: str) -> None:
 
 
 def test_what_is_said_of_shared_memory() -> None:
-    pair = pair_shapes.from_catalog(catalog.load().pairs["qwen2.5-coder-32b+qwen2.5-coder-0.5b"])
-    assert pair is not None
+    pair = shapes.catalog_pair("qwen2.5-coder-32b+qwen2.5-coder-0.5b")
     advisor = SettingsAdvisor(*pair.shapes, shared_machine("igpu", 18))
     load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096))
     advice = advisor.advise(SettingsRequest(load, 4096, n_gpu_layers=33))
@@ -136,3 +133,102 @@ def test_what_is_said_of_shared_memory() -> None:
     assert "shared with this computer" in text and "with the GPU's" in text
     shown = fit_command.fit_to_json(advice, savings, pair)
     assert shown["host"]["shared"] == shown["devices"][0]["total"]
+
+
+# llama.cpp's count decides where the error of the estimate is too large.
+
+
+@pytest.fixture(scope="module")
+def model() -> tuple[LoadCommand, Header]:
+    family = FAMILIES["mamba2"]
+    settings = ContextSettings(n_ctx=4096, n_threads=1, n_gpu_layers=0)
+    load = LoadCommand("mamba2", target_settings=settings)
+    return load, synthetic_header.build(family.full, family.quantisation)
+
+
+def machine(free: int, *devices: Device) -> MachineProfile:
+    return shapes.machine(*devices, cpu=replace(shapes.CPU, free=free))
+
+
+def estimate(model: tuple[LoadCommand, Header], free: int, *devices: Device) -> verdict.FitReport:
+    return shapes.estimate_fit(model[0], model[1], None, machine(free, *devices))
+
+
+def test_only_a_close_fit_is_worth_a_count(model: tuple[LoadCommand, Header]) -> None:
+    needed = estimate(model, 64 * GIB).host.total
+    for free, judged, is_close in (
+        (64 * GIB, "fits", False),
+        (needed + GIB, "tight", True),
+        (needed + MIB, "tight", True),
+        (needed - MIB, "no", True),
+        (needed - GIB, "no", False),
+    ):
+        fit = estimate(model, free)
+        assert (fit.verdict, fit.is_too_close) == (judged, is_close), free
+
+
+def test_a_count_may_find_that_it_fits(model: tuple[LoadCommand, Header]) -> None:
+    """The estimate is an upper bound."""
+    _, header = model
+    free = estimate(model, 64 * GIB).host.total - 5 * MIB
+    fit = estimate(model, free)
+    counted = verdict.count_fit(fit, pair_shapes.from_headers(header, None), machine(free))
+    assert (fit.verdict, counted.verdict) == ("no", "tight")
+    assert counted.memory_estimate.method == "exact"
+    assert counted.host.target.compute < fit.host.target.compute
+    assert counted.host.target.weights == fit.host.target.weights
+
+
+def test_a_count_on_other_devices_is_refused(model: tuple[LoadCommand, Header]) -> None:
+    """llama.cpp does not list a GPU that the fit uses."""
+    gpu = Device("CUDA0", free=8 * GIB, total=8 * GIB, backend="CUDA")
+    load = replace(model[0], target_settings=replace(model[0].target_settings, n_gpu_layers=-1))
+    fit = shapes.estimate_fit(load, model[1], None, machine(64 * GIB, gpu))
+    assert set(fit.memory_estimate.target.on) == {"CUDA0", HOST}
+    with pytest.raises(ProbeError, match="other devices"):
+        verdict.count_fit(fit, pair_shapes.from_headers(model[1], None), machine(64 * GIB, gpu))
+
+
+# Memory of earlier loads on this computer corrects later estimates.
+
+
+GPU = Device("CUDA0", "a card", "gpu", 24 * GIB, 24 * GIB, "CUDA")
+QWEN = synthetic_header.build(FAMILIES["qwen3"].full, "Q4_K_M")
+LOAD = LoadCommand("target", None, ContextSettings(n_ctx=8192))
+
+
+def estimate_after(*past: MemoryMeasurement, gpu: Device = GPU) -> verdict.FitReport:
+    return shapes.estimate_fit(LOAD, QWEN, None, shapes.machine(gpu, past=past))
+
+
+def past_load(size: int, used: int) -> MemoryMeasurement:
+    return MemoryMeasurement({"CUDA0": size}, {"CUDA0": used})
+
+
+def test_what_needed_more_than_estimated_is_not_said_to_fit_again() -> None:
+    """Whatever its architecture: 4 % more than estimated, seen on this device."""
+    plain = estimate_after()
+    needed = plain.device_fits[0].total
+    size = plain.memory_estimate.of("CUDA0").total
+    seen = past_load(size, int(1.04 * size))
+    gpu = replace(GPU, free=int(1.02 * needed), total=int(1.02 * needed))
+    assert estimate_after(gpu=gpu).verdict != "no"
+    assert estimate_after(seen, gpu=gpu).verdict == "no"
+    small = past_load(size // 8, int(1.04 * (size // 8)))
+    assert estimate_after(small, gpu=gpu).verdict != "no", "a few MiB of a small model are no share"
+
+
+def test_a_gpu_that_is_not_here_has_no_past() -> None:
+    simulated = replace(GPU, simulated=True)
+    now, before = (
+        estimate_after(*past, gpu=simulated) for past in ([past_load(5 * GIB, 6 * GIB)], [])
+    )
+    assert now.device_fits == before.device_fits
+
+
+def test_real_loads_are_remembered(zoo: Zoo) -> None:
+    path = str(zoo["target"])
+    settings = ContextSettings(n_ctx=256, n_threads=1)
+    launch.start_engine(SettingsRequest(LoadCommand(path, None, settings), 256)).close()
+    (load,) = machine_profile.detect().past_loads
+    assert 0 <= load.predicted[HOST] - load.used[HOST] <= 16 * MIB

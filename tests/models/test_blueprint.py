@@ -17,9 +17,8 @@ from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import reader, writer
 from localspec.models.gguf.header import SplitInfo, merge_splits
 from localspec.models.gguf.parser import Value
-from tests import synthetic_header
-from tests.families import FAMILIES, write_ghost, write_real
-from tests.support import tinygguf
+from tests.support import synthetic_header, tinygguf
+from tests.support.families import FAMILIES, write_ghost, write_real
 
 LOADER = """
 import sys

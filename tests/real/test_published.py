@@ -16,10 +16,10 @@ from localspec.machine import memory_probe
 from localspec.machine.device import HOST
 from localspec.models.gguf import reader
 from localspec.protocol.wire import LoadCommand
-from tests import shapes
 from tests.cli.command import command, environment
 from tests.real import checks
 from tests.real.conftest import ROOMY
+from tests.support import shapes
 
 pytestmark = pytest.mark.long
 

@@ -26,7 +26,8 @@ from localspec.tui.glyphs import UNICODE
 from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.widgets import speculation_panel
 from localspec.tui.wizard.shortlist import WizardServices
-from tests import heads, headshapes
+from tests import heads
+from tests.support import headshapes
 from tests.support.zoo import Zoo
 from tests.tui import wizards
 from tests.tui.test_wizard import shown

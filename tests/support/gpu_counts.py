@@ -19,10 +19,10 @@ from localspec.machine.device import Device, DeviceMemory
 from localspec.models.gguf.header import Header
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import headshapes, synthetic_header
-from tests.families import FAMILIES
+from tests.support import headshapes, synthetic_header
+from tests.support.families import FAMILIES
 
-_FILE = Path(__file__).parent / "fit" / "gpu_counts.jsonl"
+_FILE = Path(__file__).with_name("gpu_counts.jsonl")
 _GIB = 1 << 30
 
 
@@ -31,7 +31,7 @@ class GpuCount:
     name: str
     """The family, or the head."""
     models: tuple[str, str | None]
-    """As in tests/families.py with their size, or as in tests/headshapes.py."""
+    """As in tests/support/families.py with their size, or as in tests/support/headshapes.py."""
     load: LoadCommand
     headers: tuple[Header, Header | None]
     devices: tuple[Device, ...]

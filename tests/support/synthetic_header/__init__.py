@@ -9,8 +9,8 @@ from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import GGML_TYPES, TensorInfo, Value
 from localspec.models.gguf.tokenizer import NONE, TokenizerMetadata
 from localspec.models.gguf.writer import data_size, serialize_header
-from tests.synthetic_header import quantization_types
-from tests.synthetic_header.tensor_shapes import list_tensor_shapes
+from tests.support.synthetic_header import quantization_types
+from tests.support.synthetic_header.tensor_shapes import list_tensor_shapes
 
 _ALIGNMENT = 32
 _ROPE_BASE = 10_000.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +42,14 @@ def test_stored_costs_are_read(tmp_path: Path) -> None:
     )
 
 
+def run_sql(path: Path, *statements: str) -> None:
+    base = sqlite3.connect(path)
+    for statement in statements:
+        base.execute(statement)
+    base.commit()
+    base.close()
+
+
 def test_a_damaged_file_is_renamed(tmp_path: Path) -> None:
     path = tmp_path / "measured.sqlite"
     path.write_bytes(b"this is no database, and longer than a header of one " * 40)
@@ -54,34 +61,11 @@ def test_a_damaged_file_is_renamed(tmp_path: Path) -> None:
 
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "measured.sqlite"
-    base = sqlite3.connect(path)
-    base.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    base.commit()
-    base.close()
+    run_sql(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     before = path.read_bytes()
     assert not MeasurementStore(path).write_costs("a pair", COSTS)
     assert MeasurementStore(path).read_costs("a pair") is None
     assert path.read_bytes() == before
-
-
-def test_an_invalid_row_is_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "measured.sqlite"
-    MeasurementStore(path).write_costs("a pair", COSTS)
-    for text in ("[]", "{", '{"t1_ms": 1, "unknown": 2}', "null"):
-        base = sqlite3.connect(path)
-        base.execute("UPDATE measured SET said = ?", (text,))
-        base.commit()
-        base.close()
-        assert MeasurementStore(path).read_costs("a pair") is None
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no such permissions")
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    store = MeasurementStore(blocked / "measured.sqlite")  # below a file
-    assert not store.write_costs("a pair", COSTS)
-    assert store.read_costs("a pair") is None
 
 
 def test_another_process_that_writes_is_not_waited_for_long(
@@ -156,15 +140,6 @@ def test_all_records_of_this_machine(tmp_path: Path) -> None:
     assert store.read_costs(second) is None
 
 
-def test_another_machines_measurements_are_not_this_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, name = MeasurementStore(tmp_path / "measured.sqlite"), make_pair_key(tmp_path, "a.gguf")
-    store.write_costs(name, COSTS, READS)
-    monkeypatch.setattr("platform.node", lambda: "elsewhere")
-    assert store.read_all() == ()
-
-
 CARD, OTHER_CARD = Device("Vulkan0", "llvmpipe"), Device("Vulkan0", "AMD Radeon RX 7800 XT")
 
 
@@ -196,20 +171,17 @@ def test_measurements_of_other_devices_and_builds_are_not_believed(
         assert [record.key for record in store.read_all()] == [other]
         build(monkeypatch, backends, *devices, size=2)
         assert store.read_all() == ()
-        base = sqlite3.connect(tmp_path / "measured.sqlite")
-        base.execute("DELETE FROM measured WHERE key = ?", (other,))
-        base.commit()
-        base.close()
+        run_sql(tmp_path / "measured.sqlite", f"DELETE FROM measured WHERE key = '{other}'")
     build(monkeypatch, ())
     assert [record.measured for record in store.read_all()] == [costs]
+    monkeypatch.setattr("platform.node", lambda: "elsewhere")
+    assert store.read_all() == ()
 
 
 def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
     path, name = tmp_path / "measured.sqlite", make_pair_key(tmp_path, "a.gguf")
     MeasurementStore(path).write_costs(name, COSTS)
-    base = sqlite3.connect(path)
-    base.executescript("DROP TABLE about; DROP TABLE memory; PRAGMA user_version = 1")
-    base.close()
+    run_sql(path, "DROP TABLE about", "DROP TABLE memory", "PRAGMA user_version = 1")
     store = MeasurementStore(path)
     assert store.read_costs(name) == COSTS
     (one,) = store.read_all()
@@ -219,22 +191,22 @@ def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
     assert store.read_all()[0].reads == READS
 
 
-def test_invalid_reads_and_memory_are_ignored(tmp_path: Path) -> None:
+def test_invalid_rows_are_ignored(tmp_path: Path) -> None:
     path, name = tmp_path / "measured.sqlite", make_pair_key(tmp_path, "a.gguf")
     store = MeasurementStore(path)
     store.write_costs(name, COSTS, READS)
     store.write_memory(name, MEMORY)
     for text in ("[]", "{", "null", '{"target": 1, "draft": 2}', '{"predicted": [], "used": 1}'):
-        base = sqlite3.connect(path)
-        base.execute("UPDATE about SET said = ?", (text,))
-        base.execute("UPDATE memory SET said = ?", (text,))
-        base.commit()
-        base.close()
+        run_sql(path, f"UPDATE about SET said = '{text}'", f"UPDATE memory SET said = '{text}'")
         (one,) = store.read_all()
         assert (one.measured, one.reads, one.memory) == (COSTS, None, None)
+    for text in ("[]", "{", '{"t1_ms": 1, "unknown": 2}', "null"):
+        run_sql(path, f"UPDATE measured SET said = '{text}'")
+        assert store.read_costs(name) is None
 
 
-def test_an_unreadable_file_has_no_records(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert MeasurementStore(tmp_path / "file" / "measured.sqlite").read_all() == ()
-    assert not MeasurementStore(tmp_path / "file" / "measured.sqlite").write_memory("key", MEMORY)
+    store = MeasurementStore(tmp_path / "file" / "measured.sqlite")
+    assert (store.read_all(), store.read_costs("key")) == ((), None)
+    assert not store.write_memory("key", MEMORY) and not store.write_costs("key", COSTS)

@@ -1,4 +1,4 @@
-"""machine/llama_cpp_builds.py and llama_cpp_builds.py, with hardware as trees of files."""
+"""machine/llama_cpp_builds.py and installed_llama_cpp.py, with hardware as trees of files."""
 
 from __future__ import annotations
 
@@ -11,18 +11,11 @@ import pytest
 
 from localspec.machine import installed_llama_cpp, llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild, SystemHardware
+from tests.machine.test_cpu_and_ram import grow
 
 GIB = 1 << 30
 NVRM = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jan 7 20:01:07 UTC 2025\nGCC 12\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs)\n"
-
-
-def grow(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 def amd(memory: int, card: str = "card1") -> dict[str, str]:
@@ -32,10 +25,6 @@ def amd(memory: int, card: str = "card1") -> dict[str, str]:
 
 def silent(command: Sequence[str]) -> str:
     raise AssertionError(f"{command} was started")
-
-
-def nowhere(command: Sequence[str]) -> str:
-    return ""
 
 
 def detect(root: Path, run: llama_cpp_builds.RunCommand = silent) -> SystemHardware:
@@ -68,27 +57,40 @@ def test_nvidias_driver_says_its_version_and_the_oldest_card_counts(
     assert asked[0][0] == "nvidia-smi"
 
 
-def test_a_driver_whose_program_says_nothing_is_a_driver(tmp_path: Path) -> None:
-    files = {"proc/driver/nvidia/version": NVRM.format("535.183.01"), "dev/nvidia0": ""}
-    hardware = detect(grow(tmp_path, files), nowhere)
-    assert (hardware.nvidia_driver, hardware.compute_capability) == ("535.183.01", None)
-
-
-def test_a_container_without_the_card_has_none(tmp_path: Path) -> None:
-    files = {"proc/driver/nvidia/version": NVRM.format("570.86.15"), "dev/nvidiactl": ""}
-    assert detect(grow(tmp_path, files)).nvidia_driver is None
-
-
-def test_windows_inside_windows_asks_windows_driver(tmp_path: Path) -> None:
-    root = grow(tmp_path, {"usr/lib/wsl/lib/nvidia-smi": ""})
-    hardware = detect(root, lambda command: "566.36, 8.9\n" if "wsl" in command[0] else "")
-    assert (hardware.nvidia_driver, hardware.compute_capability) == ("566.36", 8.9)
-
-
-def test_what_a_program_says_may_be_nonsense(tmp_path: Path) -> None:
-    root = grow(tmp_path, {"usr/lib/wsl/lib/nvidia-smi": ""})
-    hardware = detect(root, lambda _: "NVIDIA-SMI has failed, because\n[N/A], [N/A]\n")
-    assert (hardware.nvidia_driver, hardware.compute_capability) == (None, None)
+@pytest.mark.parametrize(
+    ("files", "said", "driver", "compute"),
+    [
+        (  # a driver whose program says nothing
+            {"proc/driver/nvidia/version": NVRM.format("535.183.01"), "dev/nvidia0": ""},
+            "",
+            "535.183.01",
+            None,
+        ),
+        (  # a container without the card
+            {"proc/driver/nvidia/version": NVRM.format("570.86.15"), "dev/nvidiactl": ""},
+            None,
+            None,
+            None,
+        ),
+        ({"usr/lib/wsl/lib/nvidia-smi": ""}, "566.36, 8.9\n", "566.36", 8.9),
+        (
+            {"usr/lib/wsl/lib/nvidia-smi": ""},
+            "NVIDIA-SMI has failed, because\n[N/A], [N/A]\n",
+            None,
+            None,
+        ),
+    ],
+)
+def test_odd_places_of_nvidias_driver(
+    tmp_path: Path,
+    files: dict[str, str],
+    said: str | None,
+    driver: str | None,
+    compute: float | None,
+) -> None:
+    run = silent if said is None else lambda _: said
+    hardware = detect(grow(tmp_path, files), run)
+    assert (hardware.nvidia_driver, hardware.compute_capability) == (driver, compute)
 
 
 def test_cards_of_amd_and_intel_count_with_memory_of_their_own(tmp_path: Path) -> None:
@@ -170,12 +172,6 @@ def test_a_build_that_does_not_exist_here_is_refused(asked: str) -> None:
         llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64"), asked)
 
 
-def test_every_backend_is_in_the_table() -> None:
-    assert set(llama_cpp_builds.BACKENDS) <= set(llama_cpp_builds.load_table())
-    for name in llama_cpp_builds.BACKENDS:
-        assert llama_cpp_builds.load_table()[name]["title"]
-
-
 # Commands.
 
 
@@ -190,9 +186,7 @@ def test_only_a_wheel_will_do_and_nothing_else_is_touched() -> None:
     with_uv = llama_cpp_builds.wheel_command(choice, "0.3.36", "python", "uv")
     assert with_uv[:5] == ["uv", "pip", "install", "--python", "python"]
     assert "--reinstall-package" in with_uv
-
-
-def test_compiling_uses_no_build_from_before() -> None:
+    # Compiling uses no build from before.
     assert "--no-cache-dir" in llama_cpp_builds.source_command("1", "python", None)
     assert "--no-cache" in llama_cpp_builds.source_command("1", "python", "uv")
 
@@ -228,17 +222,11 @@ def test_nvidias_libraries_are_found_in_the_order_they_need_one_another(tmp_path
     assert found == ["libcudart.so.13", "libcudart.so.12", "libcublasLt.so.12", "libcublas.so.12"]
 
 
-def test_a_build_for_the_cpu_needs_none() -> None:
-    assert installed_llama_cpp.preload_cuda_libraries() == ()
-
-
-def test_the_version_is_the_one_that_pip_names() -> None:
-    assert installed_llama_cpp.version() == metadata.version("llama-cpp-python")
-
-
-def test_the_version_is_found_where_two_folders_name_one(
+def test_the_version_is_the_one_that_pip_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Also where two folders name one."""
+    assert installed_llama_cpp.version() == metadata.version("llama-cpp-python")
     (tmp_path / "llama_cpp_python-0.1.0.dist-info").mkdir()
     (tmp_path / "llama_cpp_python-0.2.0.dist-info").mkdir()
     monkeypatch.setattr(installed_llama_cpp, "_package_folder", lambda: tmp_path / "llama_cpp")

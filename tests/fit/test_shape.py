@@ -1,4 +1,4 @@
-"""Headers with inconsistent numbers are refused with a message."""
+"""fit/shape.py: headers with inconsistent numbers are refused with a message."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.models.gguf import writer
 from localspec.models.gguf.reader import parse
 from localspec.protocol.wire import LoadCommand
-from tests import synthetic_header
-from tests.families import FAMILIES
 from tests.often import often
+from tests.support import synthetic_header
+from tests.support.families import FAMILIES
 
 ODD = (0, 1, 7, 2**31 - 1)
 

@@ -9,7 +9,7 @@ from localspec.engine.llama.library import LOG, C
 from localspec.machine import llama_params
 from localspec.machine.device import DeviceMemory
 from localspec.protocol.wire import LoadCommand
-from tests.families import FAMILIES, write_real
+from tests.support.families import FAMILIES, write_real
 
 
 def real(folder: Path, name: str) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from localspec.lazy_dataclass import dataclass
 from localspec.models.catalog_entries import CatalogShape
-from tests.synthetic_header.quantization_types import TensorShape
+from tests.support.synthetic_header.quantization_types import TensorShape
 
 
 @dataclass(frozen=True, slots=True)

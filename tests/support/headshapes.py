@@ -1,4 +1,4 @@
-"""Headers of heads as large as people run them, beside targets of tests/families.py; no data."""
+"""Headers of published heads, beside targets of tests/support/families.py; no data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import GGML_TYPES, TensorInfo
-from tests import synthetic_header
-from tests.families import FAMILIES
+from tests.support import synthetic_header
+from tests.support.families import FAMILIES
 
 _Q8_0, _F32, _I64 = 8, 0, 27
 Row = tuple[str, tuple[int, ...], int]

@@ -1,19 +1,21 @@
-"""`localspec.fit` for headers: its functions take shapes."""
+"""`localspec.fit` for headers, where its functions take shapes; pairs and machines for tests."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.fit import calibration, memory, speed, verdict
+from localspec.fit import calibration, memory, pair_shapes, speed, verdict
 from localspec.fit.advisor import SettingsAdvisor
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.memory import MemoryEstimate
+from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.shape import from_header, from_headers
-from localspec.fit.speed import HardwareSpeed, PassReads, SpeedEstimate, UseCase
+from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed, PassReads, SpeedEstimate, UseCase
 from localspec.fit.verdict import FitReport
 from localspec.machine.device import Device
-from localspec.machine.measurements import PairReads
+from localspec.machine.measurements import MemoryMeasurement, PairReads
 from localspec.machine.memory_probe import PairBuffers
+from localspec.models import catalog
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 
@@ -69,3 +71,19 @@ def advisor(
     target: Header, draft: Header | None, machine: MachineProfile, use: UseCase | None = None
 ) -> SettingsAdvisor:
     return SettingsAdvisor(*from_headers(target, draft), machine, use)
+
+
+def catalog_pair(name: str) -> PairShapes:
+    found = pair_shapes.from_catalog(catalog.load().pairs[name])
+    assert found is not None, name
+    return found
+
+
+CPU = Device("CPU", kind="cpu", free=28 << 30, total=32 << 30, unified=True)
+
+
+def machine(
+    *devices: Device, cpu: Device = CPU, past: tuple[MemoryMeasurement, ...] = ()
+) -> MachineProfile:
+    """With nominal speeds."""
+    return MachineProfile(devices, cpu, speed.from_devices(devices, TYPICAL_CPU_SPEED), past)

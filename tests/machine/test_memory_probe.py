@@ -13,9 +13,9 @@ from localspec.machine.device import HOST, BufferLog, DeviceMemory
 from localspec.machine.memory_probe import PairBuffers, ProbeError
 from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import real_loads, shapes, synthetic_header
-from tests.families import FAMILIES, write_ghost
-from tests.real_loads import real
+from tests.support import real_loads, shapes, synthetic_header
+from tests.support.families import FAMILIES, write_ghost
+from tests.support.real_loads import real
 from tests.support.zoo import Zoo
 
 SETTINGS = ContextSettings(n_ctx=2048, n_threads=1)

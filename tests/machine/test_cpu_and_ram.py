@@ -1,0 +1,99 @@
+"""machine/cpu_and_ram.py: limits of containers, kinds of cores, and this computer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from localspec.machine import cpu_and_ram
+from localspec.machine.cpu_and_ram import CpuCores, HostMemory, limit_cores, read_cpu_cores
+
+GIB = 1 << 30
+
+
+def grow(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+V1, V2 = "memory/memory.{}_in_bytes", "memory.{}"
+
+
+@pytest.mark.parametrize(
+    ("files", "available", "total"),
+    [
+        (
+            {
+                "memory.max": f"{8 * GIB}\n",
+                "memory.current": f"{5 * GIB}\n",
+                "memory.stat": f"anon 1\ninactive_file {2 * GIB}\nactive_file 3\n",
+            },
+            5,
+            8,
+        ),
+        ({V1.format("limit"): f"{8 * GIB}\n", V1.format("usage"): f"{GIB}\n"}, 7, 8),
+        ({}, 20, 32),
+        ({"memory.max": "max\n", "memory.current": "1\n"}, 20, 32),
+        ({"memory.max": f"{1 << 62}\n", "memory.current": "1\n"}, 20, 32),
+    ],
+)
+def test_a_containers_limit_is_all_the_memory_there_is(
+    tmp_path: Path, files: dict[str, str], available: int, total: int
+) -> None:
+    whole = HostMemory(20 * GIB, 32 * GIB)
+    found = cpu_and_ram.apply_cgroup_limit(whole, grow(tmp_path, files))
+    assert (found.available, found.total) == (available * GIB, total * GIB)
+    assert ("container" in found.note) == (total < 32)
+
+
+def linux_cpus(folder: Path, siblings: list[str], capacities: list[int] | None = None) -> Path:
+    files = {f"cpu{n}/topology/thread_siblings_list": text for n, text in enumerate(siblings)}
+    for n, capacity in enumerate(capacities or ()):
+        files[f"cpu{n}/cpu_capacity"] = f"{capacity}\n"
+    return grow(folder, files)
+
+
+def test_cores_of_the_highest_capacity(tmp_path: Path) -> None:
+    cpus = linux_cpus(tmp_path, ["0", "1", "2", "3"], [380, 380, 1024, 1024])
+    assert cpu_and_ram._count_linux_performance_cores(cpus, tmp_path / "none") == 2
+
+
+def test_intels_performance_cores_count_once_for_two_threads(tmp_path: Path) -> None:
+    cpus = linux_cpus(tmp_path, ["0-1", "0-1", "2-3", "2-3", "4", "5"])
+    for listed, n in (("0-3\n", 2), ("0-1,2-3\n", 2), ("0-3,5\n", 3)):
+        (tmp_path / "list").write_text(listed)
+        assert cpu_and_ram._count_linux_performance_cores(cpus, tmp_path / "list") == n
+    assert cpu_and_ram._count_linux_performance_cores(cpus, tmp_path / "none") == 0
+
+
+def test_windows_efficiency_classes() -> None:
+    def record(efficiency: int) -> bytes:
+        return bytes(4) + (16).to_bytes(4, "little") + bytes([0, efficiency] + [0] * 6)
+
+    assert cpu_and_ram._count_highest_class(record(0) * 4 + record(1) * 2) == 2
+    assert cpu_and_ram._count_highest_class(record(0) * 4) == 4
+    assert cpu_and_ram._count_highest_class(b"") == 0
+
+
+def test_cpus_of_a_container_and_counts_worth_comparing(tmp_path: Path) -> None:
+    grow(tmp_path, {"limited": "150000 100000\n", "unlimited": "max 100000\n"})
+    assert cpu_and_ram._cgroup_cpus(tmp_path / "limited") == 2
+    assert cpu_and_ram._cgroup_cpus(tmp_path / "unlimited") > 1000
+    assert limit_cores(8, 16, 0, 16) == CpuCores(8, 16, 8)
+    assert limit_cores(8, 16, 4, 2) == CpuCores(2, 2, 2)
+    assert CpuCores(8, 16, 4).thread_counts() == (4, 8, 7, 16)
+    assert CpuCores(1, 1, 1).thread_counts() == (1,)
+
+
+def test_this_computer() -> None:
+    memory, cores = cpu_and_ram.read_host_memory(), read_cpu_cores()
+    assert 0 < memory.available <= memory.total
+    assert 1 <= cores.performance <= cores.physical <= cores.logical <= (psutil.cpu_count() or 1)
+    if hasattr(os, "sched_getaffinity"):
+        assert cores.logical <= len(os.sched_getaffinity(0))

@@ -1,0 +1,311 @@
+"""machine/device_detection.py, with recorded device lists of ggml and of drivers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from localspec.machine import device_detection, installed_llama_cpp, memory_probe
+from localspec.machine.cpu_and_ram import HostMemory
+from localspec.machine.device import Device, reserve_bytes
+from localspec.machine.device_detection import DriverGpu, MachineDevices, parse_pci_address
+from tests.machine.test_cpu_and_ram import grow
+
+MIB, GIB = 1 << 20, 1 << 30
+RAM = HostMemory(24 * GIB, 32 * GIB)
+
+
+def ggml_device(
+    name: str, description: str, free: float, total: float, **other: Any
+) -> dict[str, Any]:
+    """One device as ggml lists it; sizes in GiB."""
+    backend = name.rstrip("0123456789")
+    sizes = {"free": int(free * GIB), "total": int(total * GIB)}
+    properties = {"name": name, "description": description, "type": "gpu", "id": None}
+    return properties | {"backend": backend} | sizes | other
+
+
+CPU = ggml_device("CPU", "AMD Ryzen 7 5800X", 32, 32, type="cpu")
+CUDA = ggml_device("CUDA0", "NVIDIA GeForce RTX 4090", 22, 23.5, id="0000:c1:00.0")
+VULKAN = ggml_device("Vulkan0", "NVIDIA GeForce RTX 4090", 23.9, 23.9, id="0000:c1:00.0")
+IGPU = ggml_device("Vulkan1", "AMD Radeon Graphics (RADV RENOIR)", 15, 16, type="igpu")
+NAMELESS = {**CUDA, "id": None}
+
+
+def reconcile(
+    *listed: dict[str, Any], drivers: tuple[DriverGpu, ...] = (), ram: HostMemory = RAM
+) -> MachineDevices:
+    return device_detection.reconcile([*listed, CPU], ram, drivers)
+
+
+def nvml(free: float, **other: Any) -> DriverGpu:
+    facts: dict[str, Any] = {"id": "0000:c1:00.0", "total": 24 * GIB, "used": GIB}
+    facts |= {"name": "NVIDIA GeForce RTX 4090", "driver": "570.86.15", "drives_display": True}
+    return DriverGpu("NVML", free=int(free * GIB), **(facts | other))
+
+
+def test_a_card_is_what_ggml_says_and_the_driver_adds() -> None:
+    here = reconcile(CUDA, drivers=(nvml(22.5),))
+    (card,) = here.devices
+    assert (card.name, card.description) == ("CUDA0", "NVIDIA GeForce RTX 4090")
+    assert (card.free, card.total) == (22 * GIB, int(23.5 * GIB))
+    assert (card.driver, card.drives_display, card.used_by_others) == ("570.86.15", True, GIB)
+    assert (card.note, card.unified, card.simulated) == ("", False, False)
+    # The CPU has the system's memory, not ggml's.
+    assert (here.cpu.free, here.cpu.total, here.cpu.used_by_others) == (24 * GIB, 32 * GIB, 8 * GIB)
+    assert here.cpu.description == "AMD Ryzen 7 5800X"
+
+
+@pytest.mark.parametrize(
+    ("listed", "drivers", "free", "note"),
+    [
+        (CUDA, [nvml(5)], 5, "NVML 5.00 GiB"),  # where they disagree, the less is believed
+        ({**CUDA, "free": 4 * GIB}, [nvml(20)], 4, "lower value"),
+        (NAMELESS, [nvml(5)], 5, "NVML"),  # matched by a name that only one GPU has
+        (NAMELESS, [nvml(5), nvml(5, id="0000:02:00.0")], 22, ""),
+        (CUDA, [nvml(5, id="0000:01:00.0")], 22, ""),  # another card's
+        ({**CUDA, "free": 0, "total": 0}, [nvml(22)], 22, "NVML"),  # ggml does not know
+        (ggml_device("Vulkan0", "B580", 14, 12), [], 12, ""),  # never more than there is
+        (ggml_device("CUDA0", "x", 0, 0), [], None, ""),  # nothing of nothing is unknown
+        (ggml_device("CUDA0", "x", 0, 8), [], 0, ""),  # a full card
+    ],
+)
+def test_free_memory_is_never_more_than_any_source_says(
+    listed: dict[str, Any], drivers: list[DriverGpu], free: int | None, note: str
+) -> None:
+    (card,) = reconcile(listed, drivers=tuple(drivers)).devices
+    assert card.free == (None if free is None else free * GIB)
+    assert note in card.note and bool(note) == bool(card.note)
+
+
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [
+        ([CUDA, VULKAN], ["CUDA0"]),  # two backends of one card
+        ([VULKAN, CUDA], ["CUDA0"]),
+        ([NAMELESS, {**VULKAN, "id": None}], ["CUDA0"]),
+        (
+            [
+                CUDA,
+                {**CUDA, "name": "CUDA1", "id": "0000:c2:00.0"},
+                VULKAN,
+                {**VULKAN, "name": "Vulkan1", "id": "0000:c2:00.0"},
+            ],
+            ["CUDA0", "CUDA1"],  # two cards of a kind
+        ),
+        (
+            [ggml_device("CUDA0", "RTX 3060", 11, 11.8), {**CUDA, "name": "CUDA1"}],
+            ["CUDA1", "CUDA0"],  # the largest first
+        ),
+        ([CUDA, IGPU], ["CUDA0"]),  # an integrated GPU only where it is alone
+        ([IGPU], ["Vulkan1"]),
+        ([ggml_device("BLAS", "x", 0, 0, type="accel"), ggml_device("M", "", 0, 0, type="m")], []),
+    ],
+)
+def test_each_card_counts_once(listed: list[dict[str, Any]], names: list[str]) -> None:
+    assert [device.name for device in reconcile(*listed).devices] == names
+
+
+@pytest.mark.parametrize(
+    ("listed", "available", "free"),
+    [
+        (IGPU, 8, 6),
+        (IGPU, 32, 15),
+        (ggml_device("MTL0", "Apple M4 Pro", 16, 16, backend="MTL"), 10, 7.5),
+        (ggml_device("Vulkan0", "llvmpipe (LLVM 15.0.6, 256 bits)", 23, 23.5), 8, 6),
+    ],
+)
+def test_a_gpu_without_memory_of_its_own_gets_most_of_what_is_available(
+    listed: dict[str, Any], available: int, free: float
+) -> None:
+    (card,) = reconcile(listed, ram=HostMemory(available * GIB, 32 * GIB)).devices
+    assert (card.unified, card.free) == (True, int(free * GIB))
+    assert ("for tests only" in card.note) == ("llvmpipe" in card.description)
+    assert card.backend in ("Vulkan", "Metal")
+
+
+def test_without_nvml_the_backend_says_what_others_use_and_names_are_harmless() -> None:
+    radeon = ggml_device("ROCm0", "\x1b[31mRX 7900 XTX\n", 20, 24, id="0000:03:00.0")
+    display = DriverGpu("sysfs", id="0000:03:00.0", drives_display=True)
+    (card,) = reconcile(radeon, drivers=(display,)).devices
+    assert (card.free, card.used_by_others, card.drives_display) == (20 * GIB, 4 * GIB, True)
+    assert (card.note, card.description) == ("", "RX 7900 XTX")
+
+
+RESERVES = [
+    (Device("CUDA0", total=8 * GIB), 512 * MIB),
+    (Device("CUDA0", total=24 * GIB), 24 * GIB // 20),
+    (Device("CUDA0", total=8 * GIB, drives_display=True), GIB),
+    (Device("CUDA0", total=None), 512 * MIB),
+    (Device("CPU", kind="cpu", total=8 * GIB), GIB),
+    (Device("CPU", kind="cpu", total=64 * GIB), 64 * GIB // 20),
+]
+
+
+def test_memory_is_reserved_for_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    for device, left in RESERVES:
+        assert reserve_bytes(device) == left
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert reserve_bytes(RESERVES[0][0]) == GIB
+    assert reserve_bytes(replace(RESERVES[0][0], simulated=True)) == 512 * MIB
+
+
+# Drivers.
+
+
+class NVMLError(Exception):
+    pass
+
+
+@dataclass
+class Card:
+    """One GPU of the fake package; None is not supported."""
+
+    bus: str | None = "00000000:C1:00.0"
+    free: int | None = 20000 * MIB
+    display: int | None = 1
+
+
+def fake_pynvml(*cards: Card, starts: bool = True) -> SimpleNamespace:
+    """Functions of pynvml, by its names."""
+
+    def supported(value: Any) -> Any:
+        if value is None:
+            raise NVMLError
+        return value
+
+    def memory(card: Card, version: int) -> Any:
+        free = supported(card.free if version == 2 else None)
+        return SimpleNamespace(total=24564 * MIB, reserved=430 * MIB, free=free)
+
+    opened: list[int] = []
+    return SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlMemory_v2=2,
+        nvmlInit=lambda: opened.append(supported(starts or None)),
+        nvmlShutdown=opened.pop,
+        nvmlDeviceGetCount=lambda: len(cards),
+        nvmlDeviceGetHandleByIndex=lambda index: cards[index],
+        nvmlSystemGetDriverVersion=lambda: "570.86.15",
+        nvmlDeviceGetName=lambda card: "NVIDIA GeForce RTX 4090",
+        nvmlDeviceGetPciInfo=lambda card: SimpleNamespace(busId=supported(card.bus)),
+        nvmlDeviceGetDisplayActive=lambda card: supported(card.display),
+        nvmlDeviceGetMemoryInfo=memory,
+        opened=opened,
+    )
+
+
+def test_nvml_says_what_it_knows_and_what_it_does_not_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = fake_pynvml(Card(), Card(free=None, display=None, bus=None))
+    monkeypatch.setitem(sys.modules, "pynvml", package)
+    known, old = device_detection.read_nvml()
+    used = (24564 - 20000 - 430) * MIB  # without memory reserved by the driver
+    assert known == DriverGpu(
+        *("NVML", "NVIDIA GeForce RTX 4090", "0000:c1:00.0", 20000 * MIB, 24564 * MIB, used),
+        driver="570.86.15",
+        drives_display=True,
+    )
+    assert (old.total, old.free, old.used, old.drives_display, old.id) == (None,) * 5
+    assert not package.opened
+    monkeypatch.setitem(sys.modules, "pynvml", fake_pynvml(Card(), starts=False))
+    with pytest.raises(NVMLError):
+        list(device_detection.read_nvml())
+
+
+def test_addresses_have_one_form() -> None:
+    for text in ("00000000:C1:00.0", "0000:c1:00.0", "c1:00.0"):
+        assert parse_pci_address(text) == "0000:c1:00.0"
+    assert parse_pci_address("00010000:01:00.0") == "10000:01:00.0"
+    assert {parse_pci_address(text) for text in ("", None, "PCI")} == {None}
+
+
+def test_the_card_with_a_screen_is_known(tmp_path: Path) -> None:
+    """A card without sockets may draw or not."""
+    files = {"card1-DP-1/status": "connected\n", "renderD128/device/uevent": "DRIVER=amdgpu\n"}
+    files |= {"card3/card3-Virtual-1/status": "connected", "card3/device/uevent": "DRIVER=x"}
+    sockets = {0: ["disconnected"], 1: ["disconnected", "connected"], 2: []}
+    for n, states in sockets.items():
+        files[f"card{n}/device/uevent"] = f"DRIVER=amdgpu\nPCI_SLOT_NAME=0000:0{n}:00.0\n"
+        files |= {f"card{n}/card{n}-DP-{i}/status": f"{s}\n" for i, s in enumerate(states)}
+    found = device_detection.read_displays(grow(tmp_path, files))
+    screens = {each.id: each.drives_display for each in found}
+    assert screens == {"0000:00:00.0": False, "0000:01:00.0": True}
+    assert [*device_detection.read_displays(tmp_path / "nowhere")] == []
+
+
+# Detection.
+
+
+Answer = Callable[..., None]
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Answer:
+    """Sets what llama.cpp lists, of a build with these backends; the cache is empty."""
+    monkeypatch.setattr(device_detection, "_cached", [])
+
+    def set_answer(
+        *devices: dict[str, Any], error: Exception | None = None, backends: tuple[str, ...]
+    ) -> None:
+        def query() -> memory_probe.LlamaCppInfo:
+            if error:
+                raise error
+            return memory_probe.LlamaCppInfo(devices, bool(devices))
+
+        monkeypatch.setattr(installed_llama_cpp, "find_gpu_backends", lambda: backends)
+        monkeypatch.setattr(memory_probe, "query_llama_cpp", query)
+
+    return set_answer
+
+
+def test_detection_never_raises(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(error=OSError("no child\x1b[2J today"), backends=("cuda",))
+    here = device_detection.detect_devices()
+    assert here.devices == () and here.cpu.total
+    assert here.note == "llama.cpp does not list its devices: no child today"
+
+    def broken() -> tuple[DriverGpu, ...]:
+        raise ValueError
+
+    monkeypatch.setattr(device_detection, "read_nvml", broken)
+    answer(CUDA, CPU, backends=("cuda",))
+    assert device_detection.detect_devices() is here, "cached"
+    assert device_detection.detect_devices(refresh=True).note == ""
+
+
+@pytest.mark.parametrize(("visible", "noted"), [(None, True), ("7", True), ("", False)])
+def test_a_gpu_build_that_finds_no_gpu_says_so_unless_they_are_hidden(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch, visible: str | None, noted: bool
+) -> None:
+    for name in device_detection.VISIBLE_DEVICES_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if visible is not None:
+        monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", visible)
+    answer(CPU, backends=("cuda",))
+    note = device_detection.detect_devices().note
+    assert note == ("llama.cpp is built for cuda, but finds no such device" if noted else "")
+
+
+def test_a_build_for_the_cpu_alone_is_not_asked(answer: Answer) -> None:
+    answer(error=AssertionError("asked"), backends=())
+    here = device_detection.detect_devices()
+    assert (here.devices, here.note) == ((), "") and here.cpu.free
+
+
+def test_detection_of_this_computer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_detection, "_cached", [])
+    here = device_detection.detect_devices()
+    assert here.note == ""
+    assert here.cpu.name == "CPU" and here.cpu.total and here.cpu.free
+    assert all(one.kind != "cpu" for one in here.devices)
+    assert memory_probe.query_llama_cpp().library_path
+    assert "=" in memory_probe.query_llama_cpp().features
