@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.fit.calibration import MeasuredPass, calibrate, fit_line
-from localspec.fit.speed import ASSUMED_ERROR, TABLE_ERROR, TYPICAL_CPU_SPEED, UseCase, from_devices
+from localspec.fit.speed import (
+    ASSUMED_ERROR,
+    TABLE_ERROR,
+    TYPICAL_CPU_SPEED,
+    DeviceSpeed,
+    UseCase,
+    from_devices,
+)
 from localspec.machine import gpu_catalog
 from localspec.machine.device import HOST
 from localspec.machine.measurements import ModelReads, PairMeasurement, PairReads
@@ -20,9 +27,8 @@ from tests.fit.test_speed import BIG, DRAFT, MOE
 from tests.support import shapes
 
 LOAD = LoadCommand("target", "draft")
-UNKNOWN_MACHINE = from_devices([])
 CURVE = {"1": 1.0, "2": 1.1, "4": 1.4, "8": 2.0}
-
+CARD = from_devices([gpu_catalog.find("RTX 4060").as_device()])
 
 quiet_costs = partial(MeasuredCosts, other_load=0.0)
 
@@ -34,13 +40,19 @@ def record(
     a: float = 1.0,
     gbps: float = 20.0,
     threads: int = 4,
+    kind: str = "Q8_0",
 ) -> PairMeasurement:
     """A measured pair of this many bytes, on a machine with this fixed time and bandwidth."""
     t1 = a + target / (gbps * 1e6)
     c = None if draft is None else (a + draft / (gbps * 1e6)) / t1
-    second = None if draft is None else ModelReads(int(draft), (HOST,), "Q8_0")
-    reads = PairReads(ModelReads(int(target), (HOST,), "Q8_0"), second)
+    second = None if draft is None else ModelReads(int(draft), (HOST,), kind)
+    reads = PairReads(ModelReads(int(target), (HOST,), kind), second)
     return PairMeasurement("key", quiet_costs(t1, CURVE, c, threads=threads), reads, None)
+
+
+def learn(*records: PairMeasurement, kind: str = "Q8_0") -> DeviceSpeed:
+    """The CPU's speed, learnt from these alone."""
+    return calibrate(from_devices([]), records).find_speed(HOST, kind)
 
 
 @given(
@@ -69,11 +81,9 @@ def test_noise_is_borne_and_never_gives_nonsense(
     found = fit_line(points, 1.5)
     assert found.fixed_ms >= 0
     assert found.bandwidth > 0
-    assert all(
-        found.fixed_ms + one.weight_bytes / (found.bandwidth * 1e6)
-        == pytest.approx(one.ms, rel=found.error + 1e-6)
-        for one in points
-    )
+    for one in points:
+        ms = found.fixed_ms + one.weight_bytes / (found.bandwidth * 1e6)
+        assert ms == pytest.approx(one.ms, rel=found.error + 1e-6)
 
 
 def test_one_size_gives_the_bandwidth_with_the_usual_fixed_part() -> None:
@@ -85,61 +95,45 @@ def test_one_size_gives_the_bandwidth_with_the_usual_fixed_part() -> None:
 
 
 def test_one_pair_has_two_sizes() -> None:
-    calibrated = calibrate(UNKNOWN_MACHINE, [record(2e9, 2e8, a=0.4, gbps=25)])
-    rate = calibrated.find_speed(HOST, "Q8_0")
+    rate = learn(record(2e9, 2e8, a=0.4, gbps=25))
     assert (rate.fixed_ms, rate.bandwidth) == pytest.approx((0.4, 25))
-    assert rate.efficiency == 1
-    assert rate.measured
+    assert (rate.efficiency, rate.measured) == (1, True)
     assert rate.verify_cost(3, "Q8_0") == pytest.approx(1.25)
     assert "2 Q8_0 models measured here, 4 threads" in rate.basis
 
 
-def test_other_numbers_of_threads_are_other_machines() -> None:
-    known = [
-        record(2e9, 2e8, gbps=25, threads=4),
-        record(2e9, 2e8, gbps=9, threads=1),
-    ]
-    for records, gbps in ((known, 25), (known[::-1], 9)):  # the first is the latest
-        rate = calibrate(UNKNOWN_MACHINE, records).find_speed(HOST, "Q8_0")
-        assert rate.bandwidth == pytest.approx(gbps)
-
-
-def test_a_measurement_while_something_else_ran_is_passed_over() -> None:
+def test_only_the_latest_number_of_threads_and_quiet_hours_count() -> None:
+    known = [record(2e9, 2e8, gbps=25, threads=4), record(2e9, 2e8, gbps=9, threads=1)]
+    assert learn(*known).bandwidth == pytest.approx(25)
+    assert learn(*known[::-1]).bandwidth == pytest.approx(9)
     slow = replace(record(2e9), measured=quiet_costs(1607.0, CURVE, threads=4))
-    rate = calibrate(UNKNOWN_MACHINE, [slow, record(2e9, 2e8)]).find_speed(HOST, "Q8_0")
-    assert rate.bandwidth == pytest.approx(20)
+    assert learn(slow, record(2e9, 2e8)).bandwidth == pytest.approx(20), "the fastest"
     for load in (0.5, None):  # earlier versions did not record it
-        alone = MeasuredCosts(1607.0, CURVE, threads=4, other_load=load)
-        assert not calibrate(UNKNOWN_MACHINE, [replace(slow, measured=alone)]).measured_speeds
+        alone = replace(slow, measured=MeasuredCosts(1607.0, CURVE, threads=4, other_load=load))
+        assert learn(alone).bandwidth is None
 
 
 def test_other_weights_borrow_and_say_so() -> None:
-    rate = calibrate(UNKNOWN_MACHINE, [record(2e9, 2e8)]).find_speed(HOST, "Q4_K")
+    rate = learn(record(2e9, 2e8), kind="Q4_K")
     assert rate.bandwidth == pytest.approx(20)
-    assert not rate.measured
-    assert rate.error == TABLE_ERROR
-    assert not rate.verify_curve
+    assert (rate.measured, rate.error, rate.verify_curve) == (False, TABLE_ERROR, {})
     assert "other models" in rate.basis
 
 
 def test_what_fits_a_cache_says_nothing_of_the_memory() -> None:
     demo, real = record(1.2e7, 1.3e6, a=0.1, gbps=200), record(2e9, 2e8, gbps=20)
-    assert calibrate(UNKNOWN_MACHINE, [demo, real]).find_speed(
-        HOST, "Q8_0"
-    ).bandwidth == pytest.approx(20)
-    assert not calibrate(UNKNOWN_MACHINE, [demo]).measured_speeds
+    assert learn(demo, real).bandwidth == pytest.approx(20)
+    assert learn(demo).bandwidth is None
 
 
 def test_a_far_larger_model_is_estimated_from_what_was_measured_and_less_sure() -> None:
-    card = from_devices([gpu_catalog.find("RTX 4060").as_device()])
     part = ModelReads(int(1e8), ("CUDA0",), "Q8_0")
     small = PairMeasurement("", quiet_costs(1.0, CURVE, threads=4), PairReads(part), None)
-    calibrated = calibrate(card, [small])
+    calibrated = calibrate(CARD, [small])
     assert calibrated.find_speed("CUDA0", "Q8_0", 5e8).error < TABLE_ERROR
     far = calibrated.find_speed("CUDA0", "Q8_0", 5e9)
     assert far.bandwidth == calibrated.find_speed("CUDA0", "Q8_0").bandwidth != 272
-    assert not far.measured
-    assert far.error == ASSUMED_ERROR
+    assert (far.measured, far.error) == (False, ASSUMED_ERROR)
 
 
 @given(
@@ -155,14 +149,8 @@ def test_of_one_list_the_larger_model_is_never_the_faster(
     seen: list[tuple[float, float, str]], weight_type: str, n_bytes: float, times: float
 ) -> None:
     """Whatever was measured: models of one weight type have one source."""
-    known = []
-    for read, gbps, kind in seen:
-        one = record(read, gbps=gbps)
-        assert one.reads is not None
-        reads = PairReads(replace(one.reads.target, family=kind))
-        known.append(replace(one, reads=reads))
-    nominal = from_devices([], TYPICAL_CPU_SPEED)
-    machine = calibrate(nominal, known)
+    known = [record(read, gbps=gbps, kind=kind) for read, gbps, kind in seen]
+    machine = calibrate(from_devices([], TYPICAL_CPU_SPEED), known)
     ms = []
     for size in (n_bytes, n_bytes * times):
         speed = machine.find_speed(HOST, weight_type, size)
@@ -172,65 +160,44 @@ def test_of_one_list_the_larger_model_is_never_the_faster(
 
 
 def test_a_mixture_is_counted_as_a_mixture() -> None:
-    part = ModelReads(int(2e9), (HOST,), "Q8_0", moe=True)
-    plain = record(2e9, a=0.0001)
-    assert plain.measured is not None
-    seen = quiet_costs(plain.measured.t1_ms * 1.36, {"1": 1.0, "8": 6.0}, threads=4)
-    measured = [PairMeasurement("", seen, PairReads(part), None)]
-    rate = calibrate(UNKNOWN_MACHINE, measured).find_speed(HOST, "Q8_0")
+    """Its verify curve does not apply to dense models."""
+    reads = PairReads(ModelReads(int(2e9), (HOST,), "Q8_0", moe=True))
+    seen = quiet_costs(1.36 * 2e9 / 20e6, {"1": 1.0, "8": 6.0}, threads=4)
+    rate = learn(PairMeasurement("", seen, reads, None))
     assert rate.bandwidth == pytest.approx(20, rel=0.01)
-    assert not rate.verify_curve, "its verify curve does not apply to dense models"
+    assert not rate.verify_curve
 
 
 @pytest.mark.parametrize("ms", [0.0, -1.0, nan, "fast", None])
 def test_nonsense_is_not_learnt_from(ms: object) -> None:
     reads = PairReads(ModelReads(int(2e9), (HOST,), "Q8_0"), ModelReads(0, (), ""))
-    bad = quiet_costs(ms, {"1": 1.0, "x": 2.0, "8": nan}, 0.1 if ms else None, threads=4)  # type: ignore[arg-type]
-    if ms in ("fast", None):
-        bad = replace(bad, c=None)
-    found = calibrate(
-        UNKNOWN_MACHINE,
-        [PairMeasurement("", bad, reads, None), PairMeasurement("", None, None, None)],
-    )
-    assert found.find_speed(HOST, "Q8_0").bandwidth is None
+    c = 0.1 if isinstance(ms, float) else None
+    bad = quiet_costs(ms, {"1": 1.0, "x": 2.0, "8": nan}, c, threads=4)  # type: ignore[arg-type]
+    empty = PairMeasurement("", None, None, None)
+    assert learn(PairMeasurement("", bad, reads, None), empty).bandwidth is None
 
 
 def test_a_calibrated_machine_predicts_another_model() -> None:
     """Two pairs were measured; a third is estimated from the fitted line."""
     a, gbps = 0.8, 18.0
-    known = []
-    for target, draft in ((4e8, 5e7), (9e9, 6e8)):
-        known.append(record(target, draft, a=a, gbps=gbps))
-    known = [replace(one, reads=_as_q4(one)) for one in known]
-    where = calibrate(UNKNOWN_MACHINE, known)
+    sizes = ((4e8, 5e7), (9e9, 6e8))
+    known = [record(*pair, a=a, gbps=gbps, kind="Q4_K") for pair in sizes]
+    where = calibrate(from_devices([]), known)
     settings = ContextSettings(n_threads=4)
     load = replace(LOAD, target_settings=settings, draft_settings=settings)
     found = shapes.estimate_speed(load, BIG, DRAFT, where, UseCase("code", context=0))
     reads = shapes.summarize_reads(load, BIG, DRAFT, where)
-    assert reads.draft is not None
+    assert reads.draft is not None and found.costs is not None and found.plain is not None
     t1 = a + reads.target.read / (gbps * 1e6)
     assert found.t1_ms == pytest.approx(t1, rel=0.01)
     assert found.calibrated
-    assert found.costs is not None
     assert found.costs.c == pytest.approx((a + reads.draft.read / (gbps * 1e6)) / t1, rel=0.01)
     assert found.costs.verify_cost(4) == pytest.approx(1.4)
-    assert found.plain is not None
     assert found.plain[1] / found.plain[0] == pytest.approx(1.08 / 0.92, rel=0.01)
     assert "4 Q4_K models measured here" in found.explanation
 
 
-def _as_q4(one: PairMeasurement) -> PairReads:
-    assert one.reads is not None
-    assert one.reads.draft is not None
-    return PairReads(
-        replace(one.reads.target, family="Q4_K"), replace(one.reads.draft, family="Q4_K")
-    )
-
-
 def test_what_is_kept_of_a_pair() -> None:
-    where = from_devices([gpu_catalog.find("RTX 4060").as_device()])
-    found = shapes.summarize_reads(replace(LOAD, draft=None), MOE, None, where)
-    assert found.target.devices == ("CUDA0",)
-    assert found.target.moe
+    found = shapes.summarize_reads(replace(LOAD, draft=None), MOE, None, CARD)
+    assert (found.target.devices, found.target.moe, found.draft) == (("CUDA0",), True, None)
     assert found.target.read == pytest.approx(1.92e9, rel=0.01)
-    assert found.draft is None
