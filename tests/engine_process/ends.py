@@ -1,31 +1,38 @@
-"""Whether a process is gone."""
+"""Starting engine processes that fail, and waiting for the end of a process."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
+from localspec.engine_process.client import EngineProcess, EngineTimeouts
+from localspec.protocol.events import Event, Round
 
-def gone(pid: int, seconds: float = 5.0) -> bool:
-    """Whether no such process is left, a zombie neither, within that time."""
+SCRIPT = Path(__file__).with_name("failing_engine.py")
+
+
+def start_failing(
+    phase: str, fault: str, timeouts: EngineTimeouts, kind: str = "scripted"
+) -> EngineProcess:
+    command = [sys.executable, str(SCRIPT), str(os.getpid()), kind, phase, fault]
+    return EngineProcess(lambda: command, timeouts)
+
+
+def text_of(events: Iterable[Event]) -> str:
+    return "".join(t.text for e in events if isinstance(e, Round) for t in e.tokens)
+
+
+def ended(pid: int, seconds: float = 5.0, *, is_orphan: bool = True) -> bool:
+    """Whether it ends within that time; an orphan may still wait for init to reap it."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def ended(pid: int, seconds: float) -> bool:
-    """As `gone`, but an orphan may still wait for the system's init to bury it."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE and is_orphan:
                 return True
         except psutil.NoSuchProcess:
             return True

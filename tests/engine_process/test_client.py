@@ -1,14 +1,10 @@
-"""The engine process may die in any way at any moment: the parent says which and lives on."""
+"""The engine process may end in any way at any moment: the parent says which, and goes on."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,128 +13,110 @@ from localspec.engine_process import exit_causes
 from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
 from localspec.protocol.wire import GenerateCommand, LoadCommand, ProbeCommand, ReplayCommand
-from tests.engine_process import fake
-from tests.engine_process.ends import gone
-from tests.engine_process.faults import ENDS
+from tests.engine_process.ends import ended, start_failing, text_of
+from tests.engine_process.failing_engine import EXITS, MEASURED, REPLAYED
 
-FAKE = Path(__file__).with_name("fake.py")
 QUICK = EngineTimeouts(handshake=20, load=20, answer=20, stop=2)
-IMPATIENT = EngineTimeouts(handshake=2, load=2, answer=2, stop=1)
-
-
-def worker(phase: str, fault: str) -> EngineProcess:
-    patience = IMPATIENT if fault == "hang" else QUICK
-    parent = str(os.getpid())
-    return EngineProcess(lambda: [sys.executable, str(FAKE), parent, phase, fault], patience)
-
-
+IMPATIENT = EngineTimeouts(handshake=1, load=1, answer=1, stop=0.5)
 REPLAY = ReplayCommand("hi", (1,), (1,), (1,))
+ASK = GenerateCommand("hi")
+TEXT = "one two three four"
+
+Start = Callable[..., EngineProcess]
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[str, str], EngineProcess]]:
+def start() -> Iterator[Start]:
+    """Starts engines, with a pair, and closes them at the end."""
     made: list[EngineProcess] = []
 
-    def make(phase: str, fault: str) -> EngineProcess:
-        made.append(worker(phase, fault))
+    def make(
+        phase: str = "never",
+        fault: str = "none",
+        timeouts: EngineTimeouts | None = None,
+        file: str = "a.gguf",
+    ) -> EngineProcess:
+        patience = timeouts or (IMPATIENT if fault == "hang" else QUICK)
+        made.append(start_failing(phase, fault, patience))
+        if phase != "load":
+            assert made[-1].load(LoadCommand(file)).model == file
         return made[-1]
 
     yield make
     for each in made:
         each.close()
-        assert gone(each.pid)
+        assert ended(each.pid, is_orphan=False)
 
 
-def said(events: list[Event]) -> str:
-    return "".join(t.text for e in events if isinstance(e, Round) for t in e.tokens)
+def test_an_engine_without_a_fault(start: Start) -> None:
+    engine = start()
+    for _ in range(2):
+        events = list(engine.generate(ASK))
+        assert text_of(events) == TEXT and isinstance(events[-1], GenerationFinished)
+    assert len(list(engine.probe(ProbeCommand()))) == 1
+    assert (engine.measured, engine.replay(REPLAY)) == (MEASURED, REPLAYED)
 
 
-def test_an_answer_without_a_fault(start: Callable[[str, str], EngineProcess]) -> None:
-    engine = start("never", "none")
-    assert engine.load(LoadCommand("a.gguf")).model == "a.gguf"
-    events = list(engine.generate(GenerateCommand("hi")))
-    assert said(events) == "one two three four"
-    assert isinstance(events[-1], GenerationFinished)
-    assert said(list(engine.generate(GenerateCommand("again")))) == "one two three four"
-
-
-@pytest.mark.parametrize("fault", ENDS)
-def test_death_at_the_handshake(fault: str) -> None:
+@pytest.mark.parametrize("fault", EXITS)
+def test_an_exit_at_the_handshake(fault: str) -> None:
     with pytest.raises(errors.LocalspecError) as raised:
-        worker("hello", fault)
+        start_failing("hello", fault, IMPATIENT if fault == "hang" else QUICK)
     assert raised.value.hint
 
 
-@pytest.mark.parametrize("fault", ENDS)
-@pytest.mark.parametrize("phase", ["load", "probe", "replay"])
-def test_death_while_doing_what_ends_in_one_answer(
-    phase: str, fault: str, start: Callable[[str, str], EngineProcess]
-) -> None:
+@pytest.mark.parametrize(
+    ("phase", "fault"),
+    [("load", "kill"), ("probe", "abort"), *(("replay", fault) for fault in EXITS)],
+)
+def test_an_exit_during_a_command_with_one_reply(phase: str, fault: str, start: Start) -> None:
     engine = start(phase, fault)
     with pytest.raises(errors.LocalspecError) as raised:
-        engine.load(LoadCommand("a.gguf"))
+        if phase == "load":
+            engine.load(LoadCommand("a.gguf"))
         if phase == "probe":
             list(engine.probe(ProbeCommand()))
         engine.replay(REPLAY)
-    assert raised.value.hint
-    assert raised.value.exit_code == ENDS[fault][1]
-    with pytest.raises(type(raised.value), match="The engine stopped"):  # it stays dead
+    assert raised.value.hint and raised.value.exit_code == EXITS[fault][1]
+    with pytest.raises(type(raised.value), match="The engine stopped"):  # for ever
         engine.replay(REPLAY)
 
 
-@pytest.mark.parametrize("fault", ENDS)
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_death_while_answering(
-    phase: str, fault: str, start: Callable[[str, str], EngineProcess]
-) -> None:
+@pytest.mark.parametrize(
+    ("phase", "fault"), [("prefill", "kill"), *(("decode", fault) for fault in EXITS)]
+)
+def test_an_exit_during_an_answer(phase: str, fault: str, start: Start) -> None:
     engine = start(phase, fault)
-    engine.load(LoadCommand("a.gguf"))
-    events = list(engine.generate(GenerateCommand("hi")))
-    assert said(events) == ("" if phase == "prefill" else "one two ")
+    events = list(engine.generate(ASK))
+    assert text_of(events) == ("" if phase == "prefill" else "one two ")
     last = events[-1]
-    assert isinstance(last, EngineExit)
-    assert last.how == ENDS[fault][0]
-    assert last.hint
+    assert isinstance(last, EngineExit) and last.how == EXITS[fault][0] and last.hint
     error = exit_causes.exit_error(last)
     assert error.message.startswith("The engine stopped")
-    assert error.exit_code == ENDS[fault][1]
-    assert list(engine.generate(GenerateCommand("more"))) == [last], "it stays dead, and says so"
+    assert error.exit_code == EXITS[fault][1]
+    assert list(engine.generate(ASK)) == [last], "for ever, with its cause"
 
 
-@pytest.mark.parametrize("phase", ["load", "probe", "replay", "prefill", "decode"])
-def test_a_flood_on_stderr_blocks_nothing(
-    phase: str, start: Callable[[str, str], EngineProcess]
-) -> None:
+@pytest.mark.parametrize("phase", ["load", "decode"])
+def test_a_flood_on_stderr_blocks_nothing(phase: str, start: Start) -> None:
     engine = start(phase, "flood")
     engine.load(LoadCommand("a.gguf"))
-    assert len(list(engine.probe(ProbeCommand()))) == 1
-    assert engine.measured == fake.MEASURED
-    assert engine.replay(REPLAY) == fake.REPLAYED
-    assert said(list(engine.generate(GenerateCommand("hi")))) == "one two three four"
+    assert text_of(engine.generate(ASK)) == TEXT
 
 
-def test_an_answer_that_is_closed_leaves_the_engine_usable(
-    start: Callable[[str, str], EngineProcess],
-) -> None:
-    engine = start("never", "none")
-    engine.load(LoadCommand("a.gguf"))
-    answer = engine.generate(GenerateCommand("hi"))
+def test_an_answer_that_is_closed_leaves_the_engine_usable(start: Start) -> None:
+    engine = start()
+    answer = engine.generate(ASK)
     next(answer)
     answer.close()  # type: ignore[attr-defined]
-    assert said(list(engine.generate(GenerateCommand("hi")))) == "one two three four"
+    assert text_of(engine.generate(ASK)) == TEXT
 
 
-def test_an_answer_closed_at_the_death_of_its_engine_waits_for_nothing(
-    start: Callable[[str, str], EngineProcess],
-) -> None:
+def test_closing_an_answer_keeps_the_cause_of_an_exit(start: Start) -> None:
     engine = start("decode", "abort")
-    engine.load(LoadCommand("a.gguf"))
-    answer = engine.generate(GenerateCommand("hi"))
+    answer = engine.generate(ASK)
     last = next(event for event in answer if isinstance(event, EngineExit))
     answer.close()  # type: ignore[attr-defined]
-    assert list(engine.generate(GenerateCommand("more"))) == [last], (
-        "the cause is not replaced by a hang"
-    )
+    assert list(engine.generate(ASK)) == [last]
 
 
 def test_an_engine_that_cannot_be_started() -> None:
@@ -146,37 +124,19 @@ def test_an_engine_that_cannot_be_started() -> None:
         EngineProcess(lambda: ["/no/such/program"], QUICK)
 
 
-def test_an_engine_without_a_stdin_ends() -> None:
-    engine = EngineProcess(timeouts=QUICK)
-    assert engine._process.stdin is not None
-    engine._process.stdin.close()
-    assert engine._process.wait(timeout=5) == 0
-    engine.close()
+def test_an_engine_of_another_version_gets_no_command() -> None:
+    """localspec was updated while it was running."""
+    with pytest.raises(errors.EngineError, match="The engine stopped") as raised:
+        start_failing("hello", "newer", QUICK)
+    assert raised.value.hint.endswith("while it was running: quit and start it again.")
 
 
-def test_the_last_words_of_llama_cpp_survive_its_abort() -> None:
-    """ggml logs the cause through our callback, then aborts: the parent must hear it."""
-    program = (
-        "import os, sys\n"
-        "from localspec.engine.llama.library import LOG\n"
-        "LOG._on_log(4, b'CUDA error: out of memory\\n', None)\n"
-        "os.abort()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert (
-        exit_causes.classify_exit(done.returncode, done.stderr.decode().splitlines()).how
-        == "oom-gpu"
-    )
-
-
-def test_a_stop_while_a_command_is_on_its_way_follows_it(
-    start: Callable[[str, str], EngineProcess], monkeypatch: pytest.MonkeyPatch
+def test_a_stop_while_a_command_is_being_written_follows_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from a signal handler, in the middle of a long prompt's write."""
-    engine = start("never", "none")
-    engine.load(LoadCommand("a.gguf"))
-    real = EngineProcess._write
-    lines: list[bytes] = []
+    engine = start()
+    real, lines = EngineProcess._write, []
 
     def write(self: EngineProcess, line: bytes) -> None:
         lines.append(line)
@@ -185,112 +145,66 @@ def test_a_stop_while_a_command_is_on_its_way_follows_it(
         real(self, line)
 
     monkeypatch.setattr(EngineProcess, "_write", write)
-    assert said(list(engine.generate(GenerateCommand("x" * 300_000)))) == "one two three four"
+    assert text_of(engine.generate(GenerateCommand("x" * 300_000))) == TEXT
     assert [b"generate" in lines[0], b"stop" in lines[1]] == [True, True]
 
 
-def test_an_engine_of_another_version_is_not_talked_to() -> None:
-    """localspec was updated while it was running: the next engine is the new one's."""
-    with pytest.raises(errors.EngineError, match="The engine stopped") as raised:
-        worker("hello", "newer")
-    assert (
-        raised.value.hint == "localspec was updated while it was running: quit and start it again."
-    )
+# --- An engine without progress
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_an_answer_that_stands_still_is_said_to_go_on_before_it_is_given_up(phase: str) -> None:
-    patience = EngineTimeouts(handshake=20, load=20, answer=2, stop=1, slow_notice=0.3)
-    parent = str(os.getpid())
-    engine = EngineProcess(lambda: [sys.executable, str(FAKE), parent, phase, "hang"], patience)
-    try:
-        engine.load(LoadCommand("a.gguf"))
-        events = list(engine.generate(GenerateCommand("hi")))
-    finally:
-        engine.close()
-    *_, told, last = events
-    assert told == exit_causes.SLOW_NOTICE and "Esc stops the answer" in told.hint
-    assert events.count(told) == 1
+def test_an_answer_without_progress_has_a_notice_before_it_is_given_up(start: Start) -> None:
+    patience = EngineTimeouts(handshake=20, load=20, answer=1, stop=1, slow_notice=0.3)
+    *events, notice, last = start("decode", "hang", patience).generate(ASK)
+    assert notice == exit_causes.SLOW_NOTICE and notice not in events
+    assert "Esc stops the answer" in exit_causes.SLOW_NOTICE.hint
     assert isinstance(last, EngineExit) and last.how == "hang"
 
 
 @pytest.mark.parametrize(
     ("fault", "file", "end"),
     [
-        ("compiles", "gpu.gguf", ""),
-        ("compiles", "cpu.gguf", "hang"),
-        ("deadlock", "gpu.gguf", "hang"),
-        ("compiles for ever", "gpu.gguf", "hang"),
+        ("compiles", "gpu.gguf", []),
+        ("compiles", "cpu.gguf", ["hang"]),
+        ("deadlock", "gpu.gguf", ["hang"]),
+        ("compiles for ever", "gpu.gguf", ["hang"]),
     ],
 )
-def test_a_driver_that_compiles_at_first_use_is_waited_for(fault: str, file: str, end: str) -> None:
-    """Only on a GPU, only while it computes, and not for ever."""
-    parent = str(os.getpid())
-    command = [sys.executable, str(FAKE), parent, "prefill", fault]
-    engine = EngineProcess(lambda: command, EngineTimeouts(handshake=20, load=20, answer=120))
-    load = LoadCommand(file)
-    try:
-        engine.load(load)
-        events = list(engine.generate(GenerateCommand("hi")))
-    finally:
-        engine.close()
+def test_a_driver_may_compile_on_a_gpu_while_it_computes_and_not_for_ever(
+    fault: str, file: str, end: list[str], start: Start
+) -> None:
+    patience = EngineTimeouts(handshake=20, load=20, answer=120)
+    events = list(start("prefill", fault, patience, file).generate(ASK))
     notice = exit_causes.COMPILING_NOTICE if file == "gpu.gguf" else exit_causes.SLOW_NOTICE
     assert events.count(notice) == 1
-    assert said(events) == ("" if end else "one two three four")
-    assert [event.how for event in events if isinstance(event, EngineExit)] == (
-        [end] if end else []
-    )
+    assert text_of(events) == ("" if end else TEXT)
+    assert [event.how for event in events if isinstance(event, EngineExit)] == end
 
 
-def test_a_driver_that_compiles_may_be_stopped_() -> None:
-    patience = EngineTimeouts(handshake=20, load=20, answer=120, stop=0.5, slow_notice=30)
-    command = [sys.executable, str(FAKE), str(os.getpid()), "decode", "compiles until killed"]
-    engine, load = EngineProcess(lambda: command, patience), LoadCommand("gpu.gguf")
-    try:
-        engine.load(load)
-        events: list[Event] = []
-        for event in engine.generate(GenerateCommand("hi")):
-            events.append(event)
-            if event == exit_causes.COMPILING_NOTICE:
-                engine.stop()
-    finally:
-        engine.close()
+@pytest.mark.parametrize(
+    ("fault", "file"), [("compiles until killed", "gpu.gguf"), ("hang", "a.gguf")]
+)
+@pytest.mark.parametrize("is_at_once", [True, False])
+def test_an_engine_that_ignores_a_stop_is_killed(
+    fault: str, file: str, is_at_once: bool, start: Start
+) -> None:
+    """As Esc does, from another thread than the one that reads; two minutes are not waited."""
+    slow = 0.3 if fault == "hang" else 30  # a heartbeat says that it has been stuck for longer
+    patience = EngineTimeouts(handshake=20, load=20, answer=120, stop=0.5, slow_notice=slow)
+    engine, events = start("decode", fault, patience, file), list[Event]()
+    notices = (exit_causes.SLOW_NOTICE, exit_causes.COMPILING_NOTICE)
+    for event in engine.generate(ASK):
+        events.append(event)
+        if event in notices or (is_at_once and text_of(events) == "one two "):
+            threading.Thread(target=engine.stop).start()
+    assert text_of(events) == "one two "
     assert isinstance(events[-1], EngineExit) and events[-1].how == "hang"
 
 
-@pytest.mark.parametrize("when", ["told", "at once"])
-def test_a_hung_engine_that_is_to_stop_is_ended(when: str) -> None:
-    """As Esc does, from another thread than the one that listens; two minutes are not waited."""
-    patience = EngineTimeouts(handshake=20, load=20, answer=120, stop=0.5, slow_notice=0.5)
-    parent = str(os.getpid())
-    engine = EngineProcess(lambda: [sys.executable, str(FAKE), parent, "decode", "hang"], patience)
-    try:
-        engine.load(LoadCommand("a.gguf"))
-        began = time.monotonic()
-        events: list[Event] = []
-        for event in engine.generate(GenerateCommand("hi")):
-            events.append(event)
-            if event == exit_causes.SLOW_NOTICE or (
-                when == "at once" and said(events) == "one two "
-            ):
-                threading.Thread(target=engine.stop).start()
-        assert time.monotonic() - began < 10
-        assert said(events) == "one two "
-        assert isinstance(events[-1], EngineExit) and events[-1].how == "hang"
-    finally:
-        engine.close()
-
-
-def test_a_hung_engine_is_given_up_when_its_answer_is_not_wanted(
-    start: Callable[[str, str], EngineProcess],
-) -> None:
-    """As Esc does: it has `stop` seconds."""
+def test_a_hung_engine_is_killed_when_its_answer_is_closed(start: Start) -> None:
     engine = start("decode", "hang")
-    engine.load(LoadCommand("a.gguf"))
-    answer = engine.generate(GenerateCommand("hi"))
+    answer = engine.generate(ASK)
     while not isinstance(next(answer), Round):
         pass
     began = time.monotonic()
     answer.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - began < 2 * IMPATIENT.stop + 2
-    assert not engine.alive
+    assert time.monotonic() - began < QUICK.answer and not engine.alive

@@ -26,8 +26,8 @@ from localspec.protocol.wire import (
 )
 from tests.support.zoo import Zoo
 
-FORKED = (200, pytest.param(1950, marks=pytest.mark.long))
-THROUGH_WORKERS = (5, pytest.param(50, marks=pytest.mark.long))
+FORKED = (60, pytest.param(1950, marks=pytest.mark.long))
+THROUGH_WORKERS = (4, pytest.param(50, marks=pytest.mark.long))
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:

@@ -36,68 +36,36 @@ def test_a_signal_is_named() -> None:
         assert number.name in error.message or how == "oom-system"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "CUDA error: out of memory",
-        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9 MiB: cudaMalloc failed",
-        "ROCm error: out of memory",
-        "MUSA error: out of memory",
-        "vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
-    ],
-)
-def test_a_gpu_without_memory(line: str) -> None:
-    """As these backends write it; the abort that follows is the same."""
-    dead = exit_causes.classify_exit(-signal.SIGABRT, (line,))
-    assert dead.how == "oom-gpu" and "fewer --gpu-layers" in dead.hint
-    assert exit_causes.exit_error(dead).exit_code == 11
+LOGS = [
+    ("CUDA error: out of memory", "oom-gpu", "fewer --gpu-layers"),
+    ("alloc_buffer: allocating 9 MiB: cudaMalloc failed", "oom-gpu", "fewer --gpu-layers"),
+    ("ROCm error: out of memory", "oom-gpu", "fewer --gpu-layers"),
+    ("MUSA error: out of memory", "oom-gpu", "fewer --gpu-layers"),
+    ("vk::Device::allocateMemory: ErrorOutOfDeviceMemory", "oom-gpu", "fewer --gpu-layers"),
+    ("  what():  std::bad_alloc", "oom-host", "smaller --ctx"),
+    ("  what():  vk::Device::allocateMemory: ErrorOutOfHostMemory", "oom-host", "smaller --ctx"),
+    ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate", "oom-host", "smaller --ctx"),
+    ("insufficient memory (attempted to allocate 512.00 MB)", "oom-host", "smaller --ctx"),
+    ("CUDA error: device not ready", "assert", "Try another file"),
+    ("ROCm error: unspecified launch failure", "assert", "Try another file"),
+    ("ggml.c:12: GGML_ASSERT(x) failed", "assert", "Try another file"),
+    ("ModuleNotFoundError: No module named 'numpy'", "signal SIGABRT", "Reinstall localspec"),
+    ("ImportError: cannot import name 'x'", "signal SIGABRT", "Reinstall localspec"),
+    ("AttributeError: module 'llama_cpp.llama_cpp' has no", "signal SIGABRT", "Reinstall"),
+    ("write failed: No space left on device", "signal SIGABRT", "Free disk space"),
+]
+"""A line as a backend writes it, the cause, and the hint."""
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "  what():  std::bad_alloc",
-        "  what():  vk::Device::allocateMemory: ErrorOutOfHostMemory",
-        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 9.00 GiB",
-        "ggml_aligned_malloc: insufficient memory (attempted to allocate 512.00 MB)",
-    ],
-)
-def test_a_computer_without_memory(line: str) -> None:
+@pytest.mark.parametrize(("line", "how", "hint"), LOGS)
+def test_a_line_of_the_log_shows_the_cause(line: str, how: str, hint: str) -> None:
     """C++ prints its own line before that of the exception."""
-    log = ("terminate called after throwing an instance of 'std::exception'", line)
-    dead = exit_causes.classify_exit(-signal.SIGABRT, log)
-    assert dead.how == "oom-host" and "smaller --ctx" in dead.hint
+    log = ("first line", "terminate called after throwing an instance of 'std::exception'", line)
+    dead = exit_causes.classify_exit(-signal.SIGABRT, log if how == "oom-host" else log[::2])
+    assert dead.how == how and hint in dead.hint
     error = exit_causes.exit_error(dead)
-    assert error.exit_code == 11 and "this computer ran out of memory" in error.message
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "CUDA error: device not ready",
-        "CUDA error: unspecified launch failure",
-        "ROCm error: unspecified launch failure",
-    ],
-)
-def test_a_gpu_that_was_lost(line: str) -> None:
-    """After a suspend, say: the engine's end, with llama.cpp's words, and no end of ours."""
-    dead = exit_causes.classify_exit(-signal.SIGABRT, ("some line", line))
-    assert dead.how == "assert"
-    assert line in exit_causes.exit_error(dead).message
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "ModuleNotFoundError: No module named 'numpy'",
-        "ImportError: cannot import name 'x'",
-        "AttributeError: module 'llama_cpp.llama_cpp' has no attribute 'llama_x'",
-    ],
-)
-def test_a_part_that_is_missing(line: str) -> None:
-    dead = exit_causes.classify_exit(1, ("Traceback (most recent call last):", line))
-    assert (dead.how, "Reinstall localspec" in dead.hint) == ("exit 1", True)
-    assert line in exit_causes.exit_error(dead).message
+    assert error.exit_code == (11 if how.startswith("oom") else 8 if "disk" in hint else 9)
+    assert error.message.endswith(f"Last log line: {line}")
 
 
 def test_a_file_that_changed_is_named(tmp_path: Path) -> None:

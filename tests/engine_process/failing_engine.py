@@ -1,0 +1,169 @@
+"""An engine process that fails as told: a scripted one, or the real one in the middle of real work.
+
+python failing_engine.py PARENT scripted|real PHASE FAULT
+PHASE: hello, load, probe, replay, prefill, decode, never. A scripted pair whose file begins with
+"gpu" is on a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+
+from localspec import child_process
+from localspec.engine.__main__ import CommandServer
+from localspec.protocol import wire
+from localspec.protocol.events import (
+    EngineReady,
+    GenerationFinished,
+    Prefill,
+    Round,
+    RoundTimes,
+    SpeculationPlan,
+    Token,
+)
+
+MEASURED = wire.MeasuredCosts(2.0, {"1": 1.0, "4": 1.5})
+REPLAYED = wire.ReplayResult(**{part.name: (1,) for part in fields(wire.ReplayResult)})
+EXITS = {
+    "kill": ("oom-system", 11),
+    "segv": ("signal SIGSEGV", 9),
+    "abort": ("assert", 9),
+    "cuda": ("oom-gpu", 11),
+    "garbage": ("protocol", 9),
+    "deep": ("protocol", 9),
+    "endless": ("protocol", 9),
+    "disk": ("exit 1", 8),
+    "exit": ("exit 3", 9),
+    "silent": ("exit 0", 9),
+    "hang": ("hang", 9),
+}
+"""By fault: `EngineExit.how`, and the exit code."""
+
+
+def make_faults(out: int) -> dict[str, Callable[[], object]]:
+    """`out` is the real stdout."""
+
+    def die(number: int, log: bytes = b"") -> None:
+        os.write(2, log)
+        os.kill(os.getpid(), number)
+
+    def hang() -> None:
+        while True:
+            time.sleep(60)
+
+    def beat(busy: float, seconds: int, *, ends: bool) -> None:
+        """Heartbeats of the first answer, as if it stood still for so long."""
+        for stuck in range(0, seconds, 10):
+            os.write(out, wire.encode_output(2, wire.HeartbeatReply(float(stuck), busy)))
+        if not ends:
+            hang()
+
+    def write_to_full_disk() -> None:
+        with open("/dev/full", "wb", buffering=0) as file:
+            file.write(b"x")
+
+    other_version = wire.HelloReply(wire.PROTOCOL_VERSION + 1, os.getpid())
+    return {
+        "kill": lambda: die(signal.SIGKILL),
+        "segv": lambda: die(signal.SIGSEGV),
+        "abort": lambda: die(signal.SIGABRT, b"ggml.c:1234: GGML_ASSERT(n > 0) failed\n"),
+        "cuda": lambda: die(signal.SIGABRT, b"CUDA error: out of memory\n  current device: 0\n"),
+        "hang": hang,
+        "compiles": lambda: beat(0.4, 900, ends=True),
+        "compiles for ever": lambda: beat(0.4, 2000, ends=False),
+        "deadlock": lambda: beat(0.001, 300, ends=False),
+        "compiles until killed": lambda: beat(0.4, 60, ends=False),
+        "garbage": lambda: os.write(out, b"\xff\xfe not json at all\n"),
+        "deep": lambda: os.write(out, b"[" * 60_000 + b"\n"),
+        "endless": lambda: [os.write(out, b"[" * 65536) for _ in range(200)],
+        "disk": write_to_full_disk,
+        "flood": lambda: [os.write(2, b"x" * 1023 + b"\n") for _ in range(8192)],
+        "exit": lambda: os._exit(3),
+        "newer": lambda: os.write(out, wire.encode_output(0, other_version)),
+        "silent": lambda: os._exit(0),
+        "none": lambda: None,
+    }
+
+
+class ScriptedEngine:
+    """Speaks the protocol, without a model."""
+
+    def __init__(self, out: int, phase: str, fault: str) -> None:
+        self._out, self._phase, self._fault = out, phase, make_faults(out)[fault]
+
+    def _say(self, number: int, output: wire.EngineOutput) -> None:
+        os.write(self._out, wire.encode_output(number, output))
+
+    def _enter(self, phase: str) -> None:
+        if phase == self._phase:
+            self._fault()
+
+    def run(self) -> None:
+        self._enter("hello")
+        self._say(0, wire.HelloReply(wire.PROTOCOL_VERSION, os.getpid()))
+        for line in sys.stdin.buffer:
+            number, command = wire.decode_command(line)
+            if isinstance(command, wire.ByeCommand):
+                return
+            self._run_command(number, command)
+            if not isinstance(command, wire.StopCommand):
+                self._say(number, wire.DoneReply())
+
+    def _run_command(self, number: int, command: wire.EngineCommand) -> None:
+        if isinstance(command, wire.LoadCommand):
+            self._enter("load")
+            devices = ("a GPU", "CPU") if command.target.startswith("gpu") else ("CPU",)
+            ready = EngineReady({}, command.target, command.draft, devices, {}, {}, 1.0)
+            self._say(number, ready)
+        elif isinstance(command, wire.ProbeCommand):
+            self._say(number, SpeculationPlan("probing", "scripted"))
+            self._enter("probe")
+            self._say(number, MEASURED)
+        elif isinstance(command, wire.ReplayCommand):
+            self._enter("replay")
+            self._say(number, REPLAYED)
+        elif isinstance(command, wire.GenerateCommand):
+            self._say(number, Prefill(0, 4, 0))
+            self._enter("prefill")
+            for n, word in enumerate(("one ", "two ", "three ", "four")):
+                if n == 2:
+                    self._enter("decode")
+                token = Token(n, word, "plain")
+                self._say(number, Round(n, None, "", 0, 0, (token,), RoundTimes(0, 1, 0)))
+            self._say(number, GenerationFinished("length"))
+
+
+class FailingServer(CommandServer):
+    """The real engine."""
+
+    def __init__(self, out: int, phase: str, fault: str) -> None:
+        super().__init__(os.dup(0), out)
+        self._phase, self._fault = phase, make_faults(out)[fault]
+
+    def _run_command(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
+        for output in super()._run_command(command):
+            if self._phase == "load" and isinstance(command, wire.LoadCommand):
+                self._fault()  # before it is said to have gone well
+            yield output
+            if self._phase == _phase_of(output):
+                self._fault()
+
+
+def _phase_of(output: wire.EngineOutput) -> str:
+    if isinstance(output, SpeculationPlan):
+        return "probe" if output.state == "probing" else ""
+    if isinstance(output, Prefill):
+        return "prefill" if output.done else ""
+    return "decode" if isinstance(output, Round) and output.n == 2 else ""
+
+
+if __name__ == "__main__":
+    child_process.set_up_child(int(sys.argv[1]))
+    kind = {"scripted": ScriptedEngine, "real": FailingServer}[sys.argv[2]]
+    kind(child_process.take_over_stdout(), *sys.argv[3:]).run()
+    os._exit(0)

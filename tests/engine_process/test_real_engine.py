@@ -1,0 +1,183 @@
+"""The real engine process: a chat, idle measurements, exits in the middle of real work."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from localspec import errors
+from localspec.engine_process import exit_causes
+from localspec.engine_process.client import EngineProcess, EngineTimeouts
+from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Round
+from localspec.protocol.wire import (
+    ChatMessage,
+    ContextSettings,
+    CountCommand,
+    GenerateCommand,
+    LoadCommand,
+    ProbeCommand,
+    SamplingParams,
+)
+from tests.downloads import wait_for
+from tests.engine_process.ends import ended, start_failing, text_of
+from tests.engine_process.failing_engine import EXITS
+from tests.zoo import CHAT_TEXT, Zoo, _chat
+
+CHAT = (ChatMessage("system", "Be kind."), ChatMessage("user", "Hi?"))
+GREEDY = SamplingParams(temperature=0)
+SMALL = ContextSettings(n_ctx=2048, n_threads=1)
+ASK = GenerateCommand("a" * 1200, GREEDY, max_tokens=400)
+"""Long enough to be read in several batches."""
+PATIENT = EngineTimeouts(handshake=60, load=60, answer=60, stop=10)
+IMPATIENT = EngineTimeouts(handshake=60, load=10, answer=2, stop=1)
+
+Start = Callable[..., EngineProcess]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    made: list[EngineProcess] = []
+
+    def make(
+        timeouts: EngineTimeouts = PATIENT, fault: tuple[str, str] = ("", "")
+    ) -> EngineProcess:
+        engine = start_failing(*fault, timeouts, "real") if fault[0] else EngineProcess()
+        made.append(engine)
+        engine._timeouts = timeouts
+        return engine
+
+    yield make
+    for each in made:
+        each.close()
+        assert ended(each.pid, is_orphan=False)
+
+
+def use(engine: EngineProcess, model: Path) -> Iterator[Event]:
+    """Everything an engine does, one after the other."""
+    yield engine.load(LoadCommand(str(model), None, SMALL))
+    yield from engine.probe(ProbeCommand(seconds=0.1))
+    yield from engine.generate(ASK)
+
+
+def test_a_chat_over_the_pipe(zoo: Zoo, start: Start) -> None:
+    engine = start()
+    engine.load(LoadCommand(str(zoo["no-system"]), None, SMALL))
+    n = engine.count(CountCommand(messages=CHAT))
+    text = "<|im_start|>user\nBe kind.\n\nHi?<|im_end|>\n<|im_start|>assistant\n"
+    assert n == engine.count(CountCommand(text)) > 0
+    with pytest.raises(errors.UsageError, match="Unknown chat template"):
+        engine.count(CountCommand(messages=CHAT, template="nonsense"))
+    events = list(engine.generate(GenerateCommand(messages=CHAT, sampling=GREEDY)))
+    assert text_of(events) == CHAT_TEXT
+    assert [event.code for event in events if isinstance(event, Notice)] == ["template-roles"]
+    assert isinstance(events[-1], GenerationFinished)
+    assert events[-1].totals["prompt_tokens"] == n
+
+
+def test_a_template_that_hangs_costs_a_reload(tmp_path: Path, start: Start) -> None:
+    """Sorting is one step, however long it takes."""
+    slow = "{% for i in range(99999) %}{{ range(99999) | sort | last }}{% endfor %}"
+    hanging = LoadCommand(str(_chat(CHAT_TEXT, slow).write(tmp_path / "made.gguf")), None, SMALL)
+    engine = start(EngineTimeouts(answer=1))
+    engine.load(hanging)
+    with pytest.raises(errors.EngineError, match=r"hung|respond|progress"):
+        engine.count(CountCommand(messages=CHAT))
+    assert not engine.alive
+
+
+def test_it_measures_while_nobody_waits(zoo: Zoo, start: Start) -> None:
+    engine = start()
+    engine.load(LoadCommand(str(zoo["target"]), None, SMALL, measure_when_idle=True))
+    ask = GenerateCommand("Hello", GREEDY, max_tokens=12, spec="off")
+    texts = {text_of(engine.generate(ask))}
+    assert engine.measured is None, "an answer waited for it"
+    for quiet in (1, 2, 4, 8, 16):  # seconds: a question ends what is measured, so none comes
+        asked_at = monotonic()
+        wait_for(lambda: monotonic() > asked_at + quiet, 2 * quiet)  # noqa: B023
+        texts.add(text_of(engine.generate(ask)))
+        if engine.measured is not None:
+            break
+    assert engine.measured is not None
+    assert texts == {text_of(engine.generate(ask))} != {""}
+
+
+# --- Exits
+
+
+@pytest.mark.parametrize(
+    ("phase", "fault"),
+    [("load", "kill"), ("probe", "abort"), ("decode", "disk"), ("prefill", "hang")],
+)
+def test_an_exit_has_its_cause(phase: str, fault: str, zoo: Zoo, start: Start) -> None:
+    how, code = EXITS[fault]
+    engine = start(IMPATIENT if fault == "hang" else PATIENT, (phase, fault))
+    events: list[Event] = []
+    if phase in ("load", "probe"):
+        with pytest.raises(errors.LocalspecError, match="The engine stopped") as raised:
+            events += use(engine, zoo["chatter"])
+        assert (raised.value.exit_code, bool(raised.value.hint)) == (code, True)
+    else:
+        events += use(engine, zoo["chatter"])
+        last = events[-1]
+        assert isinstance(last, EngineExit)
+        assert (last.how, bool(last.hint)) == (how, True), last.log
+    assert text_of(events).startswith(" one two three") is (phase == "decode")
+
+
+def test_the_last_lines_of_llama_cpp_are_read_before_its_abort_is_reported() -> None:
+    program = (
+        "import os, sys\n"
+        "from localspec.engine.llama.library import LOG\n"
+        "LOG._on_log(4, b'CUDA error: out of memory\\n', None)\n"
+        "os.abort()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    log = done.stderr.decode().splitlines()
+    assert exit_causes.classify_exit(done.returncode, log).how == "oom-gpu"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits")
+def test_an_engine_needs_no_disk(zoo: Zoo, start: Start) -> None:
+    engine = start()
+    resource.prlimit(engine.pid, resource.RLIMIT_FSIZE, (0, 0))
+    events = list(use(engine, zoo["chatter"]))
+    assert isinstance(events[-1], GenerationFinished)
+    assert text_of(events).startswith(" one two three")
+
+
+def test_a_model_file_cut_while_it_is_used_is_named(zoo: Zoo, tmp_path: Path, start: Start) -> None:
+    model = Path(shutil.copy(zoo["chatter"], tmp_path / "cut.gguf"))
+    for event in use(start(), model):
+        if isinstance(event, Round) and event.n == 2:
+            os.truncate(model, 0)
+    assert isinstance(event, EngineExit) and event.how == "signal SIGBUS"
+    assert "changed or its disk went away" in event.hint
+    assert f"{model}; it has 0 bytes now" in event.hint
+
+
+def test_an_engine_exits_when_its_stdin_closes(start: Start) -> None:
+    engine = start()
+    assert engine._process.stdin is not None
+    engine._process.stdin.close()
+    assert engine._process.wait(timeout=10) == 0
+
+
+@pytest.mark.parametrize("phase", ["idle", "load", "decode", "hang"])
+def test_an_engine_exits_with_its_parent(phase: str, zoo: Zoo) -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine_process.parent", phase, zoo["chatter"]],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    assert ended(int(done.stdout), seconds=2.0)
