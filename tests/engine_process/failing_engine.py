@@ -164,6 +164,6 @@ def _phase_of(output: wire.EngineOutput) -> str:
 
 if __name__ == "__main__":
     child_process.set_up_child(int(sys.argv[1]))
-    kind = {"scripted": ScriptedEngine, "real": FailingServer}[sys.argv[2]]
-    kind(child_process.take_over_stdout(), *sys.argv[3:]).run()
+    make = ScriptedEngine if sys.argv[2] == "scripted" else FailingServer
+    make(child_process.take_over_stdout(), *sys.argv[3:]).run()
     os._exit(0)

@@ -47,12 +47,13 @@ def start() -> Iterator[Start]:
     made: list[EngineProcess] = []
 
     def make(
-        timeouts: EngineTimeouts = PATIENT, fault: tuple[str, str] = ("", "")
+        timeouts: EngineTimeouts = PATIENT, fault: tuple[str, str] | None = None
     ) -> EngineProcess:
-        engine = start_failing(*fault, timeouts, "real") if fault[0] else EngineProcess()
-        made.append(engine)
-        engine._timeouts = timeouts
-        return engine
+        if fault is None:
+            made.append(EngineProcess(timeouts=timeouts))
+        else:
+            made.append(start_failing(*fault, timeouts, "real"))
+        return made[-1]
 
     yield make
     for each in made:

@@ -214,57 +214,28 @@ def test_a_chat_on_the_terminal_and_a_server_use_a_worker(library: Path) -> None
     server.close()
 
 
-def test_a_killed_worker_is_named_and_the_text_is_kept(program: WorkerProgram) -> None:
-    engine = load(replace(HERE, workers=(program.address,)))
-    answer = Answer("", 0)
-    request = GenerateCommand("import os", SamplingParams(temperature=0), max_tokens=900)
-    for event in engine.generate(request):
-        if isinstance(event, Round) and not answer.text:
-            answer.text = "".join(token.text for token in event.tokens)
-            program.signal(signal.SIGKILL)
-        if isinstance(event, EngineExit):
-            answer.end = event
-    engine.close()
-    assert answer.text
-    assert answer.end is not None
-    assert answer.end.how == "worker"
-    assert f"{program.address} does not answer" in answer.end.hint
-
-
-def test_a_stopped_worker_is_named_too(program: WorkerProgram) -> None:
-    """As a sleeping laptop, or a cable that was pulled: llama.cpp would wait for ever."""
-    engine = load(replace(HERE, workers=(program.address,)), EngineTimeouts(worker_check=1))
-    end = None
-    request = GenerateCommand("import os", SamplingParams(temperature=0), max_tokens=900)
-    for event in engine.generate(request):
-        if isinstance(event, Round) and event.n == 1:
-            program.signal(signal.SIGSTOP)
-        if isinstance(event, EngineExit):
-            end = event
-    engine.close()
-    assert end is not None
-    assert end.how == "worker"
-    assert program.address in end.hint
-
-
-def test_a_cut_cable_is_noticed_too(program: WorkerProgram) -> None:
-    """Nothing arrives any more, and nothing ends the connection."""
+@pytest.mark.parametrize("loss", ["killed", "stopped", "cable"])
+def test_a_lost_worker_is_named_and_the_text_is_kept(loss: str, program: WorkerProgram) -> None:
+    """Also one that only sleeps, or a cable that was pulled: llama.cpp would wait for ever."""
     address = parse_address(program.address)
     line = SlowLine((address.host, address.port), Line(1.0, 125e6))
-    engine = load(replace(HERE, workers=(line.address,)), EngineTimeouts(worker_check=1))
+    used = line.address if loss == "cable" else program.address
+    engine = load(replace(HERE, workers=(used,)), EngineTimeouts(worker_check=1))
     end, text = None, ""
     request = GenerateCommand("import os", SamplingParams(temperature=0), max_tokens=900)
     for event in engine.generate(request):
         if isinstance(event, Round):
             text += "".join(token.text for token in event.tokens)
-            line.cut()
+            if event.n == 1 and loss == "cable":
+                line.cut()
+            elif event.n == 1:
+                program.signal(signal.SIGKILL if loss == "killed" else signal.SIGSTOP)
         if isinstance(event, EngineExit):
             end = event
     engine.close()
     line.close()
-    assert text and end is not None
-    assert end.how == "worker"
-    assert f"{line.address} does not answer" in end.hint
+    assert text and end is not None and end.how == "worker"
+    assert f"{used} does not answer" in end.hint
 
 
 @pytest.mark.asyncio
