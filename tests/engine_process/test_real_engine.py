@@ -26,10 +26,10 @@ from localspec.protocol.wire import (
     ProbeCommand,
     SamplingParams,
 )
-from tests.downloads import wait_for
 from tests.engine_process.ends import ended, start_failing, text_of
 from tests.engine_process.failing_engine import EXITS
-from tests.zoo import CHAT_TEXT, Zoo, _chat
+from tests.support.downloads import wait_for
+from tests.support.zoo import CHAT_TEXT, Zoo, _chat
 
 CHAT = (ChatMessage("system", "Be kind."), ChatMessage("user", "Hi?"))
 GREEDY = SamplingParams(temperature=0)
