@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import importlib
-import json
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 try:
     import click
@@ -18,7 +17,7 @@ except ImportError as missing:  # too early for _print_error
     sys.exit(f"localspec: {missing}.\n  Install localspec again: pip install localspec")
 
 from localspec import __version__, errors
-from localspec.cli import global_options
+from localspec.cli import global_options, terminal
 from localspec.sanitize import sanitize
 
 _COMMANDS = {
@@ -63,7 +62,6 @@ _EXIT_SIGPIPE = 141  # 128 + SIGPIPE, as shells report it: `localspec run … | 
 
 
 def module_of(name: str) -> str:
-    """The module of a command."""
     return f"localspec.cli.{_FILES.get(name, name.replace('-', '_'))}"
 
 
@@ -133,7 +131,7 @@ def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
     settings = config.load()
     if not {"-q", "--quiet"} & {*argv}:
         for warning in settings.warnings:
-            click.echo(f"localspec: {warning}", err=True)
+            terminal.notify(warning)
     names = ("temperature", "spec", "exact", "overlap", "workers")
     given = {name: settings.get(config.OPTIONS[name].key) for name in names}
     answers = {name: value for name, value in given.items() if value not in (None, ())}
@@ -147,7 +145,7 @@ def _run_tui(context: click.Context) -> int:
     """Open the terminal app; print the help where there is no terminal."""
     streams = (sys.stdin, sys.stdout)
     if global_options.is_plain() or not all(s is not None and s.isatty() for s in streams):
-        click.echo(context.get_help(), err=True)
+        terminal.echo_text(context.get_help(), err=True)
         return 2
     from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
 
@@ -169,49 +167,36 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = 130
     except BrokenPipeError:
         code = _EXIT_SIGPIPE
-    except OSError as error:
-        code = _print_error(_describe_os_error(error), argv)
-    except ImportError as error:
-        code = _print_error(_missing_package_error(error), argv)
-    except Exception as error:  # a bug: one line, or a traceback with LOCALSPEC_DEBUG
-        if os.environ.get("LOCALSPEC_DEBUG"):
+    except Exception as error:  # one line, or a traceback with LOCALSPEC_DEBUG
+        if os.environ.get("LOCALSPEC_DEBUG") and not isinstance(error, OSError):
             raise
-        what = f"{type(error).__name__}: {error}"
-        hint = "This is a bug. Set LOCALSPEC_DEBUG=1 to see the traceback."
-        code = _print_error(errors.LocalspecError(f"Internal error: {what}", hint), argv)
-    _flush_or_discard(sys.stdout)
+        code = _print_error(_explain(error), argv)
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # redirect it to null, or Python prints an error at exit
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
-def _describe_os_error(error: OSError) -> errors.StorageError:
-    """Of standard output, e.g. a full disk, or of a file that the error names."""
+def _explain(error: Exception) -> errors.LocalspecError:
+    """Of the output or a file that cannot be used, of a missing package, or of a bug."""
+    if isinstance(error, ImportError):
+        what = f"A package that localspec needs cannot be imported: {error}."
+        install = f"{sys.executable} -m pip install --force-reinstall localspec"
+        return errors.LocalspecError(what, f"Install localspec again: {install}")
+    if not isinstance(error, OSError):
+        hint = "This is a bug. Set LOCALSPEC_DEBUG=1 to see the traceback."
+        return errors.LocalspecError(f"Internal error: {type(error).__name__}: {error}", hint)
     reason = error.strerror or error
+    what = f"The output cannot be written: {reason}."
+    hint = "Free disk space, or write to another disk."
     if error.errno == errno.EBADF:
         what, hint = "Standard output is closed.", "Redirect it to a file, or to /dev/null."
     elif error.filename is not None:
-        name = sanitize(str(error.filename), multiline=False)
-        what, hint = f"{name} cannot be used: {reason}.", "Check its permissions, and its disk."
-    else:
-        what = f"The output cannot be written: {reason}."
-        hint = "Free disk space, or write to another disk."
+        what = f"{error.filename} cannot be used: {reason}."
+        hint = "Check its permissions, and its disk."
     return errors.StorageError(what, hint)
-
-
-def _missing_package_error(error: ImportError) -> errors.LocalspecError:
-    if os.environ.get("LOCALSPEC_DEBUG"):
-        raise error
-    what = f"A package that localspec needs cannot be imported: {error}."
-    hint = f"Install localspec again: {sys.executable} -m pip install --force-reinstall localspec"
-    return errors.LocalspecError(what, hint)
-
-
-def _flush_or_discard(stream: TextIO) -> None:
-    """Flush; on failure redirect the stream to null, or Python prints an error at exit."""
-    try:
-        stream.flush()
-    except (OSError, ValueError):
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _prepare_streams() -> None:
@@ -238,31 +223,26 @@ def _is_json_requested(argv: list[str]) -> bool:
 def _print_error(error: errors.LocalspecError, argv: list[str]) -> int:
     """Print the error and its hint on stderr, or on stdout as JSON with --json."""
     message, hint = sanitize(error.message, multiline=False), sanitize(error.hint, multiline=False)
+    body = {"code": error.code, "message": message, "hint": hint}
+    is_printed = False
+    if _is_json_requested(argv):
+        try:
+            terminal.echo_json({"error": body} | ({"text": error.said} if error.said else {}))
+            is_printed = True
+        except OSError as failure:  # of a full disk; a closed pipe has what it wanted
+            is_printed = isinstance(failure, BrokenPipeError)
     with suppress(OSError):  # the stream may be closed
-        body = {"code": error.code, "message": message, "hint": hint}
-        partial = {"text": error.said} if error.said else {}
-        document = json.dumps({"schema": 1, "error": body} | partial)
-        if not _is_json_requested(argv) or not _try_print(document):
-            click.echo(f"localspec: {message}" + (f"\n  {hint}" if hint else ""), err=True)
-        if error.detail and ("-v" in argv or "--verbose" in argv):
-            click.echo("\n".join(sanitize(line) for line in error.detail), err=True)
+        if not is_printed:
+            terminal.notify(message, hint)
+        for line in error.detail if {"-v", "--verbose"} & {*argv} else ():
+            terminal.echo(line, err=True)
     return error.exit_code
-
-
-def _try_print(document: str) -> bool:
-    try:
-        click.echo(document)
-    except BrokenPipeError:  # the reader has what it wanted
-        return True
-    except OSError:  # a full disk
-        return False
-    return True
 
 
 def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         with suppress(OSError):
-            click.echo(error.format_message(), err=True)
+            terminal.echo_text(error.format_message(), err=True)
         return 2
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "localspec"

@@ -116,8 +116,6 @@ def _format_memory(ready: EngineReady) -> Iterator[str]:
 
 
 class ChatAnswerPrinter:
-    """Prints one answer of a chat while it streams."""
-
     def __init__(
         self,
         style: OutputStyle,
@@ -210,7 +208,6 @@ class ChatAnswerPrinter:
             self._at_line_start = text.endswith("\n")
 
     def _write_name(self) -> None:
-        """In plain mode, print the model's name before its answer."""
         if self._style.plain and not self._started:
             sys.stdout.write(f"{self._name}: ")
         self._started = True

@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -25,6 +24,7 @@ from localspec.cli.answer_printer import ChatAnswerPrinter
 from localspec.cli.readline_prompt import ReadlinePrompt
 from localspec.cli.slash_handlers import LinearChatView
 from localspec.cli.speculation_text import AnswerStats
+from localspec.cli.terminal import Interrupt, stop_on_interrupt
 from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, render_hint
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, StartEngine
@@ -33,6 +33,7 @@ from localspec.protocol.events import EngineReady, Event, Notice, encode
 from localspec.units import short_count
 
 _UNANSWERED_HINT = "/set think_budget N limits thinking to N tokens; /think off turns it off."
+_QUIT_WINDOW_MS = 1000  # A second Ctrl+C within this time quits.
 _NOT_SENT_HINT = "Your message was not sent. Press Up to edit it."
 _CONTEXT_FULL_HINT = "/undo removes the last turn, /clear all turns; --ctx N sets a larger context."
 
@@ -68,7 +69,7 @@ class ChatLoop:
         self._engine: Engine | None = None
         self._loaded_key: object = None  # The `ChatSession.load_key` of the last load.
         self._message_prompt = ReadlinePrompt("You: " if view.style.plain else "> ", read_line)
-        self._interrupts = InterruptHandler()
+        self._interrupt = Interrupt()  # The last Ctrl+C while an answer streamed.
         self._quit_hint_shown = False
 
     def run(self, on_loaded: Callable[[EngineReady], None] = lambda _: None) -> int:
@@ -145,7 +146,8 @@ class ChatLoop:
             return 0
         except KeyboardInterrupt:
             self._print("")
-            if self._quit_hint_shown or self._interrupts.is_recent:
+            since = self._interrupt.elapsed_ms
+            if self._quit_hint_shown or (since is not None and since < _QUIT_WINDOW_MS):
                 return 130
             self._quit_hint_shown = True
             self._print("Press Ctrl+C again or Ctrl+D to quit.")
@@ -264,18 +266,17 @@ class ChatLoop:
             return ask_overflow_choice(overflow, self._print)
 
         stopped_ms, session = None, self.session
-        with self._interrupts.intercept(session.stop):
+        with stop_on_interrupt(session.stop) as self._interrupt:
             for delta in session.stream_answer(
                 engine, choose, probabilities=self._launch_options.probabilities
             ):
                 self._write_event(delta.event)
                 printer.print_delta(delta)
                 if session.answer.finished is not None:
-                    stopped_ms = self._interrupts.elapsed_ms
+                    stopped_ms = self._interrupt.elapsed_ms
         return stopped_ms
 
     def _print_status(self, engine: Engine, stopped_ms: float | None) -> None:
-        """Print the status line of an answer, and hints about its end."""
         session, style = self.session, self._view.style
         assert session.loaded is not None
         session.update_costs(engine)
@@ -315,85 +316,40 @@ def _name_option(option: OptionHint) -> str:
     return f"/{option.name} {option.value}" if is_command else str(option)
 
 
-_CHOICE_TEXT: dict[OverflowPolicy, str] = {
-    "drop": "leave out the oldest turns",
-    "summarise": "let the model summarise the oldest turns",
-    "stop": "stop here",
+_CHOICE_TEXT: dict[OverflowPolicy, tuple[str, str]] = {
+    "drop": ("d", "leave out the oldest turns"),
+    "summarise": ("m", "let the model summarise the oldest turns"),
+    "stop": ("s", "stop here"),
 }
-_DO_NOT_SEND = "do not send the message"
 
 
 def ask_overflow_choice(
     overflow: ContextOverflow, print_line: Callable[[str], None]
 ) -> OverflowPolicy:
     """Ask what to do with a full context; `stop` on Ctrl+C, Ctrl+D and any other input."""
-    mid_answer = overflow.mid_answer
-    what = "The context is full" if mid_answer else "The conversation exceeds the context"
+    is_full = overflow.mid_answer
+    what = "The context is full" if is_full else "The conversation exceeds the context"
     print_line(
         f"{what} ({overflow.used:,} / {overflow.n_ctx:,} tokens). Older turns stay in the chat."
     )
+    names: dict[str, OverflowPolicy] = {}
     for choice in overflow.choices:
-        text = _DO_NOT_SEND if choice == "stop" and not mid_answer else _CHOICE_TEXT[choice]
-        print_line(f"  {choice[0] if choice != 'summarise' else 'm'}: {text}")
+        letter, text = _CHOICE_TEXT[choice]
+        names |= {letter: choice, choice: choice}
+        text = text if is_full or choice != "stop" else "do not send the message"
+        print_line(f"  {letter}: {text}")
     print_line("Type a letter and Enter (to always do the same: /set overflow NAME):")
-    with _interruptible():
-        try:
-            names: dict[str, OverflowPolicy] = {"d": "drop", "m": "summarise", "s": "stop"}
-            names |= {choice: choice for choice in overflow.choices}
-            choice = names.get(sys.stdin.readline().strip().lower(), "stop")
-            return choice if choice in overflow.choices else "stop"
-        except KeyboardInterrupt:
-            return "stop"
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl+C raises KeyboardInterrupt here, whatever handler is installed."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        yield
+        choice = names.get(sys.stdin.readline().strip().lower(), "stop")
+    except KeyboardInterrupt:
+        choice = "stop"
     finally:
         signal.signal(signal.SIGINT, before)
+    return choice
 
 
-_QUIT_WINDOW_SECONDS = 1.0  # A second Ctrl+C within this time quits.
 _EXIT_SIGHUP = 129
-
-
-class InterruptHandler:
-    """Ctrl+C while an answer streams."""
-
-    def __init__(self) -> None:
-        self._pressed_at: float | None = None
-
-    @property
-    def elapsed_ms(self) -> float | None:
-        return None if self._pressed_at is None else (time.monotonic() - self._pressed_at) * 1e3
-
-    @property
-    def is_recent(self) -> bool:
-        """Whether a Ctrl+C now counts as the second of two."""
-        return (
-            self._pressed_at is not None
-            and time.monotonic() - self._pressed_at < _QUIT_WINDOW_SECONDS
-        )
-
-    @contextmanager
-    def intercept(self, stop: Callable[[], None]) -> Iterator[None]:
-        """The first Ctrl+C calls `stop`, the second raises KeyboardInterrupt."""
-        self._pressed_at = None
-
-        def handle(*_: int | FrameType | None) -> None:
-            if self._pressed_at is not None:
-                raise KeyboardInterrupt
-            self._pressed_at = time.monotonic()
-            stop()
-
-        before = signal.signal(signal.SIGINT, handle)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -60,10 +60,9 @@ def command() -> None:
 
 
 @command.command("path")
-def path() -> int:
+def path() -> None:
     """Print the path of config.toml."""
     echo(str(paths.config_file()))
-    return 0
 
 
 @command.command("list")
@@ -121,7 +120,7 @@ def get(context: click.Context, key: str, as_json: bool) -> int:
 @click.argument("value", required=False, shell_complete=_complete_value)
 @flag("--default", "use_default", about="Remove KEY from the file.")
 @click.pass_context
-def set_(context: click.Context, key: str, value: str | None, use_default: bool) -> int:
+def set_(context: click.Context, key: str, value: str | None, use_default: bool) -> None:
     """Set KEY to VALUE in config.toml.
 
     The rest of the file, with its comments, stays unchanged.
@@ -139,7 +138,6 @@ def set_(context: click.Context, key: str, value: str | None, use_default: bool)
     setting = _load_view(context).settings.get(key)
     if setting is not None and setting.is_overridden:
         notify(f"{setting.origin_text} overrides this value.")
-    return 0
 
 
 @command.command("edit")

@@ -7,7 +7,7 @@ import click
 from localspec.cli import global_options, terminal
 from localspec.cli.terminal import echo
 from localspec.doctor import checks, findings, llama_build
-from localspec.doctor.findings import RepairAction
+from localspec.doctor.findings import Finding, RepairAction
 from localspec.doctor.repairs import RepairRunner
 from localspec.errors import UsageError
 
@@ -41,25 +41,18 @@ def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
         echo("There is nothing to fix automatically.", err=True)
     confirmed = [action for what, action in actions if fix and _confirm(what, action, yes)]
     for action in confirmed:
-        _run_action(action)
+        runner = RepairRunner(action, lambda line: echo(f"  {line}", err=True))
+        try:
+            echo(f"  {runner.run()[1]}", err=True)
+        except KeyboardInterrupt:
+            runner.stop()
+            raise
     if confirmed:
         results = checks.run_checks()
         if not as_json:
             echo(f"Now: {findings.format_counts(results) or 'No problems found'}.")
     if as_json:
-        rows = [
-            {
-                "id": finding.id,
-                "area": finding.area,
-                "level": finding.level,
-                "what": finding.what,
-                "fix": finding.fix,
-                "means": finding.explanation,
-                "action": finding.action.name if finding.action else None,
-            }
-            for finding in results
-        ]
-        terminal.echo_json({"findings": rows})
+        terminal.echo_json({"findings": [_to_json(finding) for finding in results]})
     return int(any(finding.level == "error" for finding in results))
 
 
@@ -69,11 +62,13 @@ def _confirm(what: str, action: RepairAction, yes: bool) -> bool:
     return yes or click.confirm(f"{action.name}?", default=False, err=True)
 
 
-def _run_action(action: RepairAction) -> None:
-    runner = RepairRunner(action, lambda line: echo(f"  {line}", err=True))
-    try:
-        _, result = runner.run()
-    except KeyboardInterrupt:
-        runner.stop()
-        raise
-    echo(f"  {result}", err=True)
+def _to_json(finding: Finding) -> dict[str, str | None]:
+    return {
+        "id": finding.id,
+        "area": finding.area,
+        "level": finding.level,
+        "what": finding.what,
+        "fix": finding.fix,
+        "means": finding.explanation,
+        "action": finding.action.name if finding.action else None,
+    }

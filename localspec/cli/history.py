@@ -75,21 +75,20 @@ def history_command() -> None:
     "-n", "--most", type=click.IntRange(1), metavar="N", help="List only N chats.  [default: all]"
 )
 @global_options.JSON
-def list_(most: int | None, as_json: bool) -> int:
+def list_(most: int | None, as_json: bool) -> None:
     """List the chats, most recently used first."""
     with open_history() as history:
         chats = history.list_chats(-1 if most is None else most)
     if as_json:
         echo_json({"chats": [export.list_entry_json(chat) for chat in chats]})
-        return 0
+        return
     if not chats:
         echo("No saved chats. To start one: localspec run", err=True)
-        return 0
+        return
     echo_columns([("CHAT", "LAST USED", "TURNS", "MODEL", "TITLE"), *map(_chat_row, chats)])
     if sys.stdout.isatty():
         echo(err=True)
         echo("Continue a chat: localspec run --continue CHAT", err=True)
-    return 0
 
 
 def _chat_row(chat: ChatListEntry) -> tuple[str, ...]:
@@ -104,7 +103,7 @@ def _chat_row(chat: ChatListEntry) -> tuple[str, ...]:
 @history_command.command("search")
 @click.argument("text", nargs=-1, required=True)
 @global_options.JSON
-def search(text: tuple[str, ...], as_json: bool) -> int:
+def search(text: tuple[str, ...], as_json: bool) -> None:
     """Find chats with all words of TEXT in one turn or in the title."""
     with open_history() as history:
         hits = history.search(" ".join(text))
@@ -113,23 +112,22 @@ def search(text: tuple[str, ...], as_json: bool) -> int:
         found = zip(hits, chats, strict=True)
         body = [{"chat": chat, "turn": hit.turn, "excerpt": hit.excerpt} for hit, chat in found]
         echo_json({"found": body})
-        return 0
+        return
     echo_columns([(str(hit.list_entry.id), hit.excerpt) for hit in hits])
     if not hits:
         echo("No results.", err=True)
-    return 0
 
 
 @history_command.command("show")
 @CHAT_ARGUMENT
 @global_options.JSON
-def show(chat: str, as_json: bool) -> int:
+def show(chat: str, as_json: bool) -> None:
     """Print CHAT (a number, or `last`)."""
     with open_history() as history:
         saved = history.load_chat(find_chat_id(history, chat), with_events=False)
     if as_json:
         echo_text(export.render_json(saved), newline=False)
-        return 0
+        return
     echo_text(export.render_text(saved), newline=False)
     turns = saved.conversation.turns
     more = len(saved.conversation.all_turns) - len(turns)
@@ -139,17 +137,15 @@ def show(chat: str, as_json: bool) -> int:
     if turns and turns[-1].finish_reason is None:
         echo(err=True)
         echo("The last answer was interrupted.", err=True)
-    return 0
 
 
 @history_command.command("rename")
 @click.argument("chat", shell_complete=complete_chat)
 @click.argument("title", callback=global_options.reject_empty)
-def rename(chat: str, title: str) -> int:
+def rename(chat: str, title: str) -> None:
     """Rename CHAT."""
     with open_history() as history:
         history.rename_chat(find_chat_id(history, chat), title)
-    return 0
 
 
 @history_command.command("rm")
@@ -210,7 +206,7 @@ _FORMATS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".j
 @flag("-f", "--force", about="Overwrite FILE.")
 def export_command(
     chat: str, file_format: str | None, rounds: bool, output: str | None, force: bool
-) -> int:
+) -> None:
     """Export CHAT (a number, or `last`) as Markdown, HTML or JSON.
 
     Without a format option, the extension of FILE decides; the default is Markdown.
@@ -226,11 +222,10 @@ def export_command(
         text = export.render_html(saved) if file_format == "html" else export.render_markdown(saved)
     if output is None:
         echo_text(text, newline=False)
-        return 0
+        return
     path = Path(os.path.abspath(output))
     export.save_file(path, text, overwrite=force)
     echo(f"Saved: {path}", err=True)
-    return 0
 
 
 @click.command("replay")

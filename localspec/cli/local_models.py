@@ -21,7 +21,7 @@ from localspec.units import count, gb
 
 @click.command("list")
 @global_options.JSON
-def list_command(as_json: bool) -> int:
+def list_command(as_json: bool) -> None:
     """List the models on this computer, and the pairs that are ready to run.
 
     Includes the models of LM Studio, Ollama and llama.cpp, and those in --models-dir.
@@ -31,7 +31,7 @@ def list_command(as_json: bool) -> int:
     names = {model.path: model_lookup.shortest_reference(model, models) for model in models}
     if as_json:
         echo_json(_list_to_json(models, names, pairs, leftovers))
-        return 0
+        return
     echo_columns([("PAIR", "TITLE"), *((pair.id, pair.title) for pair in pairs)])
     if models:
         rows = [("MODEL", "SIZE", "SOURCE", "CHECKSUM")]
@@ -49,7 +49,6 @@ def list_command(as_json: bool) -> int:
     if not models:
         echo(err=True)
         echo("Find more pairs: localspec pair suggest", err=True)
-    return 0
 
 
 def _list_to_json(

@@ -20,10 +20,10 @@ from localspec.units import gb
 
 @click.command("make-draft")
 @click.argument("model", shell_complete=shell_completion.complete_model)
-@click.option(
+@global_options.text_option(
     "--keep",
-    metavar="LAYERS",
-    help="Layers to keep, such as 0-9,24-29.  [default: the exit layer of a LayerSkip model]",
+    "LAYERS",
+    "Layers to keep, such as 0-9,24-29.  [default: the exit layer of a LayerSkip model]",
 )
 @click.option(
     "--out",
@@ -33,7 +33,7 @@ from localspec.units import gb
     help="File to write.",
 )
 @global_options.JSON
-def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
+def command(model: str, keep: str | None, out: Path, as_json: bool) -> None:
     """Copy some layers of MODEL to a file that drafts for it (early exit).
 
     Without training for early exit (LayerSkip), such a draft is rarely worth its time.
@@ -55,12 +55,11 @@ def command(model: str, keep: str | None, out: Path, as_json: bool) -> int:
     size = layer_subset.copy_layers(source, out, layers, swa_layers)
     if as_json:
         echo_json({"file": str(out), "bytes": size, "layers": layers, "of": found.n_layer})
-        return 0
+        return
     share = f"{len(layers)} of {found.n_layer} layers, {gb(size)} of {gb(facts.size)}"
     echo(f"{out}: {share}")
     used = shlex.join(["localspec", "run", model, "--draft", str(out)])
     echo(f"Use it: {used}", err=True)
-    return 0
 
 
 def _parse_layers(text: str) -> list[int]:

@@ -95,7 +95,6 @@ def verify_command(pair: str | None, **given: Any) -> int:
 def _measure_pair(
     pair: ResolvedPair, measurement: Benchmark | LosslessMeasurement, given: dict[str, Any]
 ) -> Progress:
-    """Loads the pair for the measurement."""
     yield MeasurementProgress("loading")
     load_request = options.build_load_request(pair, given | {"spec": "auto"})
     engine = launch.start_engine(load_request, notify=options.make_notice_printer(given["quiet"]))
@@ -135,7 +134,6 @@ def print_measurement(measurement: Measurement, progress: Progress, given: dict[
 
 
 def _to_ascii(text: str) -> str:
-    """The text in ASCII if stdout cannot encode its symbols."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

@@ -85,8 +85,6 @@ def _option_group(*options: Option) -> Option:
 
 
 class _OptionParam(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A value of an option of the table."""
-
     name = "value"
 
     def __init__(self, option: TableOption) -> None:

@@ -36,7 +36,7 @@ def command() -> None:
 @global_options.JSON
 def _suggest(
     ref: str | None, vram: float | None, use: str | None, everything: bool, as_json: bool
-) -> int:
+) -> None:
     """List the pairs that fit, best first; with REF only those of that model.
 
     Does not use the network.
@@ -49,7 +49,7 @@ def _suggest(
         pairs = [_suggestion_to_json(suggestion) for suggestion in suggestions]
         document = {"memory": free, "gpu": bool(machine.devices), "use": use, "pairs": pairs}
         echo_json(document)
-        return 0
+        return
     where = "on the GPU" if machine.devices else "free on this computer"
     echo(f"Pairs for {gib(free)} {where}:", err=True)
     shown = suggestions if everything else suggestions[:_MAX_SHOWN]
@@ -63,7 +63,6 @@ def _suggest(
         echo(f"Download one: localspec pull {suggestions[0].pair.id}", err=True)
     else:
         echo("No pair fits.", err=True)
-    return 0
 
 
 @command.command("check")
@@ -140,7 +139,7 @@ def _test(target: str, drafts: tuple[str, ...], **given: Any) -> int:
 
 @command.command("list")
 @global_options.JSON
-def _list(as_json: bool) -> int:
+def _list(as_json: bool) -> None:
     """List all pairs of the catalogue."""
     pairs = catalog.load().pairs.values()
     ready = {pair.id for pair in model_lookup.ready_pairs(inventory.list_models())}
@@ -161,14 +160,13 @@ def _list(as_json: bool) -> int:
             for pair in pairs
         ]
         echo_json({"pairs": rows})
-        return 0
+        return
     table = [("PAIR", "SIZE", "DRAFT", "STATUS", "")]
     for pair in pairs:
         size = gb(pair.size) if pair.size else "–"
         note = "installed" if pair.id in ready else ""
         table.append((pair.id, size, pair.draft_kind, pair.status, note))
     echo_columns(table)
-    return 0
 
 
 def _suggestion_to_json(suggestion: PairSuggestion) -> dict[str, object]:

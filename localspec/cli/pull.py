@@ -152,10 +152,7 @@ def _fetch_all(hub: HubClient, plan: PullPlan, options: PullOptions, stop: Cance
 
 
 def format_plan(plan: PullPlan) -> Iterator[str]:
-    rows = [_plan_row(item) for item in plan.models]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for name, file, size, details in rows:
-        yield f"{name:{widths[0]}}  {file:{widths[1]}}  {size:>{widths[2]}}  {details}".rstrip()
+    yield from terminal.format_columns([_plan_row(item) for item in plan.models])
     for item in plan.models:
         for note in _format_notes(item):
             yield f"  {item.resolved.name}: {note}"
@@ -177,7 +174,6 @@ def format_sidecar_heads(item: PlannedModel) -> Iterator[str]:
 
 
 def format_pair_verdict(match: pull_plan.PlannedPair) -> Iterator[str]:
-    """Whether a pair is compatible, why, and warnings."""
     summary = match.compatibility.summary
     yield f"{summary[:1].upper()}{summary[1:]}."
     for warning in match.warnings:
@@ -240,9 +236,9 @@ def _plan_row(item: PlannedModel) -> tuple[str, str, str, str]:
     parts = len(item.files)
     file = f"{item.file} and {parts - 1} more" if parts > 1 else item.file
     origins = [file.origin for file in item.files if file.origin not in ("", "hub", "folder")]
-    downloaded = (item.size or 0) - item.missing_bytes
     state = f"from {ORIGIN_TITLES[origins[0]]}" if origins else "downloaded"
     if item.missing_bytes:
+        downloaded = (item.size or 0) - item.missing_bytes
         state = f"{gb(downloaded)} downloaded" if downloaded else ""
     licence = f"licence: {item.licence or 'see its page'}" if item.repo else ""
     details = ", ".join(filter(None, (licence, "gated" if item.gated else "", state)))
@@ -260,8 +256,6 @@ def _format_notes(item: PlannedModel) -> Iterator[str]:
 
 
 class DownloadProgressLine:
-    """Progress of one file on stderr."""
-
     def __init__(self, name: str, position: tuple[int, int], *, quiet: bool = False) -> None:
         number, of = position
         self._name = f"{number}/{of} {name}" if of > 1 else name
@@ -298,17 +292,17 @@ class DownloadProgressLine:
 @number_option("--limit", "Number of results.", 1, 100, default=20)
 @global_options.ENDPOINT
 @global_options.JSON
-def search_command(text: tuple[str, ...], limit: int, endpoint: str | None, as_json: bool) -> int:
+def search_command(text: tuple[str, ...], limit: int, endpoint: str | None, as_json: bool) -> None:
     """Search the Hugging Face hub for repositories with GGUF files, most downloaded first."""
     hub = HubClient(endpoint)
     repositories = run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
     if as_json:
         repos = [asdict(r) | {"updated": r.updated and r.updated.isoformat()} for r in repositories]
         terminal.echo_json({"repos": repos})
-        return 0
+        return
     if not repositories:
         echo("No results. Try fewer words.", err=True)
-        return 0
+        return
     rows = [("REPOSITORY", "DOWNLOADS", "LIKES", "UPDATED", "")]
     for found in repositories:
         updated = f"{found.updated:%Y-%m-%d}" if found.updated else "–"
@@ -316,4 +310,3 @@ def search_command(text: tuple[str, ...], limit: int, endpoint: str | None, as_j
         rows.append((found.repo, *counts, updated, "gated" if found.gated else ""))
     terminal.echo_columns(rows)
     echo(f"List the files of a repository: localspec show {repositories[0].repo}", err=True)
-    return 0

@@ -104,7 +104,6 @@ def _lacks_bracketed_paste(readline: Any) -> bool:
 
 
 def _stdin_has_input() -> bool:
-    """Whether more lines of a paste are waiting."""
     try:
         return bool(select.select([sys.stdin], [], [], 0)[0])
     except (OSError, ValueError):  # Windows: select() takes sockets only

@@ -9,7 +9,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -190,19 +190,19 @@ def _stream_answer(
     events_file: TextIO | None,
 ) -> bool:
     """Whether the answer was not stopped by Ctrl+C."""
-    with terminal.stop_on_interrupt(engine.stop) as is_stopped:
+    with terminal.stop_on_interrupt(engine.stop) as interrupt:
         try:
             for event in itertools.chain((engine.ready,), engine.generate(request)):
                 if events_file is not None:
                     events_file.write(encode(event) + "\n")
                 printer.on_event(event)
-                check_answer(engine, event, is_stopped)
+                check_answer(engine, event, lambda: interrupt.pressed_at is not None)
         except LocalspecError as error:
             error.said = printer.answer.text
             raise
         finally:
             printer.end_line()
-    return not is_stopped()
+    return interrupt.pressed_at is None
 
 
 def _read_prompt(given: str | None) -> str:
@@ -227,7 +227,12 @@ def _is_piped(stdin: TextIO | None) -> bool:
 
 def _read_pipe(stdin: IO[bytes]) -> str:
     """Standard input as text; blank lines alone count as empty."""
-    notice = threading.Timer(_PIPE_NOTICE_SECONDS, _print_pipe_notice)
+
+    def warn() -> None:
+        if sys.stderr.isatty():
+            terminal.notify("Reading standard input. To use only -p: < /dev/null")
+
+    notice = threading.Timer(_PIPE_NOTICE_SECONDS, warn)
     notice.daemon = True
     notice.start()
     data = stdin.read(_MAX_PROMPT_BYTES + 1)
@@ -239,32 +244,20 @@ def _read_pipe(stdin: IO[bytes]) -> str:
     return data.decode("utf-8", "replace") if data.strip() else ""
 
 
-def _print_pipe_notice() -> None:
-    if sys.stderr.isatty():
-        terminal.notify("Reading standard input. To use only -p: < /dev/null")
-
-
 def _build_settings(given: dict[str, Any], pair: launch.ResolvedPair) -> ChatSettings:
     settings = options.build_settings(pair, given)
-    if given["preset"]:
-        settings = _merge_settings(presets.find(given["preset"]).apply(settings), settings)
-    return settings
+    if not given["preset"]:
+        return settings
+    return _merge_settings(presets.find(given["preset"]).apply(settings), settings)
 
 
-@contextmanager
-def _open_events_file(path: str | None) -> Iterator[TextIO | None]:
+def _open_events_file(path: str | None) -> AbstractContextManager[TextIO | None]:
     """Open FILE of --events before loading, so that a wrong path fails at once."""
-    if path is None:
-        yield None
-        return
     try:
-        file = Path(path).open("w", buffering=1, encoding="utf-8")  # noqa: SIM115  closed by `with` below
+        return Path(path).open("w", buffering=1, encoding="utf-8") if path else nullcontext()
     except OSError as error:
-        raise StorageError(
-            f"{path} cannot be written: {error.strerror}.", "Give --events a writable path."
-        ) from error
-    with file:
-        yield file
+        what = f"{path} cannot be written: {error.strerror}."
+        raise StorageError(what, "Give --events a writable path.") from error
 
 
 def _print_ready(ready: EngineReady) -> None:
@@ -306,9 +299,9 @@ def _create_session(
     given: dict[str, Any],
 ) -> ChatSession:
     """The session of this chat.  Raises InUseError if another window has the chat open."""
-    history = _open_history(private=given["private"], quiet=given["quiet"])
+    history, seed = _open_history(given), given["seed"]
     session = ChatSession(
-        pair, given["seed"], history, saved_chat, settings=settings, system=given["system"]
+        pair, seed, history, saved_chat, settings=settings, system=given["system"]
     )
     if session.recorder.lock_error is not None:
         raise session.recorder.lock_error
@@ -320,51 +313,40 @@ def _create_session(
     return session
 
 
-def _open_history(*, private: bool, quiet: bool = False) -> ChatHistory | None:
+def _open_history(given: dict[str, Any]) -> ChatHistory | None:
     """The history to save in; None for a private chat, or with a warning if it cannot be opened."""
-    if private or not config.load().get("chats.keep"):
+    if given["private"] or not config.load().get("chats.keep"):
         return None
+    history: ChatHistory | None = None
     try:
         history = ChatHistory.open()
-    except LocalspecError as error:
-        _warn_unsaved(error, quiet)
-        return None
-    for notice in history.take_notices():
-        terminal.notify(notice.message, notice.hint)
-    if history.write_error is not None:
-        _warn_unsaved(history.write_error, quiet)
-    return history
-
-
-def _warn_unsaved(error: LocalspecError, quiet: bool) -> None:
-    if not quiet:
+        error = history.write_error
+        for notice in history.take_notices():
+            terminal.notify(notice.message, notice.hint)
+    except LocalspecError as failure:
+        error = failure
+    if error is not None and not given["quiet"]:
         terminal.notify(f"This chat will not be saved: {error.message}", error.hint)
+    return history
 
 
 def _merge_settings(saved_settings: ChatSettings, given_settings: ChatSettings) -> ChatSettings:
     """The settings of the saved chat, overridden by options given on the command line."""
     source_of = click.get_current_context().get_parameter_source
-    return saved_settings.with_values(
-        {
-            name: given_settings.get(option)
-            for name, option in ANSWER_OPTIONS.items()
-            if source_of(name) is ParameterSource.COMMANDLINE
-        }
-    )
+    given = [name for name in ANSWER_OPTIONS if source_of(name) is ParameterSource.COMMANDLINE]
+    values = {name: given_settings.get(ANSWER_OPTIONS[name]) for name in given}
+    return saved_settings.with_values(values)
 
 
 def _format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
-    """Title and last turns of a continued chat."""
     entry, turns = chat.list_entry, chat.conversation.turns
-    n_turns = count(len(turns), "turn")
-    yield f"Chat {entry.id}, {n_turns}: {sanitize(entry.title, multiline=False)}"
+    yield f"Chat {entry.id}, {count(len(turns), 'turn')}: {entry.title}"
     if len(turns) > _RECAP_TURNS:
         yield "Last turns:" if plain else "…"
     for turn in turns[-_RECAP_TURNS:]:
-        name = sanitize(turn.model or entry.pair.name, multiline=False) or "Answer"
-        yield from _format_turn(
-            turn, chat, "You: " if plain else "> ", f"{name}: " if plain else ""
-        )
+        name = turn.model or entry.pair.name or "Answer"
+        prefixes = ("You: ", f"{name}: ") if plain else ("> ", "")
+        yield from _format_turn(turn, chat, *prefixes)
     if turns and turns[-1].finish_reason is None:
         yield "The last answer was interrupted. Press Enter or type /retry to generate it again."
 

@@ -162,7 +162,6 @@ def _report_ready(ready: EngineReady, *, url: str, quiet: bool) -> None:
 
 
 def _read_keys(path: str | None) -> tuple[str, ...]:
-    """The keys of a file and of the environment."""
     lines = [os.environ.get(_KEY_VARIABLE, "")]
     if path is not None:
         try:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import platform
+from functools import partial
 from importlib import metadata
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from localspec import __version__
-from localspec.cli import global_options
-from localspec.errors import LocalspecError, UsageError
+from localspec.cli import global_options, terminal
+from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
 
 _MAX_CHATS = 50
@@ -24,25 +24,12 @@ _INSTALL_LINES = {
 
 @click.command("completion", epilog="\b\n" + "\n".join(_INSTALL_LINES.values()))
 @click.argument("shell", type=click.Choice(list(_INSTALL_LINES)))
-def completion_command(shell: str) -> int:
+def completion_command(shell: str) -> None:
     """Print a script that completes commands, options and models in SHELL."""
     kind = get_completion_class(shell)
-    if kind is None:
-        raise UsageError(f"{shell} is not supported.", f"Supported: {', '.join(_INSTALL_LINES)}.")
+    assert kind is not None, "click has each of the choices"
     root = click.get_current_context().find_root().command
-    click.echo(kind(root, {}, "localspec", "_LOCALSPEC_COMPLETE").source())
-    return 0
-
-
-def complete_model_or_pair(
-    _: click.Context, __: click.Parameter, prefix: str
-) -> list[CompletionItem]:
-    """Ids of pairs and models; the shell adds file names."""
-    return _completion_items(prefix, pairs=True)
-
-
-def complete_model(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
-    return _completion_items(prefix, pairs=False)
+    terminal.echo_text(kind(root, {}, "localspec", "_LOCALSPEC_COMPLETE").source())
 
 
 def complete_chat(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
@@ -60,7 +47,10 @@ def complete_chat(_: click.Context, __: click.Parameter, prefix: str) -> list[Co
     ]
 
 
-def _completion_items(prefix: str, *, pairs: bool) -> list[CompletionItem]:
+def _complete_id(
+    _: click.Context, __: click.Parameter, prefix: str, *, pairs: bool
+) -> list[CompletionItem]:
+    """Ids of the catalogue; the shell adds file names."""
     from localspec.models import catalog  # noqa: PLC0415  late, as above
 
     files = [CompletionItem(prefix, type="file")]
@@ -75,6 +65,10 @@ def _completion_items(prefix: str, *, pairs: bool) -> list[CompletionItem]:
     ]
 
 
+complete_model_or_pair = partial(_complete_id, pairs=True)
+complete_model = partial(_complete_id, pairs=False)
+
+
 @click.command("version")
 @global_options.JSON
 def version_command(as_json: bool) -> None:
@@ -85,6 +79,6 @@ def version_command(as_json: bool) -> None:
         "python": platform.python_version(),
     }
     if as_json:
-        click.echo(json.dumps({"schema": 1, "versions": versions}))
+        terminal.echo_json({"versions": versions})
     else:
-        click.echo("\n".join(f"{name} {version}" for name, version in versions.items()))
+        terminal.echo_text("\n".join(f"{name} {version}" for name, version in versions.items()))

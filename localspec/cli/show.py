@@ -20,7 +20,7 @@ from localspec.models.pull_plan import PlannedModel, PlannedPair, PullPlanner
 from localspec.models.reference import HubReference, RepoFile
 from localspec.units import gb
 
-Fact = tuple[str, str]
+Fact = tuple[str, str | None]
 
 
 @click.command("show")
@@ -28,7 +28,7 @@ Fact = tuple[str, str]
 @global_options.flag("--template", about="Print only the chat template.")
 @global_options.ENDPOINT
 @global_options.JSON
-def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> int:
+def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> None:
     """Show the details of the model or pair REF, without downloading it.
 
     Reads the header of the file, here or on the hub. For a repository, also lists its models.
@@ -50,7 +50,6 @@ def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> in
     else:
         for line in _format_details(items, match, files):
             terminal.echo(line)
-    return 0
 
 
 def _resolve_details(
@@ -100,8 +99,10 @@ def _format_details(
     for number, item in enumerate(items):
         if number:
             yield ""
-        facts = _header_facts(item.header) if item.header else _catalog_facts(item)
-        yield from format_columns([*_file_facts(item), *facts])
+        model = item.resolved.catalog_model
+        more = _header_facts(item.header) if item.header else _catalog_facts(model)
+        facts = (*_file_facts(item), *more)
+        yield from format_columns([(name, value) for name, value in facts if value])
         if head_lines := list(pull.format_sidecar_heads(item)):
             yield ""
             yield from head_lines
@@ -114,62 +115,51 @@ def _format_details(
 
 
 def _file_facts(item: PlannedModel) -> Iterator[Fact]:
+    """Those that are empty are not shown."""
     model = item.resolved.catalog_model
     yield "name", item.resolved.name
-    if model is not None:
-        yield "title", model.title
+    yield "title", model.title if model else ""
     yield "file", f"{item.repo}/{item.file}" if item.repo else item.file
-    if item.size is not None:
-        yield "size", gb(item.size)
-    if item.licence:
-        yield "licence", item.licence
-    if item.gated:
-        yield "gated", f"accept its terms on the page of {item.repo}"
+    yield "size", "" if item.size is None else gb(item.size)
+    yield "licence", item.licence
+    yield "gated", f"accept its terms on the page of {item.repo}" if item.gated else ""
     yield "installed", str(item.path) if item.path else "no"
-    if item.revision:
-        yield "revision", item.revision
-    if model is not None and model.note:
-        yield "note", model.note
-    if pairs := _pair_ids(model):
-        yield "pairs", ", ".join(pairs)
+    yield "revision", item.revision
+    yield "note", model.note if model else ""
+    yield "pairs", ", ".join(_pair_ids(model))
 
 
 def _header_facts(header: Header) -> Iterator[Fact]:
-    yield "architecture", header.architecture
+    drafts = "MTP: a layer of the model itself drafts tokens"
     if (kind := draft_heads.file_draft_kind(header)) != "model":
         title, layers = draft_heads.KIND_TITLES[kind], draft_heads.target_layers(header)
         reads = f"; reads target layers {', '.join(map(str, layers))}" if layers else ""
-        yield "draft head", f"{title}, only for its own target{reads}"
-    elif draft_heads.has_own_mtp_layer(header):
-        yield "draft head", "MTP: a layer of the model itself drafts tokens"
+        drafts = f"{title}, only for its own target{reads}"
+    elif not draft_heads.has_own_mtp_layer(header):
+        drafts = ""
+    tokenizer = header.tokenizer
+    yield "architecture", header.architecture
+    yield "draft head", drafts
     yield "parameters", f"{header.parameters:,}"
     yield "quantisation", header.quantization
     yield "layers", f"{header.n_layer}"
     yield "context", f"{header.n_ctx_train:,} tokens, as trained"
-    tokenizer = header.tokenizer
     yield "vocabulary", f"{tokenizer.n_tokens:,} tokens, {tokenizer.model} {tokenizer.pre}"
     yield "chat template", "yes" if header.chat_template else "no"
-    if header.is_moe:
-        yield "experts", f"{header.hparam('expert_count')}"
+    yield "experts", f"{header.hparam('expert_count')}" if header.is_moe else ""
     if header.is_recurrent or header.is_hybrid:
         yield "recurrent state", "all layers" if header.is_recurrent else "some layers (hybrid)"
-    if header.unsupported_reason:
-        yield "not supported", header.unsupported_reason
+    yield "not supported", header.unsupported_reason
 
 
-def _catalog_facts(item: PlannedModel) -> Iterator[Fact]:
+def _catalog_facts(model: CatalogModel | None) -> Iterator[Fact]:
     """Details from the catalogue, used if the header cannot be read."""
-    model = item.resolved.catalog_model
-    if model is None:
-        return
-    if model.kind != "model":
-        yield "draft head", f"{model.kind}, only for its own target"
-    if model.architecture:
+    if model is not None:
+        kind = f"{model.kind}, only for its own target"
+        yield "draft head", "" if model.kind == "model" else kind
         yield "architecture", model.architecture
-    if model.parameters:
-        yield "parameters", f"{model.parameters:,}"
-    if model.context:
-        yield "context", f"{model.context:,} tokens, as trained"
+        yield "parameters", f"{model.parameters:,}" if model.parameters else ""
+        yield "context", f"{model.context:,} tokens, as trained" if model.context else ""
 
 
 def _pair_ids(model: CatalogModel | None) -> list[str]:

@@ -58,7 +58,6 @@ class LinearChatView:
         terminal.echo_styled(line, err=True, colour=self.style.colour)
 
     def print_row(self, name: str, text: str, width: int = 15) -> None:
-        """Print a name and its text, wrapped between words below its beginning."""
         if self.style.plain:
             self.print_line(f"{name}: {text}")
             return
@@ -108,8 +107,8 @@ def _edit(_: CommandCall, view: LinearChatView) -> None:
 
 
 def _show(_: CommandCall, view: LinearChatView) -> None:
-    for name, value in _format_state(view):
-        view.print_row(name, value)
+    for row in _format_state(view):
+        view.print_row(*row)
 
 
 def _format_state(view: LinearChatView) -> Iterator[tuple[str, str]]:
@@ -163,12 +162,8 @@ def _copy(call: CommandCall, view: LinearChatView) -> None:
 
 
 def _keys(_: CommandCall, view: LinearChatView) -> None:
-    for key, what in KEY_HELP:
-        view.print_row(key, what)
-
-
-def _anyway(_: CommandCall, view: LinearChatView) -> None:
-    view.print_line("The model is already loaded.")
+    for row in KEY_HELP:
+        view.print_row(*row)
 
 
 def _bench(_: CommandCall, view: LinearChatView) -> None:
@@ -199,7 +194,7 @@ HANDLERS: dict[str, Callable[[CommandCall, LinearChatView], None]] = {
     "stats": _stats,
     "tokens": _tokens,
     "copy": _copy,
-    "anyway": _anyway,
+    "anyway": lambda _, view: view.print_line("The model is already loaded."),
     "bench": _bench,
     "keys": _keys,
     "logs": _logs,

@@ -31,9 +31,8 @@ def notify(message: str, hint: str = "") -> None:
         echo(f"  {hint}", err=True)
 
 
-def echo_text(text: str, *, newline: bool = True) -> None:
-    """Print text of several lines, sanitized."""
-    click.echo(sanitize(text), nl=newline)
+def echo_text(text: str, *, err: bool = False, newline: bool = True) -> None:
+    click.echo(sanitize(text), err=err, nl=newline)
 
 
 def echo_styled(
@@ -95,20 +94,27 @@ class ProgressLine:
             self._is_shown = False
 
 
+class Interrupt:
+    pressed_at: float | None = None
+
+    @property
+    def elapsed_ms(self) -> float | None:
+        return None if self.pressed_at is None else (time.monotonic() - self.pressed_at) * 1e3
+
+
 @contextmanager
-def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Calls `stop` on the first Ctrl+C; yields whether that has happened."""
-    is_stopped = False
+def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
+    """The first Ctrl+C calls `stop`, the second raises KeyboardInterrupt."""
+    interrupt = Interrupt()
 
     def handle(*_: int | FrameType | None) -> None:
-        nonlocal is_stopped
-        is_stopped = True
-        stop()
+        interrupt.pressed_at = time.monotonic()
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop()
 
     before = signal.signal(signal.SIGINT, handle)
     try:
-        yield lambda: is_stopped
+        yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -21,7 +21,7 @@ from localspec.cli.global_options import FiniteRange, flag, number_option, text_
 from localspec.cli.terminal import ProgressLine, echo, notify
 from localspec.errors import EngineError, UsageError
 from localspec.machine.rpc import side_library
-from localspec.machine.rpc.server import WorkerActivity, WorkerServer, WorkerSettings
+from localspec.machine.rpc.server import WorkerServer, WorkerSettings
 from localspec.units import count, gb, gib
 from localspec.worker_address import DEFAULT_PORT
 
@@ -108,24 +108,17 @@ def _refuse_open_address(address: str, *, is_open: bool) -> None:
 
 
 def _show_activity(server: WorkerServer, stopped: threading.Event) -> None:
-    """One line of what it does, until `stopped`."""
     line = ProgressLine(quiet=not global_options.can_redraw(), interval=60)
     before = server.activity
     while not stopped.wait(_REPORT_SECONDS):
         now = server.activity
-        line.show(_describe_activity(before, now, _REPORT_SECONDS))
+        rate = (now.n_passes - before.n_passes) / _REPORT_SECONDS
+        layers = count(now.n_layers, "layer")
+        what = f"{now.client} connected · {layers} · {rate:.0f} passes/s"
+        moved = f"{gb(now.received)} received, {gb(now.sent)} sent"
+        line.show(f"{what if now.client else 'nobody connected'} · {moved}")
         before = now
     line.clear()
-
-
-def _describe_activity(before: WorkerActivity, now: WorkerActivity, seconds: float) -> str:
-    """What the worker does: its client, the layers it holds, passes and bytes."""
-    moved = f"{gb(now.received)} received, {gb(now.sent)} sent"
-    if not now.client:
-        return f"nobody connected · {moved}"
-    rate = (now.n_passes - before.n_passes) / seconds
-    layers = count(now.n_layers, "layer")
-    return f"{now.client} connected · {layers} · {rate:.0f} passes/s · {moved}"
 
 
 def _wait_for_eof(stopped: threading.Event) -> None:

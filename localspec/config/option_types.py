@@ -131,20 +131,15 @@ def choice(words: Iterable[str] | Mapping[str, Any], synonyms: Mapping[str, str]
     return ValueType(", ".join(values), read, check, values, synonyms)
 
 
-def _check_text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ValueError
-    return value.strip()
+def text(hint: str, *, multiline: bool = False) -> ValueType:
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError
+        if not (multiline or value.isprintable()):
+            raise ValueError
+        return value if multiline else value.strip()
 
-
-def _check_grammar(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError
-    return value
-
-
-def text(hint: str) -> ValueType:
-    return ValueType(hint, str, _check_text, is_text=True)
+    return ValueType(hint, str, check, is_text=True)
 
 
 def _check_folder(value: Any) -> str:
@@ -235,7 +230,6 @@ _ON_OFF = {"on": True, "off": False}
 _YES_NO = dict.fromkeys(("true", "yes", "1"), "on") | dict.fromkeys(("false", "no", "0"), "off")
 SWITCH = choice(_ON_OFF, _YES_NO)
 SWITCH_OR_AUTO = choice(_ON_OFF | {"auto": None})
-TEXT = text("a text")
 TEXTS = ValueType(
     'a text (\\n is a new line), or several: ["a", "b"]; none',
     _read_texts,
@@ -243,7 +237,7 @@ TEXTS = ValueType(
     {"none": ()},
     is_text=True,
 )
-GRAMMAR = ValueType("the text of a GBNF grammar", str, _check_grammar, is_text=True)
+GRAMMAR = text("the text of a GBNF grammar", multiline=True)
 JSON_SCHEMA = ValueType(
     "a JSON Schema, or the path of its file: answers follow it; off",
     _read_schema,

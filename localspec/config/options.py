@@ -41,11 +41,23 @@ _NOT_REQUEST: tuple[FrontEnd, ...] = ("command", "python", "chat")
 _PROGRAMS: tuple[FrontEnd, ...] = ("command", "python")
 _NEW_CHATS, _NEXT_LOAD = "for new chats", "when a model is loaded"
 _load = partial(Option, offered=_PROGRAMS)
-_app = partial(Option, offered=())
 
 
 def _sampling(name: str, value_type: ValueType, about: str = "", **more: Any) -> Option:
     return Option(name, value_type, about, getattr(SamplingParams(), name), **more)
+
+
+def _app(
+    key: str,
+    value_type: ValueType,
+    about: str,
+    default: Any = None,
+    title: str = "",
+    offered: tuple[FrontEnd, ...] = (),
+    **setting: Any,
+) -> Option:
+    row = Setting(key, help=about, **setting)
+    return Option(key.rpartition(".")[2], value_type, "", default, title, offered, setting=row)
 
 
 _SAMPLING = (
@@ -288,105 +300,80 @@ _LOAD = (
 )
 _APP = (
     _app(
-        "theme",
+        "screen.theme",
         choice(THEMES),
-        default=THEMES[0],
-        setting=Setting(
-            "screen.theme",
-            help="Colours of the app; ansi: the terminal's own. "
-            "Monochrome uses underlines and symbols.",
-        ),
+        "Colours of the app; ansi: the terminal's own. Monochrome uses underlines and symbols.",
+        THEMES[0],
     ),
     _app(
-        "ascii",
+        "screen.ascii",
         SWITCH,
-        default=False,
-        title="plain ASCII",
-        setting=Setting(
-            "screen.ascii", help="For terminals and fonts without line, arrow and block characters."
-        ),
+        "For terminals and fonts without line, arrow and block characters.",
+        False,
+        "plain ASCII",
     ),
     _app(
-        "pair",
+        "run.pair",
         text("a pair, a model or a file, in quotes, as after `localspec run`"),
+        "The pair or model that `localspec run` opens without arguments.",
         title="default model",
-        setting=Setting(
-            "run.pair",
-            "at the next start",
-            "The pair or model that `localspec run` opens without arguments.",
-            unset_label="the last one used",
-            flags="MODEL",
-        ),
+        takes_effect="at the next start",
+        unset_label="the last one used",
+        flags="MODEL",
     ),
     _app(
-        "keep",
+        "chats.keep",
         SWITCH,
-        default=True,
-        title="save chats",
-        setting=Setting(
-            "chats.keep",
-            _NEW_CHATS,
-            "On this computer only. Off: new chats are not saved.",
-            flags="--private",
-            safe_value=False,
-        ),
+        "On this computer only. Off: new chats are not saved.",
+        True,
+        "save chats",
+        takes_effect=_NEW_CHATS,
+        flags="--private",
+        safe_value=False,
     ),
     _app(
-        "overflow",
+        "chats.overflow",
         choice(get_args(OverflowPolicy)),
-        default="ask",
-        title="when the context is full",
-        offered=("chat",),
-        setting=Setting(
-            "chats.overflow",
-            _NEW_CHATS,
-            "Ask; stop; drop the oldest turns; or replace them by a summary.",
-        ),
+        "Ask; stop; drop the oldest turns; or replace them by a summary.",
+        "ask",
+        "when the context is full",
+        ("chat",),
+        takes_effect=_NEW_CHATS,
     ),
     _app(
-        "show_thinking",
+        "chats.show_thinking",
         SWITCH,
-        default=False,
+        "Expand the model's thinking by default.",
+        False,
         offered=("chat",),
-        setting=Setting(
-            "chats.show_thinking", _NEW_CHATS, "Expand the model's thinking by default."
-        ),
+        takes_effect=_NEW_CHATS,
     ),
     _app(
-        "folder",
+        "models.folder",
         FOLDER,
+        "Its .gguf files are listed together with those of the Hugging Face cache.",
         title="model folder",
-        setting=Setting(
-            "models.folder",
-            help="Its .gguf files are listed together with those of the Hugging Face cache.",
-            unset_label="none",
-            flags="--models-dir",
-            variable="LOCALSPEC_MODELS_DIR",
-        ),
+        unset_label="none",
+        flags="--models-dir",
+        variable="LOCALSPEC_MODELS_DIR",
     ),
     _app(
-        "offline",
+        "network.offline",
         SWITCH,
-        default=False,
-        title="offline mode",
-        setting=Setting(
-            "network.offline",
-            help="Never use the network, not even for requested downloads.",
-            flags="--offline",
-            variable="HF_HUB_OFFLINE",
-            safe_value=True,
-        ),
+        "Never use the network, not even for requested downloads.",
+        False,
+        "offline mode",
+        flags="--offline",
+        variable="HF_HUB_OFFLINE",
+        safe_value=True,
     ),
     _app(
-        "limit",
+        "downloads.limit",
         number("a number of MB/s above 0", above=True),
+        "Maximum speed of all downloads together.",
         title="download limit (MB/s)",
-        setting=Setting(
-            "downloads.limit",
-            help="Maximum speed of all downloads together.",
-            unset_label="no limit",
-            flags="pull --limit",
-        ),
+        unset_label="no limit",
+        flags="pull --limit",
     ),
 )
 _TABLE: Mapping[OptionGroup, tuple[Option, ...]] = {
