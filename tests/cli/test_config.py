@@ -179,17 +179,6 @@ def test_edit_says_what_is_wrong_afterwards(own: Own, tmp_path: Path) -> None:
     assert gone.code == 3 and "VISUAL" in gone.err
 
 
-def test_the_shell_completes_keys_and_values(own: Own) -> None:
-    def offered(line: str) -> list[str]:
-        words = {"_LOCALSPEC_COMPLETE": "bash_complete", "COMP_WORDS": line}
-        done = own.do(**words, COMP_CWORD=str(len(line.split()) - (not line.endswith(" "))))
-        return [one.partition(",")[2] for one in done.text.splitlines()]
-
-    assert "screen.theme" in offered("localspec config set scr")
-    assert "high-contrast" in offered("localspec config set screen.theme h")
-    assert "keys.chat.send" in offered("localspec config get keys.chat.s")
-
-
 def test_pull_and_run_heed_it(house: Household) -> None:
     config = Path(house.env["LOCALSPEC_CONFIG"])
     config.write_text("[network]\noffline = true\n")

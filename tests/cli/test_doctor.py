@@ -22,24 +22,6 @@ def test_a_report_by_area_made_to_be_pasted(tmp_path: Path) -> None:
     assert done.err == ""
 
 
-def test_the_same_as_a_document(tmp_path: Path) -> None:
-    done = localspec("doctor", "--json", env={"HF_HOME": str(tmp_path)})
-    document = done.document
-    assert document["schema"] == 1
-    for one in document["findings"]:
-        assert set(one) == {"id", "area", "level", "what", "fix", "means", "action"}
-        assert one["level"] in ("ok", "notice", "warning", "error")
-
-
-def test_what_keeps_it_from_working_fails_the_command(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text("[screen")
-    done = localspec("doctor", env={"LOCALSPEC_CONFIG": str(config)})
-    assert done.code == 1
-    assert "x " in done.text
-    assert "1 error" in done.text
-
-
 def test_an_engine_that_is_gone_is_a_finding(tmp_path: Path) -> None:
     done = localspec("doctor", "--json", env={"LLAMA_CPP_LIB_PATH": str(tmp_path)})
     assert done.code == 1
@@ -70,11 +52,16 @@ def test_fix_repairs_what_the_user_confirms(tmp_path: Path) -> None:
     assert again.code == 0 and "leftovers" not in {one["id"] for one in again.document["findings"]}
 
 
-def test_a_damaged_config_is_left_to_the_user(tmp_path: Path) -> None:
+def test_a_damaged_config_is_an_error_and_left_to_the_user(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("[screen")
     env = {"LOCALSPEC_CONFIG": str(config), "HF_HOME": str(tmp_path)}
-    found = localspec("doctor", "--fix", "-y", "--json", env=env).document["findings"]
-    (damaged,) = [one for one in found if one["id"] == "config-damaged"]
-    assert damaged["action"] is None and damaged["fix"] == "Fix it: localspec config edit"
+    done = localspec("doctor", env=env)
+    assert done.code == 1 and "x " in done.text and "1 error" in done.text
+    document = localspec("doctor", "--fix", "-y", "--json", env=env).document
+    assert document["schema"] == 1
+    (damaged,) = [one for one in document["findings"] if one["id"] == "config-damaged"]
+    assert set(damaged) == {"id", "area", "level", "what", "fix", "means", "action"}
+    assert (damaged["level"], damaged["action"]) == ("error", None)
+    assert damaged["fix"] == "Fix it: localspec config edit"
     assert config.read_text() == "[screen"

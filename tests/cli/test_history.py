@@ -13,9 +13,18 @@ import pytest
 
 from localspec import paths
 from localspec.chat.history import ChatHistory, schema
+from localspec.protocol.events import (
+    EngineReady,
+    Event,
+    GenerationFinished,
+    Round,
+    RoundTimes,
+    Token,
+    encode,
+)
 from tests.chat.saved_chats import put, said
-from tests.cli.command import ROOT, localspec
-from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
+from tests.cli.command import ROOT, harmful, hello, localspec
+from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, HOSTILE, Zoo
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 if sys.platform != "win32":
@@ -39,6 +48,7 @@ def test_nothing_is_kept_yet() -> None:
     assert localspec("history", "list", "--json").document == {"schema": 1, "chats": []}
     assert localspec("history", "show").code == 3
     assert localspec("export").code == 3
+    assert "There are no chats yet." in localspec("history", "rename", "1", "greeting").err
     assert not paths.chats_file().exists()
 
 
@@ -86,11 +96,6 @@ def test_export(two: tuple[int, int], tmp_path: Path) -> None:
     assert localspec("export", first, "-o", page, "-f").code == 0
 
 
-def test_rename_before_there_is_a_chat() -> None:
-    done = localspec("history", "rename", "1", "greeting")
-    assert (done.code, done.err.splitlines()[0]) == (3, "localspec: There are no chats yet.")
-
-
 def test_rm(two: tuple[int, int]) -> None:
     assert localspec("history", "rm").code == 2
     assert localspec("history", "rm", str(two[0])).code == 2  # nobody can be asked
@@ -113,15 +118,6 @@ def test_a_newer_version_is_left_alone(two: tuple[int, int]) -> None:
     assert localspec("history", "show", str(two[0])).code == 0
     done = localspec("history", "rm", "--all", "-y")
     assert done.code == 15 and "newer" in done.err
-
-
-def test_the_shell_completes_numbers(two: tuple[int, int]) -> None:
-    asked = {
-        "_LOCALSPEC_COMPLETE": "zsh_complete",
-        "COMP_WORDS": "localspec export ",
-        "COMP_CWORD": "2",
-    }
-    assert str(two[0]) in localspec(env=asked).text.split("\n")
 
 
 def test_continuing_needs_a_terminal(two: tuple[int, int]) -> None:
@@ -243,19 +239,6 @@ def test_a_killed_chat_is_there_and_can_be_finished(zoo: Zoo) -> None:
 
 
 @posix
-def test_a_message_that_was_refused_is_not_kept(zoo: Zoo) -> None:
-    with Dialogue("run", zoo["chatter"], *GREEDY, "--ctx", "256") as chat:
-        chat.until("> ")
-        chat.line("a")
-        chat.type("b\r")
-        chat.until("/set overflow NAME):")
-        assert "was not sent" in chat.line("s")
-        chat.type(CTRL_D)
-        assert chat.end() == 0
-    assert [[question for question, _ in turns] for turns in kept()] == [["a"]]
-
-
-@posix
 def test_a_place_that_cannot_be_written(zoo: Zoo, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "chats").write_text("a file")
@@ -265,3 +248,81 @@ def test_a_place_that_cannot_be_written(zoo: Zoo, tmp_path: Path) -> None:
         assert HELLO_TEXT in chat.line("a")
         assert "saved" not in chat.line("b")
     assert localspec("history", "list", "--json").document["chats"] == []
+
+
+# --- replay -------------------------------------------------------------------------------
+
+TIMES = RoundTimes(1.0, 10.0, 1.0)
+
+
+@pytest.fixture(scope="module")
+def recorded(zoo: Zoo) -> Path:
+    path = zoo.folder / "recorded.jsonl"
+    assert hello(zoo, "--spec", "model", "--events", str(path)).code == 0
+    return path
+
+
+def test_marks(recorded: Path) -> None:
+    done = localspec("replay", recorded)
+    assert done.code == 0
+    assert done.text.startswith("parrot.gguf with parrot.gguf\n")
+    assert "  0  plain" in done.text
+    assert " Hello·" in done.text
+    assert "ˢ" in done.text
+    assert "9 tokens in 3 passes, acceptance rate 7 of 7, 3.0 tokens per target pass" in done.text
+    assert done.text.endswith("The model ended the answer.\n")
+    assert "accepted" in done.err
+    assert not harmful(done.out)
+
+
+def test_words(recorded: Path) -> None:
+    done = localspec("replay", recorded, "--plain")
+    assert 'nothing drafted. Plain " Hello".' in done.text
+    assert 'model drafted 5, 5 accepted: ",", " wor", "ld", "!", "\\n".' in done.text
+    assert "accepted" not in done.err
+    assert done.text.isascii()
+    assert localspec("replay", recorded, env={"TERM": "dumb"}).text == done.text
+
+
+def test_colours(recorded: Path) -> None:
+    done = localspec("replay", recorded, env={"FORCE_COLOR": "1"})
+    assert b"\x1b[32m" in done.out
+    plain = localspec("replay", recorded, "--no-color", env={"FORCE_COLOR": "1"})
+    assert b"\x1b" not in plain.out
+
+
+def test_an_attacking_file(tmp_path: Path) -> None:
+    tokens = tuple(Token(i, text, "plain") for i, text in enumerate(HOSTILE))
+    path = tmp_path / "attack.jsonl"
+    events: tuple[Event, ...] = (
+        EngineReady({}, "\x1b[2Jm", None, (), {}, {}, 1.0),
+        Round(1, "\x1b]0;x\x07", "", len(tokens), 3, tokens, TIMES),
+        GenerationFinished("eog", totals={"tokens": "many"}),
+    )
+    path.write_text("\n".join(encode(event) for event in events), encoding="utf-8")
+    for options in ((), ("--plain",)):
+        done = localspec("replay", path, *options)
+        assert done.code == 0
+        assert not harmful(done.out)
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "words"),
+    [(None, 3, "There is no file"), ("", 2, "is empty"), ("x\n", 2, "is not an event file")],
+)
+def test_nothing_to_replay(content: str | None, code: int, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    if content is not None:
+        path.write_text(content)
+    done = localspec("replay", path)
+    assert (done.code, done.out) == (code, b"")
+    assert words in done.err
+    assert "Create one: localspec run" in done.err
+
+
+def test_a_damaged_line_is_named(recorded: Path, tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("{\n" + recorded.read_text(encoding="utf-8"), encoding="utf-8")
+    done = localspec("replay", path)
+    assert done.code == 0
+    assert "localspec: Line 1 is damaged: skipped." in done.err

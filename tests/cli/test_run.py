@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.paths import package_data_dir
 from localspec.protocol.events import (
     EngineReady,
@@ -20,11 +25,13 @@ from localspec.protocol.events import (
     decode,
     token_to_json,
 )
-from tests.cli.command import harmful, hello, localspec
+from tests.cli.command import command, environment, harmful, hello, localspec
 from tests.sessions import require_same_logits_at_every_width
-from tests.support.zoo import HELLO_TEXT, Zoo
+from tests.support.downloads import wait_for
+from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
 
 GREEDY = ("--temperature", "0")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 
 
 # --- prompts ----------------------------------------------------------------------------------
@@ -45,17 +52,6 @@ def test_files_beside_which_one_stands(zoo: Zoo) -> None:
     assert done.text.rstrip("\n") == HELLO_TEXT
 
 
-def test_a_tiny_context_answers_until_it_is_full(zoo: Zoo) -> None:
-    done = hello(zoo, "--ctx", "4", "--json")
-    assert done.code == 0
-    assert done.document["text"] == HELLO_TEXT
-
-
-def test_a_prompt_on_standard_input(zoo: Zoo) -> None:
-    done = localspec("run", zoo["parrot"], *GREEDY, stdin=b"a")
-    assert (done.code, done.text) == (0, HELLO_TEXT + "\n")
-
-
 @pytest.mark.parametrize(
     ("piped", "prompt"), [(b"text", "sum up:\n\ntext"), (b" \n", "sum up:"), (b"", "sum up:")]
 )
@@ -66,18 +62,9 @@ def test_what_is_piped_follows_the_prompt(zoo: Zoo, piped: bytes, prompt: str) -
     assert both.document["prompt_tokens"] == alone.document["prompt_tokens"]
 
 
-def test_without_a_draft_model_no_core_is_left_idle(zoo: Zoo, tmp_path: Path) -> None:
-    """Review B 11: it ran with one thread less than there are cores."""
-    file = tmp_path / "events.jsonl"
-    localspec("run", zoo["parrot"], "-p", "x", "--events", file)
-    loaded = json.loads(file.read_text().partition("\n")[0])
-    assert loaded["settings"]["target"]["n_threads"] == read_cpu_cores().default_threads
-    assert read_cpu_cores().default_threads == read_cpu_cores().performance
-
-
-@pytest.mark.parametrize("prompt", [" --stop", "q\\nz%q{}\n"])
-def test_a_prompt_is_taken_verbatim(zoo: Zoo, prompt: str) -> None:
+def test_a_prompt_is_taken_verbatim(zoo: Zoo) -> None:
     """BOS, the space SPM puts in front, and one token a character."""
+    prompt = " --stop q\\nz%q{}\n"
     document = localspec("run", zoo["parrot"], "-p", prompt, "--json").document
     assert document["prompt_tokens"] == len(prompt) + 2
 
@@ -100,15 +87,9 @@ def test_the_document_holds_what_the_contract_says(zoo: Zoo) -> None:
     assert (document["model"], document["draft"]) == ("parrot.gguf", "parrot.gguf")
     assert (document["seed"], document["verify"]) == (7, "coupled")
     assert document["prompt_tokens"] == 2  # BOS and "▁a"
-    timings = document["timings"]
-    assert set(timings) == {
-        "load_ms",
-        "prefill_ms",
-        "first_token_ms",
-        "decode_ms",
-        "tokens_per_second",
-    }
-    assert all(value > 0 for value in timings.values())
+    times = {"load_ms", "prefill_ms", "first_token_ms", "decode_ms", "tokens_per_second"}
+    assert set(document["timings"]) == times
+    assert all(value > 0 for value in document["timings"].values())
 
 
 def test_the_document_says_how_speculation_went(zoo: Zoo) -> None:
@@ -125,14 +106,9 @@ def test_the_document_says_how_speculation_went(zoo: Zoo) -> None:
         "by_source": {"model": {"drafted": 7, "accepted": 7}},
         "paused_rounds": 1,
     }
-
-
-def test_nothing_drafted_is_null_and_not_zero(zoo: Zoo) -> None:
-    document = hello(zoo, "--json", "--spec", "off").document
-    assert document["draft"] is None
-    assert document["speculation"]["acceptance_rate"] is None
-    assert document["speculation"]["mean_accepted_length"] is None
-    assert document["speculation"]["drafted"] == 0
+    plain = hello(zoo, "--json", "--spec", "off").document
+    nothing = (plain["draft"], plain["speculation"]["acceptance_rate"])
+    assert nothing == (None, None) and plain["speculation"]["drafted"] == 0
 
 
 def test_json_is_one_line_of_ascii_whatever_is_said(zoo: Zoo) -> None:
@@ -146,21 +122,16 @@ def test_json_is_one_line_of_ascii_whatever_is_said(zoo: Zoo) -> None:
 # --- what is shown ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_probabilities_are_recorded_where_asked_for(zoo: Zoo, tmp_path: Path, asked: bool) -> None:
+def test_probabilities_are_recorded_where_asked_for(zoo: Zoo, tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
-    more = ["--probabilities"] * asked
-    done = hello(zoo, "--events", str(file), "--json", "--spec", "model", *more)
-    known = {"id", "text", "class"}
-    if asked:
-        known |= {"p_target", "p_draft", "rank", "instead"}
+    done = hello(zoo, "--events", str(file), "--json", "--spec", "model", "--probabilities")
+    known = {"id", "text", "class", "p_target", "p_draft", "rank", "instead"}
     assert all(set(token) == known for token in done.document["tokens"])
     events = [decode(line) for line in file.read_text("utf-8").splitlines()]
     tokens = [t for event in events if isinstance(event, Round) for t in event.tokens]
     assert [token_to_json(token) for token in tokens] == done.document["tokens"]
     for token in tokens:
-        assert (token.rank == 1 and (token.p_target or 0) > 0) is asked
-        assert len(token.alternatives) == 3 * asked
+        assert token.rank == 1 and (token.p_target or 0) > 0 and len(token.alternatives) == 3
 
 
 def test_other_computers_of_the_settings_are_done_without_and_those_of_the_line_are_not(
@@ -185,21 +156,15 @@ def test_stats_are_talk(zoo: Zoo) -> None:
     rate = "acceptance rate 7 of 7 · 3.0 tokens per target pass · 3 passes, 2 with a draft"
     for words in ("ON", rate, "tok/s", "seed 5", "accepted tokens per round"):
         assert words in done.err
-
-
-def test_verbose_says_what_runs_and_quiet_says_nothing(zoo: Zoo) -> None:
-    verbose = localspec("run", zoo["recurrent"], "-p", "a", "--max-tokens", "3", "-v")
-    assert "model: recurrent.gguf" in verbose.err
-    assert "speculation is off" in verbose.err
-    quiet = localspec("run", zoo["recurrent"], "-p", "a", "--max-tokens", "3", "-q")
-    assert (quiet.code, quiet.err) == (0, "")
+    assert re.search(r"memory .*, estimated .* \(-\d\.\d MiB\)", done.err), "an upper bound"
 
 
 def test_a_recurrent_draft_is_refused_aloud_and_the_answer_comes(zoo: Zoo) -> None:
-    done = localspec("run", zoo["target"], "--draft", zoo["recurrent"], "-p", "a", "--json")
-    assert done.code == 0
-    assert "so it is not used" in done.err
-    assert done.document["draft"] is None
+    given = ("run", zoo["target"], "--draft", zoo["recurrent"], "-p", "a", "--max-tokens", "3")
+    done = localspec(*given, "--json", "-v")
+    assert done.code == 0 and done.document["draft"] is None
+    assert "so it is not used" in done.err and "model: target.gguf" in done.err
+    assert localspec(*given, "-q").err == ""
 
 
 def test_events_are_lines_that_can_be_read_again(zoo: Zoo, tmp_path: Path) -> None:
@@ -219,21 +184,31 @@ def test_events_are_lines_that_can_be_read_again(zoo: Zoo, tmp_path: Path) -> No
     assert [event.n for event in rounds] == list(range(len(rounds)))
 
 
+def test_one_answer_may_end_in_its_thinking(zoo: Zoo) -> None:
+    asked = ("run", zoo["thinker"], "-p", "hello", *GREEDY)
+    short = localspec(*asked, "--max-tokens", "4")
+    assert short.code == 0 and "ended while the model was still thinking" in short.err
+    assert "still thinking" not in localspec(*asked, "--max-tokens", "4", "--quiet").err
+    budget = localspec(*asked, "--think-budget", "2")
+    assert budget.text.endswith("Hello there.\n") and "still thinking" not in budget.err
+    assert len(budget.out) < len(localspec(*asked).out)
+
+
+def test_one_answer_of_a_chat_model(zoo: Zoo) -> None:
+    asked = ("run", zoo["chatty"], "-p", "hello", *GREEDY)
+    assert localspec(*asked).text == CHAT_TEXT + "\n"
+    chatml = localspec(*asked, "--template", "chatml", "--system", "Be brief.", "--json").document
+    raw = localspec(*asked, "--raw", "--json").document
+    assert raw["prompt_tokens"] < chatml["prompt_tokens"]
+    assert localspec(*asked, "--raw", "--template", "chatml").code == 2
+
+
 # --- where it ends ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("stops", "text"),
-    [
-        (["zzz", "ld!"], " Hello, wor"),
-        (["zzz", "\n"], " Hello, world!"),
-        (["zzz"], HELLO_TEXT),
-    ],
-)
-def test_a_stop_text_cuts_the_answer(zoo: Zoo, stops: list[str], text: str) -> None:
-    document = hello(zoo, "--json", *(part for stop in stops for part in ("--stop", stop))).document
-    assert document["text"] == text
-    assert document["finish_reason"] == ("eog" if text == HELLO_TEXT else "stop")
+def test_a_stop_text_cuts_the_answer(zoo: Zoo) -> None:
+    document = hello(zoo, "--json", "--stop", "zzz", "--stop", "\n").document
+    assert (document["text"], document["finish_reason"]) == (" Hello, world!", "stop")
 
 
 def test_max_tokens_is_exact(zoo: Zoo) -> None:
@@ -308,3 +283,92 @@ def test_an_answer_satisfies_a_schema_or_follows_a_grammar(tmp_path: Path) -> No
 def test_an_unusable_schema_or_grammar_is_refused(options: tuple[str, ...], code: int) -> None:
     done = localspec("run", "demo", "-p", "a = ", *options, "--json")
     assert (done.code, bool(done.document["error"]["message"])) == (code, True)
+
+
+# --- an engine that dies, memory that runs out ---
+
+
+ENDS = {
+    "SIGKILL": (11, "most likely because memory ran out"),
+    "SIGSEGV": (9, "it crashed with SIGSEGV"),
+}
+
+
+@POSIX
+@pytest.mark.parametrize("how", ENDS)
+def test_an_engine_killed_while_it_answers(how: str, zoo: Zoo, tmp_path: Path) -> None:
+    errors = tmp_path / "stderr"
+    asked = command("run", zoo["chatter"], "-p", "a", "--max-tokens", "60000", "--temperature", "0")
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=stderr, env=environment()) as run,
+    ):
+        assert run.stdout is not None
+        first = run.stdout.read(32)
+        (engine,) = psutil.Process(run.pid).children()
+        engine.send_signal(signal.Signals[how])
+        rest = run.stdout.read()
+        code = run.wait(timeout=60)
+    expected, words = ENDS[how]
+    told = errors.read_text(encoding="utf-8")
+    assert (code, words in told, "Traceback" in told) == (expected, True, False), told
+    assert first.startswith(b" one two")
+    assert (first + rest).endswith(b"\n"), "the error begins on a line of its own"
+    assert not psutil.pid_exists(engine.pid)
+
+
+@POSIX
+def test_json_keeps_what_was_said(zoo: Zoo, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    asked = command("run", zoo["chatter"], "-p", "a", "--max-tokens", "60000", "--json")
+    with subprocess.Popen(
+        [*asked, "--events", str(events)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as run:
+        wait_for(lambda: events.exists() and events.read_text().count('"ev":"round"') >= 20, 60)
+        psutil.Process(run.pid).children()[0].kill()
+        document = json.loads(run.communicate(timeout=60)[0])
+    assert document["error"]["code"] == "out-of-memory"
+    assert document["text"].startswith(" one two")
+
+
+def test_an_abort_of_llama_cpp_is_named_and_logged(zoo: Zoo, tmp_path: Path) -> None:
+    env = {"LOCALSPEC_DATA_DIR": str(tmp_path)}
+    model = Path(shutil.copy(zoo["no-bytes"], tmp_path / "model.gguf"))  # llama.cpp aborts
+    ask = ("run", model, "-p", "жж", "--max-tokens", "3", "--draft", "none")
+    end = localspec(*ask, "-v", env=env)
+    assert end.code == 9 and "The engine stopped: llama.cpp aborted." in end.err
+    assert f"Engine log: {tmp_path / 'engine.log'}" in end.err
+    assert "this engine ended: assert" in (tmp_path / "engine.log").read_text(encoding="utf-8")
+
+
+_OUT_OF_MEMORY = 11
+
+
+def limited(kib: int, *arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """With so much address space for the command and its engine."""
+    words = ["sh", "-c", f'ulimit -v {kib}; exec "$@"', "sh", *command(*arguments)]
+    return subprocess.run(words, env=environment(), capture_output=True, timeout=120, check=False)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="limits on the address space")
+@pytest.mark.parametrize("with_draft", [False, True])
+def test_memory_that_runs_out_is_explained(zoo: Zoo, tmp_path: Path, with_draft: bool) -> None:
+    """Fewer and fewer bytes, until the engine starts but its context, or its draft's, has none."""
+    draft: str | Path = "none"
+    if with_draft:
+        draft = Path(shutil.copy(zoo["vast"], tmp_path / "small.gguf"))
+    ask = ("run", zoo["vast"], "-p", "x", "--ctx", "1048576", "--max-tokens", "1")
+    told = []
+    for kib in range(4_000_000, 400_000, -150_000):
+        done = limited(kib, *ask, "--draft", draft)
+        told.append(done.stderr.decode())
+        is_named = not with_draft or "small.gguf" in told[-1]
+        if done.returncode == _OUT_OF_MEMORY and is_named:
+            assert ("--draft none" if with_draft else "Estimated ") in told[-1]
+            assert not with_draft or limited(kib, *ask, "--draft", "none").returncode == 0
+            return
+    raise AssertionError(told)

@@ -128,12 +128,6 @@ def test_tab_completes_a_command(demo: Dialogue) -> None:
     assert "demo-target" in demo.line("")
 
 
-def test_a_line_that_goes_on(demo: Dialogue) -> None:
-    demo.type("def f(a):\\\r")
-    demo.line("    return a")
-    assert "Undone: def f(a): " in demo.line("/undo")
-
-
 def test_a_paste_is_one_message(demo: Dialogue) -> None:
     demo.paste("def f(a):\n    b = a\n")
     demo.until("b = a")
@@ -178,16 +172,6 @@ def test_ctrl_c_at_the_prompt_hints_then_quits(zoo: Zoo) -> None:
         chat.until("to quit.\n> ")
         chat.press(CTRL_C)
         assert chat.end() == 130
-
-
-@pytest.mark.parametrize("leave", [CTRL_D, "/bye\r"])
-def test_leaving(leave: str, zoo: Zoo) -> None:
-    with Dialogue("run", zoo["parrot"], *GREEDY, "--spec", "off") as chat:
-        chat.until("> ")
-        engine = chat.engine()
-        chat.type(leave)
-        assert chat.end() == 0
-        assert not engine.is_running()
 
 
 def test_sigterm_leaves_the_terminal_whole(zoo: Zoo) -> None:
@@ -299,15 +283,6 @@ def test_a_full_context_in_the_middle_of_an_answer(zoo: Zoo, key: str) -> None:
             assert "oldest turns" in chat.line("/show")
 
 
-def test_a_model_that_fails_keeps_the_chat(zoo: Zoo) -> None:
-    with Dialogue("run", zoo["nan-later"], *GREEDY, "--spec", "off") as chat:
-        chat.until("> ")
-        told = chat.line("a")
-        assert "Hello" in told
-        assert "localspec: " in told
-        assert "Undone: a" in chat.line("/undo")
-
-
 # --- what it looks like --------------------------------------------------------------------------
 
 
@@ -329,17 +304,10 @@ def test_thinking_is_folded_or_shown(zoo: Zoo) -> None:
         assert "thinking … (6 words)\nHello there.\n" in chat.line("hi")
         chat.line("/think show")
         assert "They greet me; I greet back.\nHello there.\n" in chat.line("hi")
-
-
-def test_thinking_that_left_no_answer_is_told(zoo: Zoo) -> None:
-    with Dialogue("run", zoo["thinker"], *GREEDY, "--no-color", "--max-tokens", "4") as chat:
-        chat.until("> ")
+        chat.line("/set max_tokens 4")
         told = chat.line("hi")
         assert "stopped while thinking" in told
         assert "/set think_budget N limits thinking to N tokens; /think off" in told
-        chat.line("/set think_budget 2")
-        chat.line("/set max_tokens 60")
-        assert "Hello there.\n" in chat.line("hi")
 
 
 @pytest.mark.parametrize("how", ["--plain", "TERM"])
@@ -360,8 +328,7 @@ def test_plain(how: str, zoo: Zoo) -> None:
             chat.line(line, "\nYou: ")
         chat.type(CTRL_D)
         assert chat.end() == 0
-        assert chat.seen.isascii()
-        assert not harmful(chat.seen.encode())
+        assert chat.seen.isascii() and not harmful(chat.seen.encode())
 
 
 def test_a_journey_in_plain_words(zoo: Zoo, tmp_path: Path) -> None:
@@ -403,14 +370,6 @@ def test_help_wraps_between_words(zoo: Zoo) -> None:
     assert all(command.help in words for command in COMMANDS)
 
 
-def test_plain_mode_opens_no_screen() -> None:
-    """A screen reader cannot read the app's redrawn screen: the help is printed instead."""
-    with Dialogue("--plain") as shown:
-        shown.until("Answer a prompt or chat")
-        assert shown.end() == 2
-        assert not harmful(shown.seen.encode())
-
-
 def test_thinking_in_plain_words(zoo: Zoo) -> None:
     with Dialogue("run", zoo["thinker"], *GREEDY, "--plain") as chat:
         chat.until("You: ")
@@ -420,7 +379,7 @@ def test_thinking_in_plain_words(zoo: Zoo) -> None:
         assert "Thinking: They greet me; I greet back.\nthinker: Hello there.\n" in told
 
 
-@pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+@pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1", "LC_ALL": "C", "PYTHONUTF8": "0"}])
 def test_nothing_hostile_reaches_the_terminal(env: dict[str, str], zoo: Zoo) -> None:
     with Dialogue("run", zoo["hostile"], *GREEDY, "--spec", "lookup", env=env) as chat:
         chat.until("> ")
@@ -433,31 +392,3 @@ def test_nothing_hostile_reaches_the_terminal(env: dict[str, str], zoo: Zoo) -> 
         assert not harmful(chat.seen.encode(), colour=True)
         assert ("\x1b[" in chat.seen) is ("NO_COLOR" not in env)
         assert "Traceback" not in chat.seen
-
-
-def test_piped_input_stays_one_answer(zoo: Zoo) -> None:
-    done = localspec("run", zoo["parrot"], *GREEDY, stdin=b"a")
-    assert (done.code, done.text) == (0, HELLO_TEXT + "\n")
-
-
-def test_one_answer_may_end_in_its_thinking(zoo: Zoo) -> None:
-    asked = ("run", zoo["thinker"], "-p", "hello", *GREEDY)
-    short = localspec(*asked, "--max-tokens", "4")
-    assert short.code == 0
-    assert "ended while the model was still thinking" in short.err
-    assert "--think-budget N, or --think off" in short.err
-    assert "still thinking" not in localspec(*asked, "--max-tokens", "4", "--quiet").err
-    budget = localspec(*asked, "--think-budget", "2")
-    assert budget.text.endswith("Hello there.\n")
-    assert "still thinking" not in budget.err
-    assert len(budget.out) < len(localspec(*asked).out)
-
-
-def test_one_answer_of_a_chat_model(zoo: Zoo) -> None:
-    asked = ("run", zoo["chatty"], "-p", "hello", *GREEDY)
-    assert localspec(*asked).text == CHAT_TEXT + "\n"
-    chatml = localspec(*asked, "--template", "chatml", "--system", "Be brief.", "--json").document
-    raw = localspec(*asked, "--raw", "--json").document
-    assert raw["prompt_tokens"] < chatml["prompt_tokens"]
-    assert localspec(*asked, "--raw", "--template", "chatml").code == 2
-    assert localspec(*asked, "--template", "nonsense").code == 2

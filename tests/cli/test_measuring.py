@@ -1,0 +1,248 @@
+"""`localspec bench` and `localspec verify`: reports, exit codes, and what Ctrl+C leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec import cli, launch
+from localspec.protocol.events import EngineExit, EngineReady, Event
+from localspec.protocol.wire import GenerateCommand
+from tests.bench.pairs import Draw, Scripted, honest
+from tests.cli.command import command, environment, harmful, localspec
+from tests.support.zoo import Zoo
+
+# --- bench ---
+
+FEW = ("--workload", "code", "--rounds", "1", "--max-tokens", "12", "--threads", "1")
+
+CIRCLE = ("--temperature", "0", "--max-tokens", "40")
+
+
+def test_the_demo_from_end_to_end() -> None:
+    document = localspec("bench", "demo", *FEW, "--json").document
+    assert document["schema"] == 1
+    assert (document["pair"], document["draft"]) == ("demo", "demo-draft.gguf")
+    assert (document["spec"], document["interrupted"]) == ("model", False)
+    assert document["cost"]["c"] > 0
+    assert document["cost"]["verify_curve"]["1"] == pytest.approx(1.0)
+    assert document["machine"]["cpu"]
+    greedy, sampled = document["workloads"]
+    assert [greedy["temperature"], sampled["temperature"]] == [0.0, 0.8]
+    for row in (greedy, sampled):
+        assert row["plain_tps"] > 0
+        assert row["spec_tps"] > 0
+        assert row["speedup"]["min"] <= row["speedup"]["median"] <= row["speedup"]["max"]
+        assert 0 < row["acceptance_rate"] <= 1
+        assert row["theory"]["best"] >= 1
+        assert len(row["trials"]) == 3
+
+
+def test_a_model_that_guesses_for_itself_in_words(zoo: Zoo) -> None:
+    model = zoo["chatter"]
+    done = localspec("bench", model, "--draft", model, *FEW, *CIRCLE)
+    assert done.code == 0, done.err
+    lines = done.text.splitlines()
+    assert all(len(line) <= 80 for line in lines if not line.startswith(str(model)))
+    (row,) = (line for line in lines if line.startswith("code"))
+    assert row.split()[1] == "*", "nine words in a circle are left out"
+    said, of = row.split()[-1].split("/")
+    assert said == of
+    assert "repeats itself (3)" in done.text
+    assert "temperature 0.8" not in done.text
+    assert not harmful(done.out)
+
+
+def test_in_ascii_and_as_a_card_to_share(zoo: Zoo) -> None:
+    ascii_only = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = localspec("bench", zoo["target"], *FEW, "-q", env=ascii_only)
+    assert done.code == 0, done.err
+    assert done.out.isascii() and "#" in done.text
+    card = localspec("bench", zoo["target"], *FEW, "--markdown", "-q")
+    table = [line for line in card.text.splitlines() if line.startswith("|")]
+    assert len(table) == 4 and len({line.count("|") for line in table}) == 1
+    assert "llama-cpp-python 0.3.36" in card.text and "target.gguf" in card.text
+
+
+def test_an_unknown_workload_is_told_the_known_ones() -> None:
+    done = localspec("bench", "demo", "--workload", "poems", "--json")
+    error = done.document["error"]
+    assert (done.code, error["code"]) == (2, "usage")
+    assert "poems" in error["message"]
+    for name in ("code", "prose", "chat", "long-form", "copy-edit"):
+        assert name in error["hint"]
+
+
+@pytest.mark.parametrize("json_wanted", [True, False])
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_interrupted_it_shows_what_there_is(zoo: Zoo, tmp_path: Path, json_wanted: bool) -> None:
+    asked = ["bench", str(zoo["chatter"]), "--rounds", "900", "--max-tokens", "40"]
+    found = _interrupted([*asked, "--json"] if json_wanted else asked, tmp_path)
+    assert found.returncode == 130
+    if not json_wanted:
+        assert b"Interrupted" in found.stdout
+        return
+    document = json.loads(found.stdout)
+    assert document["interrupted"]
+    assert document["rounds"] == 900
+    assert 0 < document["trials"] < 900
+
+
+def _interrupted(asked: list[str], folder: Path) -> subprocess.CompletedProcess[bytes]:
+    """Ctrl+C once some answers are counted on the terminal that is its standard error."""
+    import pty  # noqa: PLC0415  there is none on Windows
+
+    ours, theirs = pty.openpty()
+    out = folder / "out"
+    with out.open("wb") as stdout:
+        process = subprocess.Popen(
+            command(*asked), stdout=stdout, stderr=theirs, env=environment({"TERM": "xterm"})
+        )
+    os.close(theirs)
+    seen = b""
+    until = time.monotonic() + 60
+    try:
+        while b"4 of " not in seen and time.monotonic() < until:
+            if select.select([ours], [], [], 1)[0]:
+                seen += os.read(ours, 65536)
+        assert b"left" in seen, seen
+        process.send_signal(signal.SIGINT)
+        code = process.wait(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    return subprocess.CompletedProcess(asked, code, out.read_bytes(), seen)
+
+
+# --- verify ---
+
+LITTLE = ("--seconds", "0", "--tokens", "8")
+DRAWN = ("coupled", "rejection", "block")
+
+
+def late(request: GenerateCommand, place: int) -> int:
+    """Another greedy token at one place, where guessing."""
+    wrong = request.spec != "off" and not request.sampling.temperature and place == 5
+    return (honest(request, place) + wrong) % 8
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, engine: Scripted) -> None:
+    """The command gets this engine, whatever it asks for."""
+    engine.ready = EngineReady({}, "big.gguf", "small\x1b[2J.gguf", (), {}, {}, 1.0)
+    monkeypatch.setattr(launch, "start_engine", lambda *_, **__: engine)
+
+
+def exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["verify", "demo", *LITTLE, *arguments])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+# --- the real command ---------------------------------------------------------------------------
+
+
+def test_the_demo_is_not_divergent() -> None:
+    done = localspec("verify", "demo", *LITTLE, "--threads", "1", "--json", "-q")
+    assert (done.code, done.err) == (0, "")
+    document = done.document
+    assert document["schema"] == 1
+    assert document["verdict"] == "lossless"
+    assert document["draft"] == "demo-draft.gguf"
+    assert document["whole"] is True
+    assert document["guesses"] > 0
+    assert document["greedy"]["prompts"] == document["seeded"]["prompts"] == 3
+    assert [mode["verify"] for mode in document["sampled"]["modes"]] == list(DRAWN)
+    assert all(mode["tokens"] >= 200 for mode in document["sampled"]["modes"])
+
+
+def test_words_for_a_person(zoo: Zoo) -> None:
+    done = localspec("verify", zoo["target"], "--draft", zoo["cousin"], *LITTLE)
+    assert done.code == 0
+    assert done.text.startswith("target.gguf with cousin.gguf: ")
+    verdict, _, rows = done.text.partition("\n\n")
+    assert all(len(line) < 80 for line in verdict.splitlines())
+    assert rows.startswith("temperature 0 ") and "coupled" in rows
+    assert done.err.startswith("localspec: measuring passes")
+    assert len(done.err.splitlines()) == 4
+    assert not harmful(done.out)
+
+
+# --- engines that do wrong ----------------------------------------------------------------------
+
+
+def test_a_divergence_is_explained_and_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(monkeypatch, Scripted(late))
+    assert exit_code("-q") == 1
+    out = capsys.readouterr().out
+    assert "DIFFERS" in out and "\x1b" not in out and "A bug." in out
+    told = [line for line in out.splitlines() if line.startswith("prompt ")]
+    assert len(told) == 12, "not all are told"
+    assert "prompt 1, token 6 (model, draft length 5): 't" in told[0]
+    assert exit_code("--json", "-q") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "divergent"
+    first = document["greedy"]["divergences"][0]
+    assert (first["position"], first["width"]) == (5, 2)
+
+
+def test_another_text_by_rounding_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(monkeypatch, Scripted(late, repeats=True))
+    assert exit_code("-q") == 0
+    assert "12 with another text than plain" in capsys.readouterr().out
+
+
+class Failing(Scripted):
+    """Does something at its twelfth answer."""
+
+    def __init__(self, says: Draw, what: Any) -> None:
+        super().__init__(says)
+        self._what, self._asked = what, 0
+
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        self._asked += 1
+        if self._asked == 12:
+            if isinstance(self._what, BaseException):
+                raise self._what
+            yield self._what
+            return
+        yield from super().generate(request)
+
+
+@pytest.mark.parametrize(
+    ("says", "verdict", "prompts"), [(honest, None, 2), (late, "divergent", 1)]
+)
+def test_an_interrupt_keeps_what_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    says: Draw,
+    verdict: str | None,
+    prompts: int,
+) -> None:
+    scripted(monkeypatch, Failing(says, KeyboardInterrupt()))
+    assert exit_code("--json", "-q") == 130
+    document = json.loads(capsys.readouterr().out)
+    assert (document["verdict"], document["greedy"]["prompts"]) == (verdict, prompts)
+
+
+def test_an_engine_that_dies_is_told_as_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(monkeypatch, Failing(honest, EngineExit("signal SIGSEGV", ("boom",), "Try less.")))
+    assert exit_code("--json", "-q") == 9
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "engine"

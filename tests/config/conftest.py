@@ -1,0 +1,23 @@
+"""A config.toml of one's own, and what is read from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec import config
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(path))
+    return path
+
+
+def changed_values(view: config.EffectiveConfig) -> dict[str, object]:
+    """The settings and keys that differ from the defaults."""
+    settings = view.settings.items()
+    changed = {key: one.current for key, one in settings if one.current != one.option.default}
+    return changed | {f"keys.{id_}": keys for id_, keys in view.key_bindings.items()}
