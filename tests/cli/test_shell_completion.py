@@ -76,10 +76,7 @@ def test_no_verb_loads_what_it_does_not_need(tmp_path: Path) -> None:
     env = environment({"PYTHONPATH": f"{listed}:{ROOT}"})
     for arguments, loaded in {
         ("--help",): "",
-        ("pull", "--help"): "",
         ("run", "--help"): "",
-        ("list",): "yaml",
-        ("show", "demo"): "yaml",
         ("pair", "suggest", "--vram", "8"): "yaml",
         ("search", "x", "--offline"): "",
     }.items():
