@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.fit import calibration, memory, pair_shapes, speed, verdict
+from localspec.fit import calibration, memory, pair_shapes, shape, speed, verdict
 from localspec.fit.advisor import SettingsAdvisor
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.memory import MemoryEstimate
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.shape import from_header, from_headers
+from localspec.fit.shape import ModelShape, for_target
 from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed, PassReads, SpeedEstimate, UseCase
 from localspec.fit.verdict import FitReport
 from localspec.machine.device import Device
@@ -18,6 +18,20 @@ from localspec.machine.memory_probe import PairBuffers
 from localspec.models import catalog
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
+
+_SHAPES: dict[int, tuple[Header, ModelShape]] = {}
+
+
+def from_header(header: Header) -> ModelShape:
+    """Once for each header."""
+    if id(header) not in _SHAPES:
+        _SHAPES[id(header)] = header, shape.from_header(header)
+    return _SHAPES[id(header)][1]
+
+
+def from_headers(target: Header, draft: Header | None) -> tuple[ModelShape, ModelShape | None]:
+    head = for_target(from_header(draft), target, draft) if draft else None
+    return from_header(target), head
 
 
 def estimate_pair(
