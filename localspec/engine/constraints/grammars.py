@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec import child_process
+from localspec.engine.constraints import one_of
 from localspec.engine.constraints.gbnf import gbnf_to_lark
 from localspec.engine.llama.model import LlamaVocab
 from localspec.engine.protocols import GrammarState
@@ -154,6 +155,7 @@ def _read_schema(text: str) -> Any:
         schema = {}
     if not isinstance(schema, dict):
         raise GrammarError(f"{text[:40]} is not a JSON Schema that a text satisfies.")
+    one_of.check(schema)
     # llguidance merges the parts of `allOf`: closed, they would exclude each other's properties.
     return schema if '"allOf"' in text else _close_objects(schema)
 

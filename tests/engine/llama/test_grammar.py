@@ -414,13 +414,29 @@ def test_definitions_may_name_each_other_without_end(
         assert is_text_of(state, spell(text, vocabulary), vocabulary)
 
 
-def test_one_of_is_any_of_and_true_is_anything(vocabulary: LlamaVocab, grammars: Grammars) -> None:
+def pet(kind: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
+
+
+def test_one_of_is_exact_and_true_is_anything(vocabulary: LlamaVocab, grammars: Grammars) -> None:
     for schema, text in (
-        ('{"oneOf": [{"type": "string"}, {"const": "abc"}]}', '"abc"'),
-        ("true", "[1, {}]"),
+        ({"oneOf": [{"type": "string"}, {"type": ["integer", "null"]}]}, '"abc"'),
+        ({"oneOf": [{"enum": ["a", 1]}, {"const": "b"}, {"type": "array"}]}, '"b"'),
+        ({"oneOf": [pet("cat"), pet("dog")]}, '{"kind": "dog"}'),
+        (True, "[1, {}]"),
     ):
-        state = grammars.start("", schema)
+        state = grammars.start("", json.dumps(schema))
         assert is_text_of(state, spell(text, vocabulary), vocabulary)
+    anything: dict[str, Any] = {"properties": {"oneOf": {"type": "string"}}}
+    grammars.start("", json.dumps(anything))
+    for overlapping in (
+        [{"type": "string"}, {"const": "abc"}],
+        [{"type": "number"}, {"type": "integer"}],
+        [pet("cat"), {"type": "object"}],
+        [{"$ref": "#"}, {"$ref": "#"}],
+    ):
+        with pytest.raises(GrammarError, match="oneOf overlap"):
+            grammars.start("", json.dumps({"properties": {"a": {"oneOf": overlapping}}}))
 
 
 def test_without_llguidance_the_error_says_what_to_install(
