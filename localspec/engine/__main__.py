@@ -7,6 +7,7 @@ import queue
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
@@ -33,6 +34,14 @@ def _import_session() -> type[Session]:
             "Reinstall it: pip install --force-reinstall --no-cache-dir llama-cpp-python",
         ) from error
     return Session
+
+
+def _to_error(failure: Exception) -> errors.LocalspecError:
+    if isinstance(failure, errors.LocalspecError):
+        return failure
+    traceback.print_exception(failure)  # on standard error: the engine's log
+    hint = errors.Hint("{verbose} shows where it happened.")
+    return errors.EngineError(f"Internal error: {type(failure).__name__}.", hint)
 
 
 class CommandServer:
@@ -65,10 +74,12 @@ class CommandServer:
                 for event in self._run_command(command):
                     self._send(number, event)
                     self._apply_stop()
-            except errors.LocalspecError as error:
+            except Exception as failure:  # it ends one command, not the process
+                error = _to_error(failure)
                 template = error.hint.template if isinstance(error.hint, errors.Hint) else ""
-                failure = wire.FailureReply(error.code, error.message, error.hint, template)
-                self._send(number, failure)
+                self._send(
+                    number, wire.FailureReply(error.code, error.message, error.hint, template)
+                )
             else:
                 self._send(number, wire.DoneReply())
             self._current = 0
@@ -83,7 +94,7 @@ class CommandServer:
                 with closing(self._session.measure_when_idle()) as measuring:
                     while self._queue.empty() and next(measuring, _MEASURED) is not _MEASURED:
                         pass
-            except errors.LocalspecError as error:  # the next command will meet it too
+            except Exception as error:  # the next command will meet it too
                 print(f"localspec: measuring failed: {error}", file=sys.stderr, flush=True)
             finally:
                 self._is_measuring = False

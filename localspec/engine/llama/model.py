@@ -11,11 +11,12 @@ from typing import Any
 from localspec.engine import heartbeat
 from localspec.engine.llama import library
 from localspec.engine.llama.library import LOG, C
-from localspec.errors import EngineError, ModelFileError
+from localspec.errors import EngineError, ModelFileError, PromptTooLongError
 from localspec.machine import llama_params
 from localspec.machine.device import HOST, DeviceMemory
 from localspec.protocol.wire import ContextSettings
 
+_MAX_SPECIAL = 20_000  # Special tokens in a text; twice as many take llama.cpp some seconds.
 _MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
 """RoPE types with several position axes."""
 
@@ -107,6 +108,7 @@ class LlamaVocab:
         self.bos: int = int(C.llama_vocab_bos(vocab))
         self.eos: int = int(C.llama_vocab_eos(vocab))
         self._pieces: dict[int, bytes] = {}
+        self._special: set[str] | None = None  # Texts of special tokens, when they are needed.
         self._is_eog_by_token: dict[int, bool] = {}
 
     def token_text(self, token: int) -> bytes:
@@ -171,8 +173,15 @@ class LlamaVocab:
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Tokens of a text, with BOS if the model uses one; special tokens are parsed."""
+        """Tokens of a text, with BOS if the model uses one; special tokens are parsed.
+
+        Raises PromptTooLongError for a text with very many of these.
+        """
         data = text.encode("utf-8", "replace")
+        if parse_special and len(data) > 3 * _MAX_SPECIAL and self._has_too_many_special(text):
+            raise PromptTooLongError(
+                f"The text has more than {_MAX_SPECIAL:,} special tokens.", "Shorten it."
+            )
         size = len(data) + 8
         while True:
             buffer = (C.llama_token * size)()
@@ -184,6 +193,25 @@ class LlamaVocab:
             if -n <= size:
                 raise EngineError("llama.cpp could not tokenize the text.", "Shorten the prompt.")
             size = -n
+
+    def _has_too_many_special(self, text: str) -> bool:
+        """Whether the text has more than `_MAX_SPECIAL`: llama.cpp's time is quadratic in them."""
+        if self._special is None:
+            kinds = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_USER_DEFINED
+            kinds |= C.LLAMA_TOKEN_ATTR_UNKNOWN
+            attributes = (C.llama_vocab_get_attr(self.handle, i) for i in range(self.n_tokens))
+            special = [token for token, each in enumerate(attributes) if each & kinds]
+            texts = {self.token_text(token).decode("utf-8", "replace") for token in special}
+            self._special = texts - {""}
+        starts = {each[0] for each in self._special}
+        lengths = sorted({len(each) for each in self._special}, reverse=True)
+        n, i = 0, 0
+        while i < len(text) and n <= _MAX_SPECIAL:
+            found = text[i] in starts and next(
+                (length for length in lengths if text[i : i + length] in self._special), 0
+            )
+            n, i = n + bool(found), i + (found or 1)
+        return n > _MAX_SPECIAL
 
     def tokenize_plain(self, data: bytes) -> list[int]:
         """Tokens of valid UTF-8 without BOS, in which nothing is a special token.
