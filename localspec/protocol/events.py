@@ -14,6 +14,7 @@ from typing import Any, Literal
 from localspec.lazy_dataclass import dataclass
 
 SCHEMA_VERSION = 1
+_MAX_DRAFTED = 100_000  # More draft tokens in a round are no number of ours.
 
 TokenClass = Literal["accepted", "bonus", "correction", "plain"]
 FinishReason = Literal["eog", "stop", "length", "context", "cancelled", "error"]
@@ -223,8 +224,11 @@ def from_json(value: Any) -> Event | None:
         return None
     given = [name for name in _FIELDS[kind] if name in value]
     try:
-        return kind(**{name: _from_json_value(name, value[name]) for name in given})
-    except (KeyError, TypeError) as error:
+        event = kind(**{name: _from_json_value(name, value[name]) for name in given})
+        if isinstance(event, Round) and not 0 <= event.accepted <= event.drafted <= _MAX_DRAFTED:
+            raise ValueError("a round with an impossible number of draft tokens")
+        return event
+    except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"a field of {value['ev']!r} is missing or wrong") from error
 
 
@@ -261,7 +265,7 @@ def _from_json_value(name: str, value: Any) -> Any:
     if name == "tokens":
         return tuple(map(_parse_token, value))
     if name == "ms":
-        return RoundTimes(value["draft"], value["verify"], value["host"])
+        return RoundTimes(float(value["draft"]), float(value["verify"]), float(value["host"]))
     if name == "notices":
         names = _FIELDS[Notice]
         return tuple(Notice(**{n: notice[n] for n in names if n in notice}) for notice in value)

@@ -54,28 +54,28 @@ ANSWERS: list[wire.CommandReply] = [
 ]
 
 
-def test_the_samples_have_every_kind() -> None:
+def test_commands_and_replies_are_read_as_they_were_written() -> None:
     assert {type(each) for each in COMMANDS} == set(get_args(wire.EngineCommand))
     assert {type(each) for each in ANSWERS} == set(get_args(wire.CommandReply))
-
-
-def test_a_command_is_read_as_it_was_written() -> None:
     for command in COMMANDS:
         line = wire.encode_command(3, command)
         assert line.count(b"\n") == 1
         number, read = wire.decode_command(line)
-        assert number == 3
-        if isinstance(
-            command, wire.LoadCommand
-        ):  # its counts are lists inside a table: no part of ours
-            assert json.loads(wire.encode_command(3, read)) == json.loads(line)
-        else:
-            assert read == command
-
-
-def test_an_answer_is_read_as_it_was_written() -> None:
+        is_load = isinstance(command, wire.LoadCommand)  # counts are lists in a table of its own
+        assert number == 3 and (is_load or read == command)
+        assert json.loads(wire.encode_command(3, read)) == json.loads(line)
     for answer in ANSWERS:
         assert wire.decode_output(wire.encode_output(3, answer)) == (3, answer)
+
+
+def test_names_on_the_wire() -> None:
+    names = ["load", "generate", "probe", "replay", "count", "tokenize", "inspect", "score_draft"]
+    assert list(wire._COMMAND_TYPES) == [*names, "stop", "bye"]
+    older = {"cmd": "generate", "id": 1, "said": [{"role": "user", "content": "a"}], "begun": [1]}
+    _, read = wire.decode_command(json.dumps(older).encode())
+    assert read == wire.GenerateCommand(
+        prior_messages=(wire.ChatMessage("user", "a"),), resumed_tokens=(1,)
+    )
 
 
 NO_COMMANDS = [
