@@ -21,13 +21,30 @@ from localspec.models.chat_template.tool_calls import (
 )
 from localspec.protocol.wire import ChatMessage, ToolCall
 
-PARAMETERS = {"g": {}, "f": {"properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}}
+STRING = {"type": "string"}
+PROPERTIES = {
+    "s": STRING,
+    "n": {"type": "integer"},
+    "o": {"anyOf": [STRING, {"type": "null"}]},
+    "r": {"$ref": "#/$defs/text"},
+    "e": {"enum": ["a", "12"]},
+    "b": {"type": ["boolean", "null"]},
+    "l": {"type": "array"},
+}
+PARAMETERS: dict[str, Any] = {
+    "f": {"type": "object", "properties": PROPERTIES, "$defs": {"text": STRING}},
+    "g": True,
+    "h": {"properties": None},
+}
 
 
-def read(form: ToolFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+def read(
+    form: ToolFormat, pieces: list[str], *, is_cut: bool = True
+) -> tuple[str, list[tuple[str, str]]]:
     """The text, and the name and arguments of each call."""
     parser = ToolCallParser(form, PARAMETERS)
-    deltas = [delta for piece in pieces for delta in parser.feed(piece)] + parser.finish()
+    deltas = [delta for piece in pieces for delta in parser.feed(piece)]
+    deltas += parser.finish(is_cut=is_cut)
     calls: dict[int, tuple[str, str]] = {}
     for delta in deltas:
         if isinstance(delta, ToolCallDelta):
@@ -120,6 +137,78 @@ ANSWERS: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
     "broken JSON": ("tags", '<tool_call>\n{"nam}', '<tool_call>\n{"nam}', []),
     "an object that is no call": ("llama3", '{"x": 1} done', '{"x": 1} done', []),
     "a call in the middle": ("llama3", 'a {"name": "f"}', 'a {"name": "f"}', []),
+    "qwen coder without the tag": (
+        "tags",
+        "Hi.\n<function=f>\n<parameter=s>\n12\n</parameter>\n</function>\n</tool_call>",
+        "Hi.",
+        [("f", '{"s": "12"}')],
+    ),
+    "types by the schema": (
+        "tags",
+        "<tool_call>\n<function=f>"
+        "\n<parameter=o>\n12\n</parameter>\n<parameter=r>\n{}\n</parameter>"
+        "\n<parameter=e>\n12\n</parameter>\n<parameter=b>\nTrue\n</parameter>"
+        "\n<parameter=l>\n[1]\n</parameter>\n<parameter=n>\nmany\n</parameter>"
+        "\n</function>\n</tool_call>",
+        "",
+        [("f", '{"o": "12", "r": "{}", "e": "12", "b": true, "l": [1], "n": "many"}')],
+    ),
+    "a value with closing tags": (
+        "tags",
+        "<tool_call>\n<function=f>\n<parameter=s>\na </function> b </parameter> c </tool_call>\n"
+        "</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>",
+        "",
+        [("f", '{"s": "a </function> b </parameter> c </tool_call>", "n": 3}')],
+    ),
+    "a closing tag is missing": (
+        "tags",
+        "<tool_call>\n<function=f>\n<parameter=s>\nRome\n<parameter=n>\n3\n</function>\n</tool_call>",
+        "",
+        [("f", '{"s": "Rome", "n": 3}')],
+    ),
+    "glm's value with closing tags": (
+        "tags",
+        "<tool_call>f<arg_key>s</arg_key><arg_value>a</tool_call> </arg_value> b</arg_value>"
+        "</tool_call> ok",
+        " ok",
+        [("f", '{"s": "a</tool_call> </arg_value> b"}')],
+    ),
+    "deep lists in a value": (
+        "tags",
+        f"<function=f><parameter=l>{'[' * 3000}{']' * 3000}</parameter></function>",
+        "",
+        [("f", json.dumps({"l": "[" * 3000 + "]" * 3000}))],
+    ),
+    "a tool that is not offered": (
+        "tags",
+        "<function=x>\n</function>",
+        "<function=x>\n</function>",
+        [],
+    ),
+    "no arguments": ("tags", '<tool_call>{"name": "g", "arguments": null}', "", [("g", "{}")]),
+    "a raw line feed": (
+        "tags",
+        '<tool_call>{"name": "f", "arguments": {"s": "Ro\nme\\q"}}</tool_call>',
+        "",
+        [("f", '{"s": "Ro\\nme\\\\q"}')],
+    ),
+    "an answer in JSON": ("llama3", '{"name": "John", "n": 3}', '{"name": "John", "n": 3}', []),
+    "an answer with a tool's name": ("llama3", '{"name": "f"}', '{"name": "f"}', []),
+    "llama's list": (
+        "llama3",
+        '{"name": "f", "parameters": {"n":1}}; {"name": "h", "parameters": {}}',
+        "",
+        [("f", '{"n":1}'), ("h", "{}")],
+    ),
+    "mistral's text": ("mistral", "a [TOOL_CALLS] b", "a [TOOL_CALLS] b", []),
+    "mistral without a marker": ("mistral", '[TOOL_CALLS]f{"n": 1}', "", [("f", '{"n": 1}')]),
+    "gpt-oss, after a preamble": (
+        "gpt-oss",
+        "<|channel|>commentary<|message|>Let me.<|end|><|start|>assistant<|channel|>commentary "
+        'to=functions.f <|constrain|>json<|message|>{"n":1}<|call|>',
+        "Let me.",
+        [("f", '{"n":1}')],
+    ),
     "cut by the token limit": (
         "tags",
         '<tool_call>\n{"name": "f", "arguments": {"a": "un',
@@ -159,18 +248,37 @@ def test_any_arguments_come_through(arguments: Any, seed: int, is_ascii: bool) -
         assert read(form, cut(text, random.Random(seed))) == ("", [("f", written)])
 
 
-MARKERS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|channel|>", "<|message|>")
-PARTS = (*MARKERS, "<function=f>", "</function>", '{"name": "f", ', '"arguments": {', *'}"x\n')
+PARTS = (
+    *("<tool_call>", "</tool_call>", "<function=f>", "<function=", "</function>", "<parameter=s>"),
+    *("</parameter>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "[TOOL_CALLS]"),
+    *("[ARGS]", "<|channel|>", "<|message|>", "<|start|>assistant", "<|end|>", "<|python_tag|>"),
+    *('{"name": "f", ', '"arguments": {', '"x": ', "to=functions.", "f", "h", "{", "}", "[", "]"),
+    *(",", ";", '"', "\\", "\\u", "\\ud800", "\\udc00", "\ud800", " ", "\n", "1", "NaN", "é"),
+)
 FORMATS: tuple[ToolFormat, ...] = ("tags", "llama3", "mistral", "gpt-oss")
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
-@given(st.lists(st.sampled_from(PARTS), max_size=12), st.integers(0, 1000))
-def test_the_cut_of_a_stream_never_matters(parts: list[str], seed: int) -> None:
+@settings(deadline=None, derandomize=True, max_examples=800)
+@given(st.lists(st.sampled_from(PARTS), max_size=14), st.integers(0, 1000))
+def test_any_text_is_read_the_same_however_it_is_cut(parts: list[str], seed: int) -> None:
+    """Arguments are valid JSON, and no character is lost."""
     text = "".join(parts)
     for form in FORMATS:
-        whole = read(form, [text])
-        assert read(form, cut(text, random.Random(seed))) == whole
+        whole = read(form, [text], is_cut=False)
+        assert read(form, cut(text, random.Random(seed)), is_cut=False) == whole
+        assert read(form, list(text), is_cut=False) == whole
+        for name, arguments in whole[1]:
+            assert name in PARAMETERS and isinstance(json.loads(arguments), dict)
+            arguments.encode()
+        assert whole[1] or whole[0] == text or form == "gpt-oss"
+
+
+def test_deep_arguments_raise_nothing() -> None:
+    deep = "[" * 3000 + "]" * 3000
+    streamed = f'<tool_call>{{"name": "f", "arguments": {{"l": {deep}}}}}</tool_call>'
+    assert read("tags", list(streamed)) == ("", [("f", f'{{"l": {deep}}}')])
+    late = f'<tool_call>{{"arguments": {{"l": {deep}}}, "name": "f"}}</tool_call>'
+    assert read("tags", [late]) == (late, [])
 
 
 TEMPLATE = """\

@@ -1,0 +1,81 @@
+"""JSON that a model writes: as written where it is JSON, and made JSON where it is not."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.models.chat_template.json_repair import JsonRepairer
+
+
+def repair(pieces: list[str]) -> tuple[str, str]:
+    """The JSON, and what follows it."""
+    repairer, written, rest = JsonRepairer(), "", ""
+    for piece in pieces:
+        if repairer.is_complete:
+            rest += piece
+        else:
+            valid, after = repairer.feed(piece)
+            written, rest = written + valid, rest + after
+    return written + ("" if repairer.is_complete else repairer.close()), rest
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(st.dictionaries(st.text(), VALUES, max_size=4), st.booleans(), st.sampled_from([None, 2]))
+def test_json_stays_as_it_was_written(value: object, is_ascii: bool, indent: int | None) -> None:
+    text = json.dumps(value, ensure_ascii=is_ascii, indent=indent)
+    assert repair([f"{text}, more"]) == repair(list(f"{text}, more")) == (text, ", more")
+
+
+PARTS = [
+    *("{", "}", "[", "]", ",", ":", '"', "\\", "\\u", "d8", "00", "\\ud83d", "\\ude00", "\ud800"),
+    *("true", "None", "NaN", "-", "1", ".", "e", "a", "'", " ", "\n", "\x00", "\u2028", "é", "😀"),
+]
+
+
+@settings(deadline=None, derandomize=True, max_examples=1500)
+@given(st.sampled_from("{["), st.lists(st.sampled_from(PARTS), max_size=25), st.integers(1, 5))
+def test_anything_becomes_json_however_it_is_cut(begin: str, parts: list[str], n: int) -> None:
+    text = begin + "".join(parts)
+    written, rest = repair([text])
+    json.loads(written)
+    written.encode()
+    assert text.endswith(rest)
+    rng = random.Random(n)
+    cuts = sorted(rng.choices(range(len(text) + 1), k=n))
+    pieces = [text[i:j] for i, j in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert repair(pieces) == repair(list(text)) == (written, rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": "Ro\nme\t"}', '{"a": "Ro\\nme\\t"}'),
+        (r'{"a": "x\qy"}', r'{"a": "x\\qy"}'),
+        (r'{"a": "\ud83d\ude00 \ud83d"}', r'{"a": "\ud83d\ude00 \ufffd"}'),
+        ("{a: 1, b: undefined}", '{"a": 1, "b": null}'),
+        ('{"a": NaN, "b": True}', '{"a": null, "b": true}'),
+        ("[1, 2, ]", "[1, 2 ]"),
+        ('{"a":}', '{"a":null}'),
+        ('{"a" 1 "b" 2}', '{"a": 1, "b": 2}'),
+        ('{"a": [1, {"b": "c', '{"a": [1, {"b": "c"}]}'),
+        ('{"a": [1}', '{"a": [1]}'),
+    ],
+)
+def test_what_is_repaired(text: str, expected: str) -> None:
+    assert repair([text]) == (expected, "")
