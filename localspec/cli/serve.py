@@ -9,7 +9,6 @@ import sys
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -165,9 +164,13 @@ def _read_keys(path: str | None) -> tuple[str, ...]:
     lines = [os.environ.get(_KEY_VARIABLE, "")]
     if path is not None:
         try:
-            lines += Path(path).read_text(encoding="utf-8")[:_MAX_KEY_FILE].splitlines()
+            with open(path, encoding="utf-8-sig") as file:
+                text = file.read(_MAX_KEY_FILE + 1)
         except (OSError, UnicodeDecodeError) as error:
             raise StorageError(f"{path} cannot be read.", "Give a text file of keys.") from error
+        if len(text) > _MAX_KEY_FILE:
+            raise StorageError(f"{path} is too large.", "Give a text file of keys, one a line.")
+        lines += text.splitlines()
     keys = tuple(line.strip() for line in lines if line.strip())
     if path is not None and not keys:
         raise UsageError("The file of --api-key-file has no key.", "Write one key a line.")

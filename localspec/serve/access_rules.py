@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,7 +33,8 @@ class AccessRules:
 
     def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         """Raise ApiError for a request that is not allowed."""
-        if not self.is_host_allowed(headers.get("host", "")):
+        is_probe = "host" not in headers and path in _OPEN_PATHS  # of a proxy, in HTTP/1.0
+        if not is_probe and not self.is_host_allowed(headers.get("host", "")):
             message = "This Host is not allowed. Allow it: localspec serve --allow-host NAME"
             raise ApiError(403, message, name="host_not_allowed")
         if "origin" in headers and not self.is_origin_allowed(headers["origin"]):
@@ -69,9 +71,11 @@ class AccessRules:
             return True
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         bearer = bearer.strip() if scheme.lower() == "bearer" else ""
-        given = [text.encode("utf-8", "replace") for text in (bearer, headers.get("x-api-key", ""))]
+        given = [text.encode("latin-1") for text in (bearer, headers.get("x-api-key", "").strip())]
+        keys = [key.encode("utf-8", "surrogateescape") for key in self.keys]
+        keys += [key.encode("latin-1", "ignore") for key in self.keys]  # as some clients send it
         # A list: every key is compared, however the first ones turn out.
-        return any([hmac.compare_digest(key.encode(), text) for key in self.keys for text in given])
+        return any([hmac.compare_digest(key, text) for key in keys if key for text in given])
 
 
 def is_local(host: str) -> bool:
@@ -87,6 +91,12 @@ def _host_name(header: str) -> str:
     if text.count(":") == 1:
         text = text.partition(":")[0]
     return text.removesuffix(".")
+
+
+def _normalize_path(path: str) -> str:
+    """Without an origin before it (RFC 9112, 3.2.2), doubled slashes, and the last one."""
+    path = re.sub(r"^https?://[^/]*", "", path)
+    return re.sub("/+", "/", path).removesuffix("/") or "/"
 
 
 def _is_address(name: str) -> bool:
@@ -110,6 +120,7 @@ class AccessMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        scope = {**scope, "path": _normalize_path(scope["path"])}
         received = Headers(scope=scope)
         # Of a header that comes twice, all values: no check sees only one.
         headers = {name: ", ".join(received.getlist(name)) for name in received}

@@ -82,6 +82,7 @@ class Choice(AsyncJob[None]):
         self.text = AnswerText()  # All of it so far.
         self._pending = AnswerText()  # Since the last `take_delta`.
         self._tools = tools.make_parser() if tools is not None else None
+        self._max_calls = 1 if tools is not None and tools.is_single else None
         if self._tools is not None and tools is not None and tools.forced is not None:
             self._pending.add_content(self._tools.feed(tools.forced.prefix))
             self.text.add(self._pending)
@@ -115,6 +116,8 @@ class Choice(AsyncJob[None]):
             added.content = added.content.lstrip()  # between the thinking and the answer
         if isinstance(event, Round) and not delta.in_thinking:
             added.tokens += event.tokens
+        if self._max_calls is not None:
+            added.calls = [delta for delta in added.calls if delta.index < self._max_calls]
         self.text.add(added)
         self._pending.add(added)
 
@@ -142,10 +145,10 @@ class Completion:
 
     def __init__(
         self,
+        options: CompletionOptions,
         model: ServedModel,
         queue: EngineQueue,
         activity: ServerActivity,
-        options: CompletionOptions,
     ) -> None:
         self._model, self._queue, self._activity = model, queue, activity
         self._options = options
@@ -343,11 +346,12 @@ class Completion:
         ]
 
     def _usage(self) -> dict[str, Any]:
-        """OpenAI's `usage`; the prompt of several choices counts once."""
+        """OpenAI's `usage`; a prompt counts once, whatever the number of its choices."""
         answers = [choice.answer for choice in self._choices]
-        totals = [answer.finished.totals for answer in answers if answer.finished]
-        prompt = max((total.get("prompt_tokens", 0) for total in totals), default=0)
-        reused = max((total.get("reused_tokens", 0) for total in totals[:1]), default=0)
+        totals = [answer.finished.totals if answer.finished else {} for answer in answers]
+        by_prompt = totals[:: self._options.n]
+        prompt = sum(total.get("prompt_tokens", 0) for total in by_prompt)
+        reused = sum(total.get("reused_tokens", 0) for total in by_prompt)
         completion = sum(answer.totals.tokens for answer in answers)
         details = {"reasoning_tokens": sum(t.get("thinking", {}).get("tokens", 0) for t in totals)}
         if self._options.prediction:

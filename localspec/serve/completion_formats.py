@@ -25,7 +25,7 @@ class ChatCompletion(Completion):
 
     def _first_part(self, index: int) -> dict[str, Any] | None:
         """Of a choice that begins; None for nothing."""
-        return {"delta": {"role": "assistant", "content": None}}
+        return {"delta": {"role": "assistant", "content": ""}}
 
     def _part(self, text: AnswerText) -> dict[str, Any]:
         calls = list(map(_call_delta, text.calls))
@@ -139,16 +139,20 @@ class TextCompletion(ChatCompletion):
 
     id_prefix = "cmpl-"
     whole_object = chunk_object = "text_completion"
-    echoes: Sequence[str] = ()  # By choice, the prompt to repeat before the answer.
+
+    def __init__(self, echoes: Sequence[str], *arguments: Any) -> None:
+        """`echoes`: by choice, the prompt to repeat before the answer; empty for none."""
+        super().__init__(*arguments)
+        self._echoes = echoes
 
     def _first_part(self, index: int) -> dict[str, Any] | None:
-        return {"text": self.echoes[index]} if self.echoes else None
+        return {"text": self._echoes[index]} if self._echoes else None
 
     def _part(self, text: AnswerText) -> dict[str, Any]:
         return {"text": text.content}
 
     def _whole_part(self, index: int, text: AnswerText) -> dict[str, Any]:
-        return {"text": (self.echoes[index] if self.echoes else "") + text.content}
+        return {"text": (self._echoes[index] if self._echoes else "") + text.content}
 
     def _score(self, tokens: Sequence[Token], n_top: int, offset: int) -> dict[str, Any]:
         """Four arrays; `offset` is that of the first token."""

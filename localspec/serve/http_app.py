@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -15,24 +16,30 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.protocol.wire import TokenizeCommand
-from localspec.serve import api_error, prompts, request_options, responses
+from localspec.serve import api_error, request_options, responses
 from localspec.serve.access_rules import AccessMiddleware, AccessRules
-from localspec.serve.api_error import ApiError
+from localspec.serve.api_error import ApiError, invalid
 from localspec.serve.completion import Completion
 from localspec.serve.completion_formats import ChatCompletion, InfillCompletion, TextCompletion
 from localspec.serve.engine_queue import EngineQueue
 from localspec.serve.json_fields import JsonFields, JsonResponse, error_response, parse_body
-from localspec.serve.prompts import PromptInput
+from localspec.serve.prompts import PromptInput, parse_infill, parse_messages, parse_texts
 from localspec.serve.request_metrics import ServerActivity
 from localspec.serve.responses import ResponseCompletion
 from localspec.serve.served_model import ServedModel
 
 T = TypeVar("T")
+Endpoint = Callable[[Request], Awaitable[Response]]
+MakeCompletion = Callable[[ServedModel, EngineQueue, ServerActivity], Completion]
+ParsedRequest = tuple[MakeCompletion, list[PromptInput], str]  # With the route's name.
+ParseRequest = Callable[[ServedModel, JsonFields], ParsedRequest]
 _SEND_TIMEOUT = 60.0  # Seconds for a client to take some bytes of its answer.
 MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_BYTES_IN_FLIGHT = 4 * MAX_BODY_BYTES  # Of all bodies that are being read.
 _PART_TIMEOUT = 10.0  # Seconds without a byte.
 _BODY_TIMEOUT = 120.0
+_LARGE_BODY = 64 * 1024
+_MAX_TOKENIZED = 2 * 1024 * 1024
 _CLOSE = {"Connection": "close"}
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -56,13 +63,13 @@ class ApiServer:
             for method, path, endpoint, prefixes in (
                 ("GET", "/models", self._list_models, ("", "/v1")),
                 ("GET", "/models/{name:path}", self._show_model, ("", "/v1")),
-                ("POST", "/chat/completions", self._complete_chat, ("", "/v1")),
-                ("POST", "/completions", self._complete_text, ("", "/v1")),
-                ("POST", "/responses", self._create_response, ("", "/v1")),
+                ("POST", "/chat/completions", self._complete(_parse_chat), ("", "/v1")),
+                ("POST", "/completions", self._complete(_parse_text), ("", "/v1")),
+                ("POST", "/responses", self._complete(_parse_response), ("", "/v1")),
                 ("GET", "/health", self._show_health, ("", "/v1")),
                 ("GET", "/", self._greet, ("",)),
                 ("GET", "/metrics", self._show_metrics, ("",)),
-                ("POST", "/infill", self._infill, ("",)),
+                ("POST", "/infill", self._complete(_parse_infill), ("",)),
                 ("POST", "/tokenize", self._tokenize, ("",)),
             )
             for prefix in prefixes
@@ -101,53 +108,32 @@ class ApiServer:
         response.raw_headers.append((b"Process-Start-Time-Unix", began))  # in this very case
         return response
 
-    # --- completions ------------------------------------------------------------------------
+    def _complete(self, parse: ParseRequest) -> Endpoint:
+        async def complete(request: Request) -> Response:
+            model = self._loaded()
+            make, prompts, route = await self._parse(request, partial(parse, model))
+            completion = make(model, self._queue, self._activity)
+            completion.submit(prompts, route)
+            if not completion.is_streamed:
+                return JsonResponse(await _until_disconnect(request.receive, completion.run()))
+            await completion.wait_accepted()
+            headers = _STREAM_HEADERS | {"X-Queue-Position": str(completion.position)}
+            return EventStream(completion.stream(), headers)
 
-    async def _complete_chat(self, request: Request) -> Response:
-        model, fields = self._loaded(), await self._read_fields(request)
-        messages = prompts.parse_messages(fields)
-        options = request_options.parse_chat_options(
-            fields, model.settings, model.seed, model.tool_format
-        )
-        completion = ChatCompletion(model, self._queue, self._activity, options)
-        prompt = PromptInput(messages, param="messages")
-        return await _respond(request, completion, [prompt], "/v1/chat/completions")
+        return complete
 
-    async def _complete_text(self, request: Request) -> Response:
-        model, fields = self._loaded(), await self._read_fields(request)
-        options = request_options.parse_text_options(fields, model.settings, model.seed)
-        given = prompts.parse_texts(fields)
-        completion = TextCompletion(model, self._queue, self._activity, options)
-        if fields.flag("echo"):
-            completion.echoes = [prompt.text for prompt in given for _ in range(options.n)]
-        return await _respond(request, completion, given, "/v1/completions")
+    async def _parse(self, request: Request, parse: Callable[[JsonFields], T]) -> T:
+        """In a thread if the body is large, so that others are served meanwhile."""
+        body = await self._bodies.read(request)
 
-    async def _create_response(self, request: Request) -> Response:
-        model, fields = self._loaded(), await self._read_fields(request)
-        messages = responses.parse_input(fields)
-        options = request_options.parse_chat_options(
-            responses.to_chat_fields(fields), model.settings, model.seed, model.tool_format
-        )
-        completion = ResponseCompletion(fields, model, self._queue, self._activity, options)
-        prompt = PromptInput(messages, param="input")
-        return await _respond(request, completion, [prompt], "/v1/responses")
+        def parse_all() -> T:
+            return parse(JsonFields(parse_body(body)))
 
-    async def _infill(self, request: Request) -> Response:
-        model, fields = self._loaded(), await self._read_fields(request)
-        prompt = PromptInput(infill=prompts.parse_infill(fields))
-        options = request_options.parse_infill_options(fields, model.settings, model.seed)
-        completion = InfillCompletion(model, self._queue, self._activity, options)
-        return await _respond(request, completion, [prompt], "/infill")
+        return await asyncio.to_thread(parse_all) if len(body) > _LARGE_BODY else parse_all()
 
     async def _tokenize(self, request: Request) -> Response:
         self._loaded()
-        fields = await self._read_fields(request)
-        command = TokenizeCommand(
-            fields.text("content"),
-            add_special=fields.flag("add_special"),
-            parse_special=fields.flag("parse_special", default=True),
-            pieces=fields.flag("with_pieces"),
-        )
+        command = await self._parse(request, _parse_tokenize)
         work = self._queue.run(lambda engine: engine.tokenize(command))
         result = await _until_disconnect(request.receive, work)
         tokens: list[Any] = list(result.tokens)
@@ -156,8 +142,52 @@ class ApiServer:
             tokens = [{"id": id_, "piece": each} for id_, each in zip(tokens, pieces, strict=True)]
         return JsonResponse({"tokens": tokens})
 
-    async def _read_fields(self, request: Request) -> JsonFields:
-        return JsonFields(parse_body(await self._bodies.read(request)))
+
+# --- requests -----------------------------------------------------------------------------------
+
+
+def _parse_chat(model: ServedModel, fields: JsonFields) -> ParsedRequest:
+    messages = parse_messages(fields)
+    options = request_options.parse_chat_options(
+        fields, model.settings, model.seed, model.tool_format
+    )
+    given = [PromptInput(messages, param="messages")]
+    return partial(ChatCompletion, options), given, "/v1/chat/completions"
+
+
+def _parse_text(model: ServedModel, fields: JsonFields) -> ParsedRequest:
+    options = request_options.parse_text_options(fields, model.settings, model.seed)
+    given = parse_texts(fields)
+    echoes = [prompt.text for prompt in given for _ in range(options.n)]
+    echoes = echoes if fields.flag("echo") else []
+    return partial(TextCompletion, echoes, options), given, "/v1/completions"
+
+
+def _parse_response(model: ServedModel, fields: JsonFields) -> ParsedRequest:
+    messages = responses.parse_input(fields)
+    options = request_options.parse_chat_options(
+        responses.to_chat_fields(fields), model.settings, model.seed, model.tool_format
+    )
+    given = [PromptInput(messages, param="input")]
+    return partial(ResponseCompletion, fields, options), given, "/v1/responses"
+
+
+def _parse_infill(model: ServedModel, fields: JsonFields) -> ParsedRequest:
+    options = request_options.parse_infill_options(fields, model.settings, model.seed)
+    given = [PromptInput(infill=parse_infill(fields))]
+    return partial(InfillCompletion, options), given, "/infill"
+
+
+def _parse_tokenize(fields: JsonFields) -> TokenizeCommand:
+    text = fields.text("content")
+    if len(text) > _MAX_TOKENIZED:
+        raise invalid("content", f"it has more than {_MAX_TOKENIZED:,} characters")
+    return TokenizeCommand(
+        text,
+        add_special=fields.flag("add_special"),
+        parse_special=fields.flag("parse_special", default=True),
+        pieces=fields.flag("with_pieces"),
+    )
 
 
 def _piece_to_json(piece: str) -> str | list[int]:
@@ -167,17 +197,6 @@ def _piece_to_json(piece: str) -> str | list[int]:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return list(data)
-
-
-async def _respond(
-    request: Request, completion: Completion, given: list[PromptInput], route: str
-) -> Response:
-    completion.submit(given, route)
-    if not completion.is_streamed:
-        return JsonResponse(await _until_disconnect(request.receive, completion.run()))
-    await completion.wait_accepted()
-    headers = _STREAM_HEADERS | {"X-Queue-Position": str(completion.position)}
-    return EventStream(completion.stream(), headers)
 
 
 async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import signal
 import socket
 import threading
@@ -118,6 +119,8 @@ class HttpServer:
             timeout_graceful_shutdown=1,
             backlog=_BACKLOG,
         )
+        for name in ("uvicorn", "asyncio"):  # without a handler, warnings go to standard error
+            logging.getLogger(name).addHandler(logging.NullHandler())
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
         self._is_stopped = False
@@ -127,8 +130,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         host = self._options.rules.host
-        if host in ("0.0.0.0", "::", ""):
-            host = "127.0.0.1"
+        host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def serve(self, on_ready: Callable[[EngineReady], None] = lambda _: None) -> None:
@@ -137,6 +139,7 @@ class HttpServer:
         Raises the engine's error if the pair cannot be loaded.
         """
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(lambda *_: None)  # the log has the request's status
         self._stop_requested = asyncio.Event()
         if self._is_stopped:
             self._stop_requested.set()
@@ -246,7 +249,10 @@ def stop_on_signals(server: HttpServer) -> Iterator[None]:
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        is_dual = host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server(
+            (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual
+        )
     except OSError as error:
         problem = (error.strerror or str(error)).partition(" (while ")[0]
         hint = "Give --host an address of this computer, or leave it out."

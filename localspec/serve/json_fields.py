@@ -16,7 +16,7 @@ _LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\
 def parse_body(body: bytes) -> dict[str, Any]:
     """The JSON object of a request. Raises ApiError if it is none."""
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except RecursionError:
         raise ApiError(400, "The JSON is nested too deeply.") from None
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors

@@ -23,6 +23,7 @@ from localspec.serve.json_fields import JsonFields, to_fields, to_unicode
 _MAX_MESSAGES, _MAX_CALLS, _MAX_TOOLS = 20_000, 1024, 1024
 _MAX_PROMPTS, _MAX_EXTRA_FILES = 16, 256
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_WRONG_CHOICE = "it is none of none, auto, required, allowed_tools, and a function's name"
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 
 
@@ -123,8 +124,8 @@ def parse_message(value: Any, param: str) -> ChatMessage:
     if not isinstance(role, str) or role not in _ROLES:
         raise invalid(f"{param}.role", f"it is none of {', '.join(_ROLES)}")
     calls = fields.items("tool_calls", _MAX_CALLS) if role == "assistant" else []
-    has_content = not calls or fields.get("content") is not None
-    content = _content(fields, f"{param}.content") if has_content else ""
+    is_empty = role == "assistant" and fields.get("content") is None
+    content = "" if is_empty else _content(fields, f"{param}.content")
     parsed = []
     for i, given in enumerate(calls):
         call = to_fields(given, f"{param}.tool_calls[{i}]")
@@ -168,6 +169,7 @@ class OfferedTools:
     tools: str  # The request's array, as JSON: templates read it.
     parameters: Mapping[str, Any]  # The JSON Schema of the arguments, by the tool's name.
     forced: ForcedCall | None = None
+    is_single: bool = False  # At most one call.
 
     def make_parser(self) -> ToolCallParser:
         return ToolCallParser(self.format, self.parameters)
@@ -176,19 +178,26 @@ class OfferedTools:
 def parse_tools(fields: JsonFields, form: ToolFormat | None) -> OfferedTools | None:
     """None without tools, or with `tool_choice` none. Raises ApiError."""
     given = fields.items("tools", _MAX_TOOLS)
-    fields.flag("parallel_tool_calls")
+    is_single = not fields.flag("parallel_tool_calls", default=True)
     choice = fields.get("tool_choice")
     if not given or choice == "none":
         return None
     if form is None:
         raise unsupported("tools", "the chat template of this model takes no tools that are known")
     parameters = dict(_parse_tool(tool, f"tools[{i}]") for i, tool in enumerate(given))
-    tools = OfferedTools(form, json.dumps(given), parameters)
-    if choice is None or choice == "auto":
-        return tools
-    names = list(parameters) if choice == "required" else [_chosen_name(choice)]
-    if names[0] not in parameters:
+    try:
+        tools = OfferedTools(form, to_unicode(json.dumps(given)), parameters, is_single=is_single)
+    except RecursionError:
+        raise invalid("tools", "they are nested too deeply") from None
+    names = list(parameters)
+    if isinstance(choice, dict):
+        names, choice = _parse_choice(choice)
+    if not names or not parameters.keys() >= set(names):
         raise invalid("tool_choice", "it names none of the tools")
+    if choice is None or choice == "auto":
+        return replace(tools, parameters={name: parameters[name] for name in names})
+    if choice != "required":
+        raise invalid("tool_choice", _WRONG_CHOICE)
     try:
         forced = force_call(form, {name: parameters[name] for name in names})
     except UsageError as error:
@@ -208,9 +217,17 @@ def _parse_tool(value: Any, param: str) -> tuple[str, Any]:
     return name, function.get("parameters") or {"type": "object"}
 
 
-def _chosen_name(choice: Any) -> str:
-    function = choice.get("function") if isinstance(choice, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
-        raise invalid("tool_choice", "it is none of none, auto, required, and a function's name")
-    return name
+def _parse_choice(choice: dict[str, Any]) -> tuple[list[str], str]:
+    """The tools among which the model chooses, and whether it has to."""
+    fields = JsonFields(choice, "tool_choice.")
+    mode = "required"
+    if choice.get("type") == "allowed_tools":
+        fields = fields.fields("allowed_tools")
+        mode = fields.choice("mode", ("auto", "required")) or "auto"
+        given = [to_fields(tool, "tool_choice") for tool in fields.items("tools", _MAX_TOOLS)]
+    else:
+        given = [fields]
+    names = [tool.fields("function").get("name") for tool in given]
+    if not all(isinstance(name, str) for name in names):
+        raise invalid("tool_choice", _WRONG_CHOICE)
+    return names, mode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 from uuid import uuid4
 
@@ -46,7 +46,8 @@ def parse_input(fields: JsonFields) -> tuple[ChatMessage, ...]:
         messages.append(ChatMessage("system", instructions))
     for i, item in enumerate(items):
         if (message := _parse_item(item, f"input[{i}]")) is not None:
-            _append(messages, message)
+            messages.append(message)
+    messages = _join(messages)
     check_chat(messages, "input")
     return tuple(messages)
 
@@ -70,15 +71,24 @@ def _parse_item(value: Any, param: str) -> ChatMessage | None:
     raise unsupported(f"{param}.type", "items of this type are not supported")
 
 
-def _append(messages: list[ChatMessage], message: ChatMessage) -> None:
+def _join(messages: list[ChatMessage]) -> list[ChatMessage]:
     """Join what a chat has in one message: system texts, and an answer and its calls."""
-    last = messages[-1] if messages else None
-    if last is not None and last.role == message.role == "system":
-        messages[-1] = replace(last, content=f"{last.content}\n\n{message.content}")
-    elif last is not None and last.role == "assistant" and message.tool_calls:
-        messages[-1] = replace(last, tool_calls=last.tool_calls + message.tool_calls)
-    else:
-        messages.append(message)
+    joined: list[ChatMessage] = []
+    for role, group in groupby(messages, lambda message: message.role):
+        given = list(group)
+        if role == "system":
+            content = "\n\n".join(message.content for message in given)
+            given = [replace(given[0], content=content)]
+        for is_call, part in groupby(given, lambda message: bool(message.tool_calls)):
+            if not is_call:
+                joined += part
+                continue
+            calls = tuple(call for message in part for call in message.tool_calls)
+            if joined and joined[-1].role == role:
+                joined[-1] = replace(joined[-1], tool_calls=joined[-1].tool_calls + calls)
+            else:
+                joined.append(ChatMessage(role, "", tool_calls=calls))
+    return joined
 
 
 def to_chat_fields(fields: JsonFields) -> JsonFields:

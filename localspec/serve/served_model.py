@@ -150,7 +150,7 @@ class ServedModel:
             resumed_tokens=resumed,
             max_tokens=min(request.max_tokens, self.n_ctx) + len(resumed),
             n_alternatives=max(options.n_logprobs or 0, 1),
-            prediction=options.prediction,
+            prediction=options.prediction[: _MAX_CHARS_PER_TOKEN * self.n_ctx],
             grammar=options.grammar,
             json_schema=options.json_schema,
             tools=tools.tools if tools is not None else "",

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,13 +85,10 @@ class Served:
     def get(self, path: str, headers: dict[str, str] | None = None) -> Response:
         return self.send("GET", path, None, headers)
 
-    def engine(self) -> EngineClient:
+    def engine_pid(self) -> int:
         engine = self.server._queue.host.engine
         assert isinstance(engine, EngineClient)
-        return engine
-
-    def engine_pid(self) -> int:
-        return self.engine().pid
+        return engine.pid
 
     def engine_alive(self) -> bool:
         engine = self.server._queue.host.engine
@@ -147,14 +144,33 @@ def serving(
     assert not thread.is_alive()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chatty(zoo: Zoo) -> Iterator[Served]:
     """A model with a chat template that gives one long answer."""
     with serving(zoo["chatty"]) as served:
         yield served
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def thinker(zoo: Zoo) -> Iterator[Served]:
+    with serving(zoo["thinker"]) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def caller(zoo: Zoo) -> Iterator[Served]:
+    """A model that calls the tool `weather`."""
+    with serving(zoo["caller"]) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def infiller(zoo: Zoo) -> Iterator[Served]:
+    with serving(zoo["infiller"]) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
 def target(zoo: Zoo) -> Iterator[Served]:
     """A text model with random weights, whose draft is its near relation."""
     settings = replace(GREEDY, spec="model", draft_length=4)
@@ -162,11 +178,11 @@ def target(zoo: Zoo) -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chatter(zoo: Zoo) -> Iterator[Served]:
     """A model that never ends an answer."""
     settings = replace(GREEDY, spec="off")
-    with serving(zoo["chatter"], settings=settings, ctx=16384) as served:
+    with serving(zoo["chatter"], settings=settings, ctx=16384, template="chatml") as served:
         yield served
 
 
@@ -174,3 +190,28 @@ def chatter(zoo: Zoo) -> Iterator[Served]:
 def client(chatty: Served) -> Iterator[OpenAI]:
     with chatty.client() as client:
         yield client
+
+
+ENDLESS = {"prompt": "a", "stream": True, "max_tokens": 100_000}
+
+
+@contextmanager
+def streaming(
+    served: Served, body: Any = ENDLESS, path: str = "/v1/completions"
+) -> Iterator[http.client.HTTPResponse]:
+    """The response of a stream whose headers have arrived; leaves at the end of the block."""
+    connection = served.connect()
+    with closing(connection):
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", path, json.dumps(body), headers)
+        response = connection.getresponse()
+        assert response.status == 200
+        with closing(response):
+            yield response
+
+
+def read_events(response: http.client.HTTPResponse) -> list[Any]:
+    """All events to the end of the stream."""
+    lines = [line.strip() for line in response.read().decode().split("\n\n")]
+    data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    return [text if text == "[DONE]" else json.loads(text) for text in data]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -13,8 +12,8 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.serve.conftest import Served, serving, until
-from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT, Zoo
+from tests.serve.conftest import Served, until
+from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT
 
 WEATHER: Any = {
     "type": "function",
@@ -22,18 +21,6 @@ WEATHER: Any = {
     "strict": True,
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
-
-
-@pytest.fixture(scope="module")
-def caller(zoo: Zoo) -> Iterator[Served]:
-    with serving(zoo["caller"]) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def thinker(zoo: Zoo) -> Iterator[Served]:
-    with serving(zoo["thinker"]) as served:
-        yield served
 
 
 def test_a_response(chatty: Served, client: OpenAI) -> None:
@@ -149,21 +136,20 @@ def test_errors_of_the_engine_name_the_fields_of_responses(
     with pytest.raises(openai.BadRequestError) as error:
         client.responses.create(model="any", input="Hi?", text=form)
     assert error.value.param == "text.format"
-    refused = target.post("/v1/responses", {"input": "Hi?"})
-    assert "no chat template" in refused.error["message"] and refused.error["param"] == "input"
+    assert target.post("/v1/responses", {"input": "Hi?"}).error["param"] == "input"
     for n_words in (5_000, 500_000):  # counted by the engine, and refused at once
         too_long = chatty.post("/v1/responses", {"input": "word " * n_words})
         assert too_long.error["code"] == "context_length_exceeded"
         assert too_long.error["param"] == "input"
 
 
-def test_an_engine_that_is_killed_in_mid_response(zoo: Zoo) -> None:
-    with serving(zoo["chatter"], template="chatml", ctx=16384) as served, served.client() as client:
+def test_an_engine_that_is_killed_in_mid_response(chatter: Served) -> None:
+    with chatter.client() as client:
         stream = client.responses.create(model="any", input="Hi?", stream=True)
         with closing(stream):
             events = iter(stream)
             until(lambda: next(events).type == "response.output_text.delta")
-            os.kill(served.engine_pid(), signal.SIGKILL)
+            os.kill(chatter.engine_pid(), signal.SIGKILL)
             *_, last = events
         assert last.type == "response.failed" and last.response.error is not None
         short = client.responses.create(model="any", input="Hi?", max_output_tokens=20)

@@ -1,4 +1,4 @@
-"""Tools over the API, with the official client and a model that calls one."""
+"""Messages and tools of requests, with the official client and a model that calls one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from openai import OpenAI
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.json_fields import JsonFields
 from localspec.serve.prompts import parse_messages
-from tests.serve.conftest import Served, serving
-from tests.support.zoo import Zoo
+from tests.serve.conftest import Served
 
 WEATHER: Any = {
     "type": "function",
@@ -31,12 +30,6 @@ WEATHER: Any = {
 }
 TIME: Any = {"type": "function", "function": {"name": "time"}}
 HI: Any = [{"role": "user", "content": "Hi?"}]
-
-
-@pytest.fixture(scope="module")
-def caller(zoo: Zoo) -> Iterator[Served]:
-    with serving(zoo["caller"]) as served:
-        yield served
 
 
 @pytest.fixture
@@ -104,6 +97,29 @@ def test_a_forced_call(caller: Served, tools: OpenAI, choice: Any, stream: bool)
     assert not message.content
 
 
+def test_at_most_one_call_and_only_of_allowed_tools(caller: Served) -> None:
+    tools = {"messages": HI, "tools": [WEATHER, TIME]}
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "time"}}]}
+    choice = {"tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}}
+    message = caller.post("/v1/chat/completions", tools | choice).json["choices"][0]["message"]
+    assert [call["function"]["name"] for call in message["tool_calls"]] == ["time"]
+    allowed["mode"] = "auto"
+    message = caller.post("/v1/chat/completions", tools | choice).json["choices"][0]["message"]
+    assert "tool_calls" not in message, "the model calls a tool that is not allowed"
+    assert "weather" in message["content"]
+    twice = "<tool_call>" + '{"name": "time", "arguments": {}}' + "</tool_call>"
+    forced = {"grammar": f"root ::= {json.dumps(twice * 2)}", "max_tokens": 300}
+    for is_parallel, n in ((True, 2), (False, 1)):
+        body = tools | forced | {"parallel_tool_calls": is_parallel}
+        message = caller.post("/v1/chat/completions", body).json["choices"][0]["message"]
+        assert len(message["tool_calls"]) == n
+
+
+def test_an_empty_answer_of_its_own_is_accepted(caller: Served) -> None:
+    messages = [*HI, {"role": "assistant", "content": None}, *HI]
+    assert caller.post("/v1/chat/completions", {"messages": messages}).status == 200
+
+
 def test_no_call_without_tools(tools: OpenAI) -> None:
     for options in ({}, {"tools": [WEATHER], "tool_choice": "none"}):
         given: Any = options
@@ -151,3 +167,21 @@ def test_parameters_that_cannot_be_honoured_are_those_of_tools(tools: OpenAI) ->
 def test_a_template_that_takes_no_tools_is_named(chatty: Served) -> None:
     refused = chatty.post("/v1/chat/completions", {"messages": HI, "tools": [WEATHER]})
     assert (refused.status, refused.error["param"]) == (400, "tools")
+
+
+def test_roles_and_parts(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="any",
+        messages=[
+            {"role": "developer", "content": "Be kind."},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "?"}],
+            },
+        ],
+    )
+    system = client.chat.completions.create(
+        model="any", messages=[{"role": "system", "content": "Be kind."}, *HI]
+    )
+    assert answer.usage and system.usage
+    assert answer.usage.prompt_tokens == system.usage.prompt_tokens

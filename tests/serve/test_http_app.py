@@ -1,4 +1,4 @@
-"""Malformed requests: each gets an error of its own, none is a fault of the server."""
+"""Routes, and malformed requests: each gets an error of its own, none is a fault of the server."""
 
 from __future__ import annotations
 
@@ -130,12 +130,30 @@ def test_ten_thousand_malformed_requests_leak_nothing(chatty: Served) -> None:
     until(chatty.is_idle)
 
 
+def test_routes(chatty: Served) -> None:
+    tokens = chatty.post("/tokenize", {"content": "Hi?"}).json["tokens"]
+    pieces = chatty.post("/tokenize", {"content": "Hi?", "with_pieces": True}).json["tokens"]
+    assert [piece["id"] for piece in pieces] == tokens
+    assert "".join(piece["piece"] for piece in pieces).strip() == "Hi?"
+    assert chatty.get("/v1/models").json["data"][0]["meta"]["n_ctx"] == 1024
+    assert chatty.get("/v1/models/other").error["code"] == "model_not_found"
+    assert chatty.post("/completions", TEXT).status == 200, "also without /v1"
+    assert chatty.get("/v1/completions").status == 405
+    for path in ("/v1/models/", "/v1//models", f"http://localhost:{chatty.server.port}/v1/models"):
+        assert chatty.get(path).json["data"], path
+    with_mark = b"\xef\xbb\xbf" + json.dumps(TEXT).encode()
+    assert chatty.post("/v1/completions", with_mark).status == 200, "a byte order mark"
+    for path in ("/props", "/slots", "/v1/nothing"):
+        assert chatty.get(path).error["type"] == "not_found_error"
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"\r\n\r\n",
         b"GET\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.0\r\n\r\n",
         b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"

@@ -1,0 +1,149 @@
+"""Answers in the JSON of each API, as the official `openai` client reads them."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+from openai import OpenAI
+from openai.types.chat import ChatCompletionMessageParam
+
+from tests.serve.conftest import Served
+from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT
+
+HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi?"}]
+
+
+def test_models(chatty: Served, client: OpenAI) -> None:
+    (model,) = client.models.list()
+    assert (model.id, model.owned_by) == ("chatty", "localspec")
+    assert client.models.retrieve("chatty").id == "chatty"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
+def test_a_chat(client: OpenAI) -> None:
+    answer = client.chat.completions.create(model="any", messages=HI)
+    (choice,) = answer.choices
+    assert (choice.message.role, choice.message.content) == ("assistant", CHAT_TEXT)
+    assert choice.finish_reason == "stop"
+    assert answer.model == "chatty" and answer.object == "chat.completion"
+    usage = answer.usage
+    assert usage is not None
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert usage.prompt_tokens > 5 and usage.completion_tokens > 20
+
+
+def test_a_stream_says_the_same(client: OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="any", messages=HI, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[0].choices[0].delta.content == "", "some clients add null as a text"
+    texts = [chunk.choices[0].delta.content for chunk in chunks[1:-2]]
+    assert all(texts), "an empty delta"
+    assert "".join(text or "" for text in texts) == CHAT_TEXT
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert not chunks[-1].choices
+    whole = client.chat.completions.create(model="any", messages=HI).usage
+    assert whole is not None and chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.completion_tokens
+    assert len({chunk.id for chunk in chunks}) == 1
+    chunks = list(client.chat.completions.create(model="any", messages=HI, stream=True))
+    assert all(chunk.choices and chunk.usage is None for chunk in chunks)
+    with client.chat.completions.stream(model="any", messages=HI) as accumulated:
+        answer = accumulated.get_final_completion()
+    assert answer.choices[0].message.content == CHAT_TEXT
+
+
+def test_logprobs(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="any", messages=HI, logprobs=True, top_logprobs=3, max_tokens=8
+    )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None and logprobs.content
+    assert "".join(item.token for item in logprobs.content) == answer.choices[0].message.content
+    for item in logprobs.content:
+        assert bytes(item.bytes or []).decode() == item.token
+        tops = item.top_logprobs
+        assert len(tops) == 3 and tops[0].logprob == item.logprob  # greedy
+        assert [top.logprob for top in tops] == sorted((t.logprob for t in tops), reverse=True)
+    streamed = client.chat.completions.create(
+        model="any", messages=HI, logprobs=True, top_logprobs=3, max_tokens=8, stream=True
+    )
+    items = [
+        item
+        for chunk in streamed
+        if chunk.choices[0].logprobs
+        for item in chunk.choices[0].logprobs.content or []
+    ]
+    assert items == logprobs.content
+
+
+def test_text_completions(target: Served) -> None:
+    with target.client() as client:
+        one = client.completions.create(model="any", prompt="the one ", max_tokens=20)
+        text = one.choices[0].text
+        assert one.object == "text_completion" and one.choices[0].finish_reason == "length"
+        stream = client.completions.create(
+            model="any", prompt="the one ", max_tokens=20, stream=True
+        )
+        assert "".join(chunk.choices[0].text for chunk in stream) == text
+        echoed = client.completions.create(
+            model="any", prompt=["the one ", "two"], max_tokens=20, echo=True, n=2
+        )
+        assert [choice.index for choice in echoed.choices] == [0, 1, 2, 3]
+        assert echoed.choices[0].text == echoed.choices[1].text == f"the one {text}"
+        assert echoed.choices[2].text.startswith("two")
+        alone = [
+            client.completions.create(model="any", prompt=prompt, max_tokens=1).usage
+            for prompt in ("the one ", "two")
+        ]
+        n_prompt = sum(usage.prompt_tokens for usage in alone if usage)
+        assert echoed.usage and echoed.usage.prompt_tokens == n_prompt
+        tokens = target.post("/tokenize", {"content": "the one ", "add_special": True}).json
+        by_tokens = client.completions.create(
+            model="any", prompt=tokens["tokens"], max_tokens=20, logprobs=2
+        )
+        assert by_tokens.choices[0].text == text
+        logprobs = by_tokens.choices[0].logprobs
+        assert logprobs is not None and logprobs.tokens is not None
+        assert "".join(logprobs.tokens) == text
+        assert all(1 <= len(top) <= 2 for top in logprobs.top_logprobs or [])
+
+
+def test_speculation_is_reported(target: Served) -> None:
+    body = {"prompt": "the one ", "max_tokens": 40}
+    answer = target.post("/v1/completions", body).json
+    speculation = answer["metrics"]["speculative_decoding"]
+    assert answer["timings"]["draft_n"] == speculation["num_draft_tokens"] > 0
+    assert answer["timings"]["draft_n_accepted"] == speculation["num_accepted_draft_tokens"] > 0
+    histogram = speculation["acceptance_histogram"]
+    assert sum(histogram) == speculation["num_spec_steps"]
+    assert speculation["state"] == "on" and speculation["why"]
+    assert sum(i * n for i, n in enumerate(histogram)) == speculation["num_accepted_draft_tokens"]
+    plain = target.post("/v1/completions", body | {"localspec": {"spec": "off"}}).json
+    assert "draft_n" not in plain["timings"]
+    assert plain["metrics"]["speculative_decoding"]["draft_acceptance_rate"] is None
+    shown = target.post("/v1/completions", body | {"localspec": {"tokens": True}}).json
+    tokens = shown["localspec"]["tokens"]
+    assert "".join(token["text"] for token in tokens) == shown["choices"][0]["text"]
+    assert {token["class"] for token in tokens} >= {"accepted", "bonus"}
+    counts = target.get("/metrics").body.decode()
+    assert "llamacpp:spec_decode_num_accepted_tokens_total" in counts
+    assert 'accepted_tokens_per_pos_total{position="0"}' in counts
+
+
+def test_thinking_is_apart(thinker: Served) -> None:
+    thought, _, visible = THOUGHT_TEXT.removeprefix("<think>").partition("</think>")
+    body = {"messages": HI}
+    message = thinker.post("/v1/chat/completions", body).json["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == (thought, visible)
+    opened = body | {"chat_template_kwargs": {"enable_thinking": True}}
+    message = thinker.post("/v1/chat/completions", opened).json["choices"][0]["message"]
+    assert message["reasoning_content"] and message["content"] == visible
+    with thinker.client() as client:
+        chunks = list(client.chat.completions.create(model="any", messages=HI, stream=True))
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert "".join(getattr(each, "reasoning_content", None) or "" for each in deltas) == thought
+    assert "".join(delta.content or "" for delta in deltas) == visible

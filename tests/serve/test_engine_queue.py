@@ -1,0 +1,114 @@
+"""The queue: order, bounds, clients that leave, engines that are killed, the end of the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from contextlib import closing
+
+import openai
+import pytest
+
+from tests.serve.conftest import ENDLESS, Served, read_events, serving, streaming, until
+from tests.support.zoo import Zoo
+
+
+def tokens_of(served: Served) -> int:
+    return sum(request.totals.tokens for request in served.server.activity.running)
+
+
+def test_a_client_that_leaves_while_its_answer_is_written(chatter: Served) -> None:
+    with streaming(chatter) as response:
+        response.readline()
+        until(lambda: tokens_of(chatter) > 3, "an answer")
+    until(chatter.is_idle, "the engine is free")
+    assert chatter.ended[-1].state == "cancelled"
+    assert chatter.ended[-1].totals.tokens < 15_000
+    assert chatter.post("/v1/completions", {"prompt": "a", "max_tokens": 3}).status == 200
+
+
+def test_a_client_that_leaves_without_a_stream(chatter: Served) -> None:
+    connection = chatter.connect()
+    with closing(connection):
+        body = json.dumps(ENDLESS | {"stream": False})
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        until(lambda: tokens_of(chatter) > 3, "an answer")
+    until(chatter.is_idle, "the engine is free")
+
+
+def test_a_client_that_leaves_in_the_queue_and_one_while_its_prompt_is_read(
+    chatter: Served,
+) -> None:
+    with streaming(chatter) as first:
+        first.readline()
+        with streaming(chatter) as queued:  # its headers come although it waits
+            assert queued.headers["X-Queue-Position"] == "1"
+            assert len(chatter.server.activity.running) == 2
+        until(lambda: len(chatter.server.activity.running) == 1, "it left the queue")
+        assert not chatter.is_idle()
+    until(chatter.is_idle)
+    words = "one two three four five " * 400
+    with streaming(chatter, ENDLESS | {"prompt": words}):
+        pass
+    until(chatter.is_idle, "the engine is free")
+
+
+def test_answers_come_in_order_and_too_many_requests_are_refused(zoo: Zoo) -> None:
+    settings = {"max_waiting": 2, "ctx": 16384}
+    with serving(zoo["chatter"], **settings) as served, served.client() as client:  # type: ignore[arg-type]
+        with streaming(served) as first:
+            first.readline()
+            done: list[int] = []
+
+            def ask(number: int) -> None:
+                client.completions.create(model="any", prompt="a", max_tokens=number)
+                done.append(number)
+
+            threads = []
+            for number in (1, 2):
+                threads.append(threading.Thread(target=ask, args=(number,)))
+                threads[-1].start()
+                until(lambda n=number: len(served.server.activity.running) == 1 + n)  # type: ignore[misc]
+            with pytest.raises(openai.RateLimitError) as refused:
+                client.completions.create(model="any", prompt="a")
+            assert int(refused.value.response.headers["Retry-After"]) >= 1
+            assert "llamacpp:requests_deferred 2" in served.get("/metrics").body.decode()
+        for thread in threads:
+            thread.join()
+        assert sorted(done) == [1, 2]
+        until(lambda: len(served.ended) >= 3)
+        assert [request.totals.tokens for request in served.ended[-2:]] == [1, 2]
+
+
+def test_an_engine_that_is_killed_fails_one_request(chatter: Served) -> None:
+    for _ in range(2):
+        with streaming(chatter) as response:
+            until(lambda: tokens_of(chatter) > 3, "an answer")
+            os.kill(chatter.engine_pid(), signal.SIGKILL)
+            events = read_events(response)
+        assert events[0]["choices"][0]["text"]
+        assert events[-1]["error"]["type"] == "server_error", "no [DONE] after an error"
+        assert chatter.ended[-1].state == "failed"
+        assert chatter.post("/v1/completions", {"prompt": "a", "max_tokens": 3}).status == 200
+    before = chatter.engine_pid()
+    os.kill(before, signal.SIGKILL)  # while nobody asks
+    until(lambda: not chatter.engine_alive(), "it ended")
+    assert chatter.post("/v1/completions", {"prompt": "a", "max_tokens": 3}).status == 200
+    assert chatter.engine_pid() != before
+
+
+def test_the_official_client_of_a_killed_engine(chatter: Served) -> None:
+    def kill() -> None:
+        until(lambda: tokens_of(chatter) > 3, "an answer")
+        os.kill(chatter.engine_pid(), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with chatter.client() as client:
+        with pytest.raises(openai.InternalServerError) as failed:
+            client.completions.create(model="any", prompt="a", max_tokens=100_000)
+        killer.join()
+        assert failed.value.response.headers["x-should-retry"] == "true"
+        assert client.completions.create(model="any", prompt="a", max_tokens=3)

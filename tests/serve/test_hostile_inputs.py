@@ -1,0 +1,166 @@
+"""Hostile requests: each costs one answer, no process, and nobody else's time."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.serve.conftest import Served, read_events, streaming
+
+TEXT = {"prompt": "a", "max_tokens": 2}
+CHAT: Any = {"messages": [{"role": "user", "content": "Hi?"}], "max_tokens": 2}
+
+
+def nested(n: int) -> Any:
+    """References with siblings: each level twice as many as the one before."""
+    part = {"$ref": "#/$defs/a0", "minProperties": 0}
+    levels = [
+        {"type": "object", "properties": dict.fromkeys("xy", part | {"$ref": f"#/$defs/a{i + 1}"})}
+        for i in range(n)
+    ]
+    definitions: dict[str, Any] = {f"a{i}": level for i, level in enumerate(levels)}
+    return {"$defs": definitions | {f"a{n}": {"type": "integer"}}, "$ref": "#/$defs/a0"}
+
+
+CONSTRAINTS: dict[str, dict[str, Any]] = {
+    "a type of objects": {"json_schema": {"type": {}}},
+    "a format of lists": {"json_schema": {"type": "string", "format": []}},
+    "required objects": {"json_schema": {"required": [{}]}},
+    "a number of 400 digits": {"json_schema": {"type": "integer", "minimum": 10**400}},
+    "a pattern in 5,000 brackets": {
+        "json_schema": {"type": "string", "pattern": "(" * 5000 + "a" + ")" * 5000}
+    },
+    "an index of 4,000 digits": {
+        "json_schema": {"$defs": {"a": [True]}, "$ref": "#/$defs/a/" + "9" * 4000}
+    },
+    "references that double": {"json_schema": nested(24)},
+    "an ambiguous grammar": {
+        "grammar": 'root ::= r\nr ::= [^0-9] r "1" | [^0-9] r "2" | "0"',
+        "max_tokens": 24,
+    },
+    "a nested grammar": {"grammar": "root ::= " + "(" * 3000 + '"a"' + ")" * 3000},
+}
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=CONSTRAINTS.keys())
+def test_a_schema_or_grammar_ends_no_engine(target: Served, constraint: dict[str, Any]) -> None:
+    assert target.post("/v1/completions", TEXT).status == 200
+    pid = target.engine_pid()
+    response = target.post("/v1/completions", TEXT | constraint)
+    assert response.status in (200, 400), response.body
+    assert target.engine_pid() == pid, "the engine has ended"
+
+
+def test_an_unexpected_error_answers_one_request(
+    target: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from localspec.serve.served_model import ServedModel  # noqa: PLC0415
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ServedModel, "build_command", fail)
+        assert target.post("/v1/completions", TEXT).error["code"] == "internal_error"
+    with monkeypatch.context() as patched:
+        patched.setattr("localspec.serve.completion.timings", fail)
+        assert target.post("/v1/completions", TEXT).error["code"] == "internal_error"
+        body = TEXT | {"stream": True, "timings_per_token": True}
+        with streaming(target, body) as response:
+            assert read_events(response)[-1]["error"]["code"] == "internal_error"
+    assert target.ended[-1].state == "failed"
+    assert target.post("/v1/completions", TEXT).status == 200
+
+
+CALLS = {
+    "an empty name": r'{"name": "", "arguments": {}}',
+    "a surrogate as name": r'{"name": "\ud800", "arguments": {}}',
+    "a wrong escape": r'{"name": "f\q", "arguments": {}}',
+    "a surrogate": r'{"arguments": {"x": "\ud83d"}, "name": "f"}',
+    "a streamed surrogate": r'{"name": "f", "arguments": {"x": "\ud83d"}}',
+    "deep lists": '{"arguments": {"x": ' + "[" * 60 + "]" * 60 + '}, "name": "f"}',
+    "tags": "\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n",
+}
+PARAMETERS: list[Any] = [{}, True, {"properties": None}, {"properties": {"a": {"$ref": "#"}}}]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_a_call_is_read_or_stays_text(caller: Served, call: str) -> None:
+    text = f"<tool_call>{call}</tool_call>"
+    for parameters in PARAMETERS:
+        tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+        body = CHAT | {"tools": [tool], "grammar": f"root ::= {json.dumps(text)}"}
+        body["max_tokens"] = 400
+        message = caller.post("/v1/chat/completions", body).json["choices"][0]["message"]
+        for each in message.get("tool_calls", []):
+            json.loads(each["function"]["arguments"])
+        assert message["content"] == text or message["tool_calls"][0]["function"]["name"] == "f"
+        with streaming(caller, body | {"stream": True}, "/v1/chat/completions") as response:
+            assert read_events(response)[-1] == "[DONE]"
+
+
+def test_surrogates_and_line_ends(chatty: Served) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"x": "\ud800"}}}
+    assert chatty.post("/v1/chat/completions", CHAT | {"tools": [tool]}).status == 400
+    body = {"input": "Hi?", "max_output_tokens": 2, "metadata": {"a": "\ud800", "\udfff": "b"}}
+    assert chatty.post("/v1/responses", body).status == 200
+    fields = {"response_fields": ["\ud800"], "input_prefix": "a", "n_predict": 1}
+    assert chatty.post("/infill", fields).status in (200, 501)
+    said = {"messages": [{"role": "user", "content": "a\u2028b"}], "max_tokens": 2}
+    assert chatty.post("/v1/chat/completions", said).status == 200
+
+
+def test_an_answer_has_no_line_end_but_those_of_the_stream(target: Served) -> None:
+    """Some clients split lines at U+2028, U+2029 and U+0085."""
+    grammar = {"grammar": 'root ::= "a\\x85\\u2028\\u2029b"', "max_tokens": 40}
+    with streaming(target, TEXT | grammar | {"stream": True}) as response:
+        data = response.read().decode()
+    assert data.splitlines() == data.split("\n")[: len(data.splitlines())]
+    chunks = [json.loads(line[6:]) for line in data.split("\n\n") if line.startswith("data: {")]
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert text == "a\x85\u2028\u2029b"
+
+
+def test_large_requests_leave_others_their_time(chatty: Served) -> None:
+    system = {"role": "system", "content": "s" * 500}
+    body = {"input": [system] * 19_990 + [{"role": "user", "content": "x"}]}
+    slow = threading.Thread(target=chatty.post, args=("/v1/responses", body))
+    slow.start()
+    longest = 0.0
+    while slow.is_alive():
+        began = time.monotonic()
+        assert chatty.get("/health").status == 200
+        longest = max(longest, time.monotonic() - began)
+    assert longest < 10, "the event loop was blocked"  # a minute, where texts are joined one by one
+    assert chatty.post("/tokenize", {"content": "a" * 3_000_000}).status == 400
+
+
+def test_a_flood_of_special_tokens_is_refused(chatty: Served) -> None:
+    pid = chatty.engine_pid()
+    body = {"content": "<|im_end|>" * 30_000}
+    refused = chatty.post("/tokenize", body)
+    assert refused.error["code"] == "context_length_exceeded"
+    assert chatty.engine_pid() == pid
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: evil\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+    ],
+)
+def test_nothing_is_printed(chatty: Served, data: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    with closing(socket.create_connection(("127.0.0.1", chatty.server.port))) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65536):
+            pass
+    assert chatty.get("/health").status == 200
+    assert capfd.readouterr().err == ""

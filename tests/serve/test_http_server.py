@@ -1,0 +1,53 @@
+"""The server as such: its end, its connections, and its limits."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import closing
+
+import pytest
+
+from localspec.serve import http_app, http_server
+from localspec.serve.http_app import MAX_BODY_BYTES
+from tests.serve.conftest import Served, read_events, serving, streaming, until
+from tests.support.zoo import Zoo
+
+
+def test_the_end_of_the_server_ends_every_stream(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_END_TIMEOUT", 20.0)  # the machine may be busy
+    with serving(zoo["chatter"], ctx=16384) as served, streaming(served) as first:
+        first.readline()
+        with streaming(served) as queued:
+            began = time.monotonic()
+            served.server.stop()
+            for response in (first, queued):
+                assert read_events(response)[-1]["error"]["code"] == "shutting_down"
+            assert time.monotonic() - began < 30
+            with pytest.raises(OSError):
+                until(lambda: served.get("/health").status == 0)
+
+
+def test_half_open_connections_are_closed(chatter: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_HEADER_TIMEOUT", 0.05)
+    monkeypatch.setattr(http_app, "_PART_TIMEOUT", 0.05)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    body = b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    for sent, reply in ((b"", b""), (head, b""), (head + body, b"HTTP/1.1 408 ")):
+        with socket.create_connection(("127.0.0.1", chatter.server.port)) as connection:
+            connection.settimeout(30)
+            connection.sendall(sent)
+            received = connection.recv(4096)
+            assert received.startswith(reply) and bool(received) == bool(reply)
+
+
+def test_large_bodies(chatter: Served) -> None:
+    fits = b'{"prompt": "' + b"a" * (MAX_BODY_BYTES - 100) + b'"}'
+    response = chatter.post("/v1/completions", fits)
+    assert response.error["code"] == "context_length_exceeded"
+    with closing(chatter.connect()) as connection:
+        connection.putrequest("POST", "/v1/completions")
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", str(MAX_BODY_BYTES + 1))
+        connection.endheaders()
+        assert connection.getresponse().status == 413

@@ -1,0 +1,108 @@
+"""The loaded pair as its requests need it: infill prompts, and what is kept of answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from openai import OpenAI
+
+from tests.serve.conftest import Served, serving
+from tests.support.zoo import FIM_CONTROLS, HELLO_TEXT, Zoo
+
+
+def events_of(served: Served, path: str, body: dict[str, Any]) -> list[Any]:
+    response = served.post(path, body | {"stream": True})
+    lines = response.body.decode().split("\n\n")
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+
+
+def test_infill(infiller: Served, target: Served) -> None:
+    body = {"input_prefix": "def f(", "input_suffix": "): pass", "n_predict": 8}
+    answer = infiller.post("/infill", body).json
+    assert answer["content"] == HELLO_TEXT[: len(answer["content"])]
+    texts = zip(FIM_CONTROLS, ("def f(", "): pass", ""), strict=True)
+    expected = "".join(f"{control}{text}" for control, text in texts)
+    by_hand = infiller.post("/tokenize", {"content": expected, "add_special": True}).json
+    assert abs(answer["tokens_evaluated"] - len(by_hand["tokens"])) <= 2  # a leading space
+    files = [{"filename": "a.py", "text": "x = 1\n"}, {"filename": "b.py", "text": "y" * 9000}]
+    more = infiller.post("/infill", body | {"input_extra": files}).json
+    assert more["tokens_evaluated"] == answer["tokens_evaluated"], "a file that does not fit"
+    more = infiller.post("/infill", body | {"input_extra": files[:1]}).json
+    assert more["tokens_evaluated"] > answer["tokens_evaluated"]
+    long = body | {"input_prefix": "word " * 5000, "input_suffix": "word " * 5000}
+    assert infiller.post("/infill", long).json["tokens_evaluated"] < 1024
+    assert target.post("/infill", body).status == 501
+
+
+def test_an_infill_streamed_and_not(infiller: Served) -> None:
+    body = {"input_prefix": "def f(", "n_predict": 4, "temperature": 0, "return_tokens": True}
+    whole = infiller.post("/infill", body | {"n_probs": 2}).json
+    assert (whole["stop"], whole["stop_type"], whole["tokens_predicted"]) == (True, "limit", 4)
+    assert len(whole["tokens"]) == 4 and whole["timings"]["predicted_n"] == 4
+    assert [item["id"] for item in whole["completion_probabilities"]] == whole["tokens"]
+    assert {len(item["top_logprobs"]) for item in whole["completion_probabilities"]} == {2}
+    *pieces, last = events_of(infiller, "/infill", body)
+    assert "".join(piece["content"] for piece in pieces) == whole["content"]
+    assert [token for piece in pieces for token in piece["tokens"]] == whole["tokens"]
+    assert not any(piece["stop"] for piece in pieces)
+    assert last["stop"] and last["stop_type"] == "limit"
+    few = infiller.post("/infill", body | {"response_fields": ["content", "timings/predicted_n"]})
+    assert few.json == {"content": whole["content"], "timings/predicted_n": 4}
+    ended = infiller.post("/infill", body | {"n_predict": -1}).json
+    assert ended["stop_type"] == "eos"
+    word = ended["content"].split()[-1]
+    stopped = infiller.post("/infill", body | {"n_predict": -1, "stop": [word]}).json
+    assert (stopped["stop_type"], stopped["stopping_word"]) == ("word", word)
+    for wrong in ({"n_predict": -2}, {"n": 2}, {"input_extra": [3]}, {"response_fields": [3]}):
+        assert infiller.post("/infill", body | wrong).status == 400
+
+
+def test_an_infill_that_only_reads(infiller: Served) -> None:
+    """As editors do before the user pauses: the next request finds it in the KV cache."""
+    body = {"input_prefix": "def g(", "n_predict": 0, "return_tokens": True}
+    read = infiller.post("/infill", body).json
+    assert (read["content"], read["tokens"], read["tokens_predicted"]) == ("", [], 0)
+    assert (read["timings"]["predicted_n"], read["generation_settings"]["n_predict"]) == (0, 0)
+    assert infiller.ended[-1].totals.tokens == 0, "the log and /metrics count none either"
+    (last,) = events_of(infiller, "/infill", body)
+    assert last["content"] == "" and last["stop"]
+    assert infiller.post("/infill", body | {"n_predict": 4}).json["timings"]["cache_n"] >= 1
+
+
+def test_the_next_question_reads_only_what_is_new(client: OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "Well, hello?"}]
+    first = client.chat.completions.create(model="any", messages=messages)
+    messages += [
+        {"role": "assistant", "content": first.choices[0].message.content},
+        {"role": "user", "content": "More?"},
+    ]
+    second = client.chat.completions.create(model="any", messages=messages)
+    assert first.usage and second.usage and second.usage.prompt_tokens_details
+    read = first.usage.prompt_tokens + first.usage.completion_tokens
+    assert (second.usage.prompt_tokens_details.cached_tokens or 0) >= read - 2
+
+
+def test_two_conversations_by_turns_read_only_what_is_new(zoo: Zoo) -> None:
+    """As of an editor and an agent at once."""
+    first, second = "the one " * 80, "and so on, " * 60
+    with serving(zoo["target"], zoo["cousin"], probe=True) as served:  # as `localspec serve` does
+        for prompt in (first, second):
+            served.post("/v1/completions", {"prompt": prompt, "max_tokens": 4})
+        for prompt in (first, second, first):
+            body = {"prompt": f"{prompt} again", "max_tokens": 4}
+            usage = served.post("/v1/completions", body).json["usage"]
+            read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+            assert read < 20 < usage["prompt_tokens"]
+
+
+def test_an_answer_that_has_begun_is_continued(client: OpenAI) -> None:
+    hi: Any = {"role": "user", "content": "Hi?"}
+
+    def ask(n: int, begun: str = "") -> str:
+        messages = [hi, {"role": "assistant", "content": begun}] if begun else [hi]
+        answer = client.chat.completions.create(model="any", messages=messages, max_tokens=n)
+        return answer.choices[0].message.content or ""
+
+    begun = ask(6)
+    assert begun + ask(6, begun) == ask(12)
