@@ -1,9 +1,18 @@
-"""Every failure has a cause that a script can tell from the others."""
+"""Errors have codes that a script can tell apart, and hints in the words of each front end."""
 
 from __future__ import annotations
 
+import copy
+import json
+
+import pytest
+
 from localspec import errors
-from localspec.errors import LocalspecError, UsageError
+from localspec.api.answer import python_hint
+from localspec.errors import Hint, LocalspecError, OutOfMemoryError, UsageError, render_hint
+from localspec.protocol import wire
+from localspec.serve import api_error
+from localspec.tui.notices import screen_hint
 
 KINDS = [
     kind
@@ -12,31 +21,79 @@ KINDS = [
 ]
 
 
-def test_each_kind_has_a_code_and_an_exit_code_of_its_own() -> None:
+def test_each_kind_has_codes_of_its_own_that_no_signal_or_shell_uses() -> None:
     assert len(KINDS) > 8
     assert len({kind("x").code for kind in KINDS}) == len(KINDS)
     assert len({kind("x").exit_code for kind in KINDS}) == len(KINDS)
-
-
-def test_exit_codes_are_failures_that_no_signal_or_shell_uses() -> None:
     for kind in KINDS:
         assert 1 <= kind("x").exit_code < 64, kind
-        assert kind("x").code.replace("-", "").isalpha(), kind
-
-
-def test_usage_is_what_shells_expect() -> None:
-    assert UsageError("x").exit_code == 2
-
-
-def test_a_failure_without_a_cause_is_a_plain_failure() -> None:
+    assert UsageError("x").exit_code == 2  # what shells expect
     assert (LocalspecError("x").code, LocalspecError("x").exit_code) == ("failure", 1)
 
 
-def test_an_error_carries_what_happened_and_the_next_step() -> None:
-    error = UsageError("It went wrong.", "Do it right.")
-    assert (str(error), error.message, error.hint) == (
-        "It went wrong.",
-        "It went wrong.",
-        "Do it right.",
-    )
-    assert UsageError("It went wrong.").hint == ""
+HINTS = [
+    (
+        "This fits: {ctx=2048} or {kv=q8_0}. More: localspec fit",
+        "This fits: --ctx 2048 or --kv q8_0. More: localspec fit",
+        "This fits: a context of 2048 or a KV cache in q8_0. More: localspec fit",
+        'This fits: ctx=2048 or kv="q8_0". More: localspec fit',
+    ),
+    (
+        "Try another file, or {draft=none}; {verbose} shows the last log lines.",
+        "Try another file, or --draft none; --verbose shows the last log lines.",
+        "Try another file, or no draft model; ctrl+l shows the last log lines.",
+        'Try another file, or draft="none"; `detail` of this error shows the last log lines.',
+    ),
+    (
+        "Details: localspec fit.{ Load anyway: run |anyway}",
+        "Details: localspec fit. Load anyway: run --anyway",
+        "Details: localspec fit.",
+        "Details: localspec fit.",
+    ),
+    (
+        "{draft_gpu_layers=0} {cpu_moe} {gpu_layers=12} {threads=1}",
+        "--draft-gpu-layers 0 --cpu-moe --gpu-layers 12 --threads 1",
+        "the draft model on the CPU the experts in RAM 12 layers on the GPU one thread",
+        "draft_gpu_layers=0 cpu_moe=True gpu_layers=12 threads=1",
+    ),
+    (
+        "Use {verify=coupled} with {exact=on}, or {spec=lookup}, or leave {workers} out.",
+        "Use --verify coupled with --exact on, or --spec lookup, or leave --workers out.",
+        "Use /set verify coupled with /set exact on, or /spec lookup, or leave the worker in the "
+        "preferences out.",
+        'Use verify="coupled" with exact=True, or spec="lookup", or leave workers out.',
+    ),
+    ("Add {draft=FILE}.", "Add --draft FILE.", "Add your own draft model.", "Add draft=FILE."),
+    ("{template}: chatml.", "--template: chatml.", "--template: chatml.", "template: chatml."),
+    ("Make room on the disk.",) * 4,
+]
+
+
+@pytest.mark.parametrize(("template", "command", "screen", "python"), HINTS)
+def test_each_front_end_names_options_in_its_way(
+    template: str, command: str, screen: str, python: str
+) -> None:
+    hint = Hint(template)
+    assert (hint, screen_hint(hint), python_hint(hint)) == (command, screen, python)
+    assert json.dumps(hint) == json.dumps(command)
+    assert screen_hint(copy.deepcopy(hint)) == screen
+
+
+def test_a_plain_text_is_no_hint_with_options() -> None:
+    name = "Look at {ctx=1} of --ctx 4096."
+    assert screen_hint(name) == python_hint(name) == render_hint(name, str) == name
+
+
+def test_a_request_names_its_fields() -> None:
+    error = api_error.from_engine(UsageError("No.", Hint("Use {max_tokens=1} or {verify=match}.")))
+    assert error.message == "No. Use max_tokens: 1 or localspec.verify: match."
+    error = api_error.from_engine(OutOfMemoryError("No.", Hint("Use a smaller {ctx}.")))
+    assert error.message == "No. Use a smaller --ctx."
+
+
+def test_options_cross_the_pipe_of_the_engine() -> None:
+    hint = Hint("Use a smaller {ctx}.")
+    line = wire.encode_output(1, wire.FailureReply("usage", "No.", hint, hint.template))
+    assert wire.decode_output(line)[1] == wire.FailureReply("usage", "No.", hint, hint.template)
+    body = json.loads(line)
+    assert (body["hint"], body["hint_template"]) == ("Use a smaller --ctx.", "Use a smaller {ctx}.")

@@ -1,0 +1,186 @@
+"""Arguments of `LLM`: what reaches the engine, what is refused, and what is downloaded."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec import LLM, errors
+from tests.api.conftest import Load
+from tests.cli.command import environment
+from tests.cli.household import BAD_PAIR, PAIR, Household
+from tests.support.fake_hub import FakeHub
+from tests.support.zoo import HELLO_TEXT, Zoo
+
+
+def test_options_reach_the_engine(load: Load) -> None:
+    llm = load("chatter", "chatter")
+    greedy: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
+    assert llm.generate("a", **greedy).text == " one two three four five six seven eight"
+    assert llm.generate("a", **greedy, stop=" four").text == " one two three"
+    ended = llm.generate("a", **greedy, stop=[" five", " three"])
+    assert (ended.text, ended.finish_reason) == (" one two", "stop")
+    assert llm.generate("a", **greedy, spec="off").speculation["drafted"] == 0
+    drafting = llm.generate("a", **greedy, spec="model", draft_max=2, verify="block")
+    assert len(drafting.speculation["histogram"]) == 3 and drafting.verify == "block"
+    token = llm.generate("a", **greedy, probabilities=True).tokens[0]
+    assert token.rank == 1 and token.p_target is not None
+    assert llm.generate("a", **greedy, repeat_penalty=1e9).text.count(" one") == 1
+    assert llm.generate("a", max_tokens=2, top_k=1, top_p=None, min_p=0.5).text == " one two"
+
+
+SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"temperature": -1}, "temperature cannot be -1"),
+    ({"temperature": float("nan")}, "temperature"),
+    ({"max_tokens": 0}, "max_tokens cannot be 0"),
+    ({"spec": "magic"}, "spec cannot be 'magic'"),
+    ({"seed": -1}, "seed cannot be -1"),
+    ({"seed": 1.5}, "seed cannot be 1.5"),
+    ({"stop": [""]}, "stop cannot be"),
+    ({"raw": "no"}, "raw cannot be 'no'"),
+    ({"grammar": ""}, "grammar cannot be ''"),
+    ({"draft_max": 99}, "draft_max cannot be 99"),
+    ({"spec": "model"}, "needs a draft model"),
+)
+QUESTIONS: tuple[tuple[Any, str], ...] = (
+    (lambda llm: llm.generate(""), "The prompt cannot be ''"),
+    (lambda llm: llm.generate(7), "The prompt cannot be 7"),
+    (lambda llm: llm.chat([]), "The chat is empty"),
+    (lambda llm: llm.chat([{"role": "bot", "content": "x"}]), "A message cannot be"),
+    (lambda llm: llm.chat(["Hi?"]), "A message cannot be 'Hi\\?'"),
+    (lambda llm: llm.count(None), "A chat cannot be None"),
+    (lambda llm: llm.chat("Hi?"), "no chat template"),
+)
+
+
+def test_options_and_questions_that_make_no_sense(load: Load) -> None:
+    llm: Any = load("parrot")
+    asked = [(lambda llm, o=o: llm.generate("a", **o), words) for o, words in SENSELESS]
+    for call, words in (*asked, *QUESTIONS):
+        with pytest.raises(errors.UsageError, match=words) as refused:
+            call(llm)
+        assert refused.value.hint and "--" not in refused.value.hint
+    with pytest.raises(TypeError, match="Did you mean 'temperature'"):
+        llm.generate("a", temprature=0)
+    assert llm.generate("a", temperature=0).text == HELLO_TEXT
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ctx": 0}, "ctx cannot be 0"),
+        ({"ctx": "big"}, "ctx cannot be 'big'"),
+        ({"kv": "q3"}, "kv cannot be 'q3'"),
+        ({"spec": "eagle3"}, "does not support 'eagle3': its draft is a model"),
+        ({"spec": "mtp", "draft": "none"}, "'mtp' needs a draft model"),
+        ({"split": ["a"]}, "split cannot be"),
+        ({"template": "nonsense"}, "Unknown chat template"),
+        ({"exact": "off"}, "exact cannot be 'off'"),
+        ({"exact": True, "kv": "f16"}, "Exact mode does not work with a KV cache in f16"),
+        ({"draft": ""}, "draft cannot be ''"),
+        ({"workers": "gpu-box:x"}, "'gpu-box:x' is no worker's address"),
+        ({"model": ""}, "model cannot be ''"),
+        ({"model": 5}, "model cannot be 5"),
+    ],
+)
+def test_machines_and_models_that_make_no_sense(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(errors.UsageError, match=words):
+        LLM(**{"model": "demo"} | options)
+
+
+def test_a_draft_that_is_not_used_is_not_loaded(load: Load) -> None:
+    llm = load("demo", spec="off")
+    assert llm.ready.draft is None
+    assert llm.generate("import", max_tokens=4, spec="auto").text
+
+
+def test_exact_mode_is_chosen_at_the_load(load: Load) -> None:
+    llm = load("demo", exact=True)
+    assert llm.ready.settings["target"]["kv_type"] == "q8_0/f16"
+    assert "exact" in [notice.code for notice in llm.notices]
+    with pytest.warns(UserWarning, match="exact is ignored here"):
+        assert llm.generate("Hello", exact=False, max_tokens=4).tokens
+
+
+def test_help_shows_every_option() -> None:
+    shown = inspect.signature(LLM.generate).parameters
+    assert list(shown)[:4] == ["self", "prompt", "max_tokens", "temperature"]
+    assert shown["seed"].annotation == "int | None" and shown["seed"].default is None
+    assert "options" not in shown and "kv" in inspect.signature(LLM.__init__).parameters
+    for method in (LLM.generate, LLM.chat, LLM.stream, LLM.agenerate, LLM.achat, LLM.astream):
+        assert "stop" in inspect.signature(method).parameters and method.__doc__
+
+
+def test_answers_satisfy_a_schema_or_follow_a_grammar(load: Load) -> None:
+    llm = load("demo")
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+
+    class Person:
+        """Like a class of Pydantic."""
+
+        @staticmethod
+        def model_json_schema() -> dict[str, Any]:
+            return schema
+
+    texts = {
+        llm.generate("a = ", temperature=0, json_schema=given).text
+        for given in (schema, json.dumps(schema), Person)
+    }
+    assert [list(json.loads(text)) for text in texts] == [["age"]]
+    assert llm.generate("a = ", grammar='root ::= "one" | "two"').text in ("one", "two")
+    for wrong, kind in (("{", errors.UsageError), ({"not": {}}, errors.GrammarError)):
+        with pytest.raises(kind):
+            llm.generate("a = ", json_schema=wrong)
+
+
+# --- downloads ------------------------------------------------------------------------------------
+
+
+def script(body: str, env: Mapping[str, str]) -> str:
+    code = f"from localspec import LLM, errors\n{body}"
+    asked = [sys.executable, "-X", "dev", "-W", "error", "-P", "-c", code]
+    done = subprocess.run(
+        asked, capture_output=True, text=True, env=environment(env), timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def refused(reference: str, kind: str, *, pull: bool) -> str:
+    return f"""\
+try:
+    LLM({reference!r}, pull={pull})
+except errors.{kind} as error:
+    print(error.hint)
+"""
+
+
+ANSWERING = f"""\
+with LLM({PAIR!r}, ctx=512, pull=True) as llm:
+    print(llm.ready.model, llm.ready.draft, len(llm.generate("a", max_tokens=5).tokens))
+"""
+
+
+def test_only_pull_downloads_and_the_network_is_not_used_afterwards(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    with FakeHub() as hub:
+        house = Household(hub, zoo, tmp_path / "house")
+        told = script(refused(PAIR, "NotFoundError", pull=False), house.env)
+        assert told.startswith(f"Get it: localspec pull {PAIR}")
+        offline = house.env | {"HF_HUB_OFFLINE": "1"}
+        assert script(refused(PAIR, "OfflineError", pull=True), offline)
+        assert house.hub.seen == [], "nothing is asked of the hub"
+        assert script(refused(BAD_PAIR, "IncompatiblePairError", pull=True), house.env)
+        assert house.finals() == [], "it is refused before its bytes come"
+        said = "Tiny-Q8_0.gguf Tiny-Draft-Q8_0.gguf 5\n"
+        assert script(ANSWERING, house.env) == said
+        assert house.finals() == ["Tiny-Draft-Q8_0.gguf", "Tiny-Q8_0.gguf"]
+        assert script(ANSWERING, house.without_sockets()) == said
