@@ -1,0 +1,139 @@
+"""Resolving model and draft arguments to checked files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec import launch, paths
+from localspec.errors import IncompatiblePairError, ModelFileError, NotFoundError, UsageError
+from localspec.launch import recent_pairs
+from localspec.models.model_lookup import NotDownloadedError
+from localspec.paths import package_data_dir
+from tests.support.zoo import Zoo
+
+DEMO = package_data_dir() / "demo"
+TARGET, DRAFT = (DEMO / f"demo-{name}.gguf" for name in ("target", "draft"))
+
+
+@pytest.mark.parametrize(
+    ("model", "draft", "files", "spec"),
+    [
+        (None, "auto", (TARGET, DRAFT), "model"),
+        ("", "auto", (TARGET, DRAFT), "model"),
+        ("demo", "auto", (TARGET, DRAFT), "model"),
+        ("demo", "none", (TARGET, None), "auto"),
+        ("demo", str(TARGET), (TARGET, TARGET), "auto"),
+        (str(TARGET), "demo", (TARGET, DRAFT), "auto"),
+    ],
+)
+def test_the_demo(
+    model: str | None, draft: str, files: tuple[Path, Path | None], spec: str
+) -> None:
+    pair = launch.resolve_pair(model, draft)
+    assert ((pair.target, pair.draft), pair.spec) == (files, spec)
+    assert bool(pair.spec_reason) == (spec == "model")
+
+
+def test_a_second_draft_that_was_saved_is_not_used(tmp_path: Path) -> None:
+    """Earlier versions could draft with two; a pair of last.json or a saved chat may name both."""
+    files = [DEMO / f"demo-{name}.gguf" for name in ("draft", "eagle3")]
+    refs = (str(TARGET), ",".join(map(str, files)))
+    recent_pairs.save_last(*refs)
+    assert recent_pairs.resolve_default(None, "auto") == refs
+    pair = launch.resolve_pair(*refs)
+    assert pair.draft == files[0]
+    assert pair.draft_notice == f"A pair has one draft: {files[1]} is not used."
+    assert launch.make_portable_refs(*refs) == ("demo-target", "demo-draft") == pair.portable_refs
+    with_comma = tmp_path / "a,b.gguf"
+    with_comma.write_bytes(files[0].read_bytes())
+    pair = launch.resolve_pair("demo", str(with_comma))
+    assert (pair.draft, pair.draft_notice) == (with_comma, "")
+
+
+@pytest.mark.parametrize("draft", ["auto", "none"])
+def test_a_path_needs_no_catalogue(zoo: Zoo, draft: str) -> None:
+    paths.user_catalog_file().write_text("models: [", encoding="utf-8")
+    path = str(zoo["target"])
+    pair = launch.resolve_pair(path, draft)
+    assert (pair.target, pair.draft, pair.spec) == (zoo["target"], None, "auto")
+    assert launch.make_portable_refs(path, draft) == (path, draft)
+    with pytest.raises(UsageError, match="is damaged"):
+        launch.resolve_pair("demo", draft)
+
+
+def test_a_file_here_or_in_the_home_folder_is_named_absolutely(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.gguf"
+    file.write_bytes(zoo["target"].read_bytes())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert launch.resolve_pair("mine.gguf", "none").target == file
+    assert launch.resolve_pair("~/mine.gguf", "~/mine.gguf").draft == file
+
+
+def test_an_unknown_name_has_the_closest_in_its_hint() -> None:
+    with pytest.raises(NotFoundError, match="no entry demmo") as failure:
+        launch.resolve_pair("demmo", "auto")
+    assert "demo" in failure.value.hint
+    with pytest.raises(NotFoundError) as failure:
+        launch.resolve_pair("\x1b[31mred", "auto")
+    assert "\x1b" not in failure.value.message + failure.value.hint
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3-8b", "gpt-oss-20b+gpt-oss-20b-eagle3", "org/Some-GGUF:Q4_K_M"]
+)
+def test_what_is_not_here_could_be_downloaded(name: str) -> None:
+    with pytest.raises(NotDownloadedError) as missing:
+        launch.resolve_pair(name, "auto")
+    assert missing.value.pull_reference == name
+    assert missing.value.hint == f"Get it: localspec pull {name}"
+
+
+def test_a_missing_draft_is_named_alone(zoo: Zoo) -> None:
+    with pytest.raises(NotDownloadedError) as missing:
+        launch.resolve_pair(str(zoo["target"]), "qwen3-0.6b")
+    assert missing.value.pull_reference == "qwen3-0.6b"
+
+
+@pytest.mark.parametrize(("draft", "words"), [("renamed", "token 257 is"), ("wide", "565 tokens")])
+def test_an_incompatible_pair_is_refused_by_its_headers(zoo: Zoo, draft: str, words: str) -> None:
+    with pytest.raises(IncompatiblePairError, match=words) as refused:
+        launch.resolve_pair(str(zoo["target"]), str(zoo[draft]))
+    assert "--draft none" in refused.value.hint
+    assert "localspec pair suggest MODEL" in refused.value.hint
+
+
+def test_compatible_drafts(zoo: Zoo) -> None:
+    target = str(zoo["target"])
+    assert launch.resolve_pair(target, str(zoo["padded"])).draft == zoo["padded"]
+    assert launch.resolve_pair(target, target).draft == zoo["target"]
+    crossed = launch.resolve_pair(target, "demo")
+    launch.check_drafter(crossed, "crossvocab")
+    with pytest.raises(UsageError, match="its draft is a model with another vocabulary"):
+        launch.check_drafter(crossed, "eagle3")
+
+
+@pytest.mark.parametrize(
+    "name", ["absent.gguf", "./absent", "folder\\absent", "~no-such-person/a.gguf"]
+)
+def test_a_path_that_is_not_there(name: str) -> None:
+    with pytest.raises(NotFoundError, match="There is no file"):
+        launch.resolve_pair(name, "auto")
+
+
+@pytest.mark.parametrize("draft", ["absent.gguf", "absent", ""])
+def test_a_draft_that_is_not_there(draft: str) -> None:
+    with pytest.raises((NotFoundError, UsageError)):
+        launch.resolve_pair("demo", draft)
+
+
+def test_both_files_are_checked_before_anything_is_loaded(tmp_path: Path, zoo: Zoo) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("hello")
+    for refs in ((str(text), "auto"), (str(zoo["target"]), str(text))):
+        with pytest.raises(ModelFileError, match=r"notes\.txt is a text file"):
+            launch.resolve_pair(*refs)

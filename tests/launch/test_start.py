@@ -1,0 +1,101 @@
+"""Choosing settings that fit, and what is said before a load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from localspec import launch, paths
+from localspec.errors import DoesNotFitError
+from localspec.fit import machine_profile
+from localspec.fit.advisor import SettingsRequest
+from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
+from localspec.launch import start
+from localspec.machine import device_detection
+from localspec.machine.device import Device
+from localspec.machine.device_detection import MachineDevices
+from localspec.machine.measurements import MeasurementStore, make_key
+from localspec.protocol.events import Event, Notice
+from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
+from tests.support.zoo import Zoo
+
+
+def test_what_seems_not_to_fit_can_be_loaded_all_the_same(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reported free memory may be wrong; --anyway overrides the check."""
+    cpu = Device("CPU", kind="cpu", free=1 << 20, total=1 << 20, unified=True)
+    tiny = MachineProfile((), cpu, from_devices((), TYPICAL_CPU_SPEED))
+    monkeypatch.setattr(machine_profile, "detect", lambda refresh=False: tiny)
+    wish = SettingsRequest(LoadCommand(str(zoo["target"])))
+    with pytest.raises(DoesNotFitError) as refused:
+        launch.choose_settings(wish)
+    assert "run --anyway" in refused.value.hint
+    advice = launch.choose_settings(replace(wish, skip_memory_check=True))
+    assert advice is not None
+    assert advice.fit.verdict == "no"
+
+
+def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
+    """Only counts that were compared with others, and not those of a model of another size."""
+    store = MeasurementStore(paths.data_dir() / "measured.sqlite")
+    request = SettingsRequest(LoadCommand(str(zoo["target"])))
+    advice = launch.choose_settings(request)
+    assert advice is not None
+    assert start._find_threads(store, advice) is None
+    load = advice.fit.load
+    reads = start._summarize_reads(load)
+    other = make_key(replace(load, target=str(zoo["cousin"])))
+    store.write_costs(other, MeasuredCosts(1.0, {"1": 1.0}, threads=3), reads)
+    assert start._find_threads(store, advice) is None, "not compared with other counts"
+    measured = MeasuredCosts(1.0, {"1": 1.0}, threads=3, threads_batch=2)
+    store.write_costs(other, measured, reads)
+    assert start._find_threads(store, advice) == (3, 2)
+    larger = replace(reads, target=replace(reads.target, read=8 * reads.target.read))
+    store.write_costs(other, measured, larger)
+    assert start._find_threads(store, advice) is None
+
+
+def test_a_gpu_that_is_gone_is_said_and_the_cpu_computes(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
+    note = "llama.cpp is built for vulkan, but finds no such device"
+    gone = MachineDevices((), cpu, note=note)
+    monkeypatch.setattr(device_detection, "detect_devices", lambda refresh=False: gone)
+    for layers, n_notices in ((-1, 1), (0, 0)):
+        notices: list[Event] = []
+        wish = SettingsRequest(LoadCommand(str(zoo["target"])), n_gpu_layers=layers)
+        start.start_engine(wish, notify=notices.append).close()
+        told = [notice for notice in notices if isinstance(notice, Notice)]
+        assert [notice.code for notice in told] == ["no-gpu"] * n_notices
+        assert all(note in notice.message and "doctor" in notice.hint for notice in told)
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_gpus", "words"),
+    [
+        (ContextSettings(main_gpu=1, split_mode="none"), 0, "--main-gpu names GPU 1"),
+        (ContextSettings(tensor_split=(3.0, 1.0)), 0, "there is no GPU here"),
+        (ContextSettings(tensor_split=(3.0, 1.0)), 1, "there is 1 GPU here"),
+        (ContextSettings(tensor_split=(3.0, 0.0)), 1, ""),
+        (ContextSettings(tensor_split=(3.0, 1.0)), 2, ""),
+        (ContextSettings(main_gpu=1, split_mode="none"), 1, ""),
+        (ContextSettings(main_gpu=1, n_gpu_layers=0), 0, ""),
+        (ContextSettings(), 0, ""),
+    ],
+)
+def test_an_option_for_a_gpu_that_is_not_here_is_explained(
+    settings: ContextSettings, n_gpus: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a script written for another computer; llama.cpp ignores or refuses it."""
+    cpu = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
+    gpus = tuple(Device(f"CUDA{i}", free=8 << 30, total=8 << 30) for i in range(n_gpus))
+    found = MachineDevices(gpus, cpu)
+    monkeypatch.setattr(device_detection, "detect_devices", lambda refresh=False: found)
+    notice = start._missing_gpu_notice(settings)
+    told = [notice.message] if notice is not None else []
+    assert len(told) == bool(words)
+    assert all(words in message for message in told)
