@@ -1,0 +1,29 @@
+"""Folders of their own for the checks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config" / "config.toml"))
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("LOCALSPEC_MODELS_DIR", raising=False)
+    monkeypatch.delenv("LLAMA_CPP_LIB_PATH", raising=False)
+
+
+@pytest.fixture
+def leftover(tmp_path: Path) -> Path:
+    """Part of a download that ended long ago."""
+    blobs = tmp_path / "hf" / "hub" / "models--ann--m" / "blobs"
+    blobs.mkdir(parents=True)
+    part = blobs / ("a" * 64 + ".localspec.part")
+    part.write_bytes(b"x" * 20_000_000)
+    os.utime(part, (1, 1))
+    return part

@@ -1,0 +1,118 @@
+"""Checks of the llama.cpp build, its threads, and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec import paths
+from localspec.doctor import engine_checks
+from localspec.doctor.findings import Finding
+from localspec.machine import ggml, memory_probe
+from localspec.machine.device import Device
+from localspec.machine.measurements import MeasurementStore, make_key
+from localspec.machine.memory_probe import ProbeError
+from localspec.protocol.wire import LoadCommand, MeasuredCosts
+
+
+def by_id(found: Iterator[Finding]) -> dict[str, Finding]:
+    return {one.id: one for one in found}
+
+
+def test_the_engine_report_names_versions_library_and_cpu_features() -> None:
+    found = by_id(engine_checks.check_engine())
+    assert "llama-cpp-python" in found["versions"].what
+    assert "libllama" in found["library"].what
+    assert found["features"].level == "ok"
+    assert found["heads"].what == "can draft with EAGLE-3, MTP, DFlash and DSpark heads"
+
+
+def test_thread_counts_are_told_with_their_reason(tmp_path: Path) -> None:
+    found = engine_checks._describe_threads()
+    assert "until a model is measured" in found
+    (tmp_path / "target.gguf").write_bytes(b"")
+    store = MeasurementStore(paths.data_dir() / "measured.sqlite")
+    key = make_key(LoadCommand(str(tmp_path / "target.gguf")))
+    store.write_costs(key, MeasuredCosts(1.0, {"1": 1.0}, threads=3, threads_batch=4))
+    found = engine_checks._describe_threads()
+    assert "3 a token, 4 for prompts and drafts (measured)" in found
+
+
+def test_a_build_that_cannot_run_heads_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = memory_probe.LlamaCppInfo((), False, "libllama.so", "", ("llama_get_embeddings_nextn",))
+    monkeypatch.setattr(memory_probe, "query_llama_cpp", lambda: info)
+    found = by_id(engine_checks.check_engine())["no-heads"]
+    assert found.level == "notice" and "lacks llama_get_embeddings_nextn" in found.what
+    assert found.fix
+
+
+def test_functions_that_a_build_lacks_are_named() -> None:
+    from localspec.engine.llama.library import C  # noqa: PLC0415
+
+    assert ggml.list_missing_head_functions(C._lib) == []
+    assert ggml.list_missing_head_functions(object()) == list(ggml.HEAD_FUNCTIONS)
+
+
+@pytest.mark.parametrize(
+    ("why", "id_", "fix"),
+    [
+        ("libcudart.so.12: cannot open shared object file", "library-missing", "nvidia-cuda"),
+        ("libamdhip64.so.7: cannot open shared object file", "library-missing", "ROCm"),
+        ("libvulkan.so.1: cannot open shared object file", "library-missing", "Vulkan"),
+        ("llama.cpp crashed: exit code -4", "illegal-instruction", "--no-binary"),
+        ("llama.cpp crashed: exit code 3221225501", "illegal-instruction", "--no-binary"),
+        ("ModuleNotFoundError: No module named 'llama_cpp'", "engine-fails", "pip install"),
+    ],
+)
+def test_a_load_failure_names_what_to_install(
+    why: str, id_: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> memory_probe.LlamaCppInfo:
+        raise ProbeError(why)
+
+    monkeypatch.setattr(memory_probe, "query_llama_cpp", broken)
+    found = by_id(engine_checks.check_engine())[id_]
+    assert found.level == "error"
+    assert fix in found.fix or "uv pip install" in found.fix
+
+
+def test_a_build_for_another_cpu_is_an_error_before_it_crashes() -> None:
+    features = "CPU : SSE3 = 1 | AVX2 = 1 | AVX512 = 1 | LLAMAFILE = 1 | REPACK = 1 |"
+    found = by_id(engine_checks._check_cpu_features(features, frozenset({"pni", "avx2", "fma"})))
+    assert found["other-cpu"].level == "error"
+    assert "lacks: AVX512;" in found["other-cpu"].what
+    assert "LLAMAFILE" not in found["other-cpu"].what
+    assert "FMA" in found["slow-build"].what
+    matching = by_id(
+        engine_checks._check_cpu_features(features, frozenset({"pni", "avx2", "avx512f"}))
+    )
+    assert set(matching) == {"features"}
+    assert set(by_id(engine_checks._check_cpu_features(features, frozenset()))) == {"features"}
+
+
+def test_cpu_flags_are_read_from_proc_cpuinfo(tmp_path: Path) -> None:
+    x86, arm = tmp_path / "x86", tmp_path / "arm"
+    x86.write_text("processor\t: 0\nflags\t\t: fpu pni avx2\nbugs : x\n")
+    arm.write_text("processor\t: 0\nFeatures\t: fp asimd asimddp\n")
+    assert engine_checks._read_cpu_flags(x86) == {"fpu", "pni", "avx2"}
+    assert "asimddp" in engine_checks._read_cpu_flags(arm)
+    assert engine_checks._read_cpu_flags(tmp_path / "none") == frozenset()
+
+
+def test_a_device_is_described_with_memory_users_display_and_driver() -> None:
+    gib = 1 << 30
+    card = Device("CUDA0", "NVIDIA GeForce RTX 4090", free=20 * gib, total=24 * gib)
+    assert (
+        engine_checks._format_device(card)
+        == "CUDA0 NVIDIA GeForce RTX 4090: 20.0 GiB of 24.0 GiB free"
+    )
+    assert "unknown of unknown" in engine_checks._format_device(Device("Vulkan0"))
+    used = Device(
+        "CUDA0", free=gib, total=gib, used_by_others=gib, drives_display=True, driver="570"
+    )
+    assert (
+        "1.00 GiB used by other programs, drives the display, driver 570"
+        in engine_checks._format_device(used)
+    )
