@@ -233,44 +233,21 @@ def test_a_layer_that_guesses_is_none_to_be_read(zoo: Zoo, tmp_path: Path) -> No
         launch.resolve_pair(str(zoo["mimo"]), str(beyond))
 
 
-@pytest.mark.parametrize(
-    ("change", "wanted"),
-    [
-        (_keys(), draft_heads.BlockFormat(6, 0, has_confidence=True, is_causal=False)),
-        (
-            _keys(sample_from_anchor=False),
-            draft_heads.BlockFormat(6, 1, has_confidence=True, is_causal=False),
-        ),
-        (
-            _keys(attention__causal=True),
-            draft_heads.BlockFormat(6, 0, has_confidence=True, is_causal=True),
-        ),
-        (
-            _keys(has_confidence_head=False),
-            draft_heads.BlockFormat(6, 0, has_confidence=False, is_causal=False),
-        ),
-        (
-            lambda m: (m.keys.pop("sample_from_anchor"), m.keys.pop("has_confidence_head")),
-            draft_heads.BlockFormat(6, 0, has_confidence=True, is_causal=False),
-        ),
-        (
-            lambda m: m.tensors.pop("conf_proj.weight"),
-            draft_heads.BlockFormat(6, 0, has_confidence=False, is_causal=False),
-        ),
-    ],
-)
-def test_the_form_of_blocks(
-    tmp_path: Path, change: Callable[[Model], object], wanted: draft_heads.BlockFormat
-) -> None:
+def test_the_form_of_blocks(tmp_path: Path, zoo: Zoo) -> None:
     """A missing key is as llama.cpp takes it; a confidence without its matrix is none."""
-    path = _block(change, markov=True).write(tmp_path / "dspark.gguf")
-    assert draft_heads.read_block_format(reader.read(path)) == wanted
-
-
-def test_blocks_without_markov_matrices_leave_their_first_row_out(zoo: Zoo) -> None:
-    assert draft_heads.read_block_format(reader.read(zoo["dflash"])) == draft_heads.BlockFormat(
-        6, 1, False, False
-    )
+    for change, *expected in (
+        (_keys(), 0, True, False),
+        (_keys(sample_from_anchor=False), 1, True, False),
+        (_keys(attention__causal=True), 0, True, True),
+        (_keys(has_confidence_head=False), 0, False, False),
+        (lambda m: (m.keys.pop("sample_from_anchor"), m.keys.pop("has_confidence_head")), 0, 1, 0),
+        (lambda m: m.tensors.pop("conf_proj.weight"), 0, False, False),
+    ):
+        path = _block(change, markov=True).write(tmp_path / "dspark.gguf")
+        found = draft_heads.read_block_format(reader.read(path))
+        assert found == draft_heads.BlockFormat(6, *expected)  # type: ignore[arg-type]
+    plain = draft_heads.read_block_format(reader.read(zoo["dflash"]))
+    assert plain == draft_heads.BlockFormat(6, 1, False, False)
 
 
 @pytest.mark.parametrize("make", [made.mimo2, made.block])

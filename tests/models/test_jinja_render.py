@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 import pytest
 
 from localspec.errors import UsageError
-from localspec.models.chat_template import builtin_templates
+from localspec.models.chat_template import builtin_templates, jinja_render
 from localspec.models.chat_template.jinja_render import render
 from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
 
@@ -71,7 +70,7 @@ FEATURES = [
     ("{{ dict(a=1).a }}{{ dict.fromkeys(['x'], 2)['x'] }}", "12"),
     ("{{ messages[0].content.split('i')[0] }}{{ 'a b'.title() }}", "HA B"),
     ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[-1].content) }}", "<More>"),
-    ("{{ messages[::-1][0].content }}", "More"),
+    ("{{ messages[::-1][0].content }}{{ strftime_now('%%') }}", "More%"),
     ("{% for m in messages %}{{ loop.length }}{{ loop.last }}{% endfor %}", "3False3False3True"),
     ("{% for m in messages if m.role == 'user' %}{{ loop.revindex }}{% endfor %}", "21"),
     ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% else %}none{% endfor %}", "a1"),
@@ -86,14 +85,6 @@ def test_features_that_real_templates_use() -> None:
         assert text(source) == expected
 
 
-def test_the_date_is_todays() -> None:
-    before = datetime.now().strftime("%Y-%m-%d")
-    assert text("{{ strftime_now('%Y-%m-%d') }}") in (
-        before,
-        datetime.now().strftime("%Y-%m-%d"),
-    )
-
-
 def test_a_wish_to_think_reaches_templates_that_ask() -> None:
     for name in ("enable_thinking", "thinking"):
         source = f"{{{{ {name} if {name} is defined else 'as you like' }}}}"
@@ -104,14 +95,10 @@ def test_a_wish_to_think_reaches_templates_that_ask() -> None:
         ]
 
 
-def test_the_steps_of_each_prompt_count_apart() -> None:
-    source = "{% for i in range(99999) %}{% for j in range(20) %}{% endfor %}{% endfor %}x"
+def test_the_steps_of_each_prompt_count_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jinja_render, "MAX_STEPS", 1500)
+    source = "{% for i in range(1000) %}{% endfor %}x"
     assert [text(source) for _ in range(4)] == ["x"] * 4
-
-
-def test_no_text_of_a_message_is_taken_for_a_template() -> None:
-    said = "{{ 7 * 7 }} {% raw %} <b>&"
-    assert text(BY_ROLE, ChatMessage("user", said)) == f"[user]{said}"
 
 
 # --- thinking in earlier answers ------------------------------------------------------------
@@ -124,6 +111,7 @@ EARLIER = [
     ("<think></think>Hello", "|Hello"),
     ("Hello", "|Hello"),
     ("Say <think> to think.", "|Say <think> to think."),
+    ("{{ 7 * 7 }} {% raw %} <b>&", "|{{ 7 * 7 }} {% raw %} <b>&"),
 ]
 
 
@@ -131,11 +119,6 @@ def test_an_earlier_answers_thinking_is_given_by_its_own_name() -> None:
     for said, expected in EARLIER:
         source = "{{ messages[1].reasoning_content }}|{{ messages[1].content }}{# </think> #}"
         assert text(source, HI, ChatMessage("assistant", said), MORE) == expected
-
-
-def test_a_template_that_knows_no_thinking_gets_the_answer_as_it_is() -> None:
-    said = ChatMessage("assistant", "<think>hm</think>Hello")
-    assert text(BY_ROLE, HI, said) == "[user]Hi[assistant]<think>hm</think>Hello"
 
 
 # --- roles ----------------------------------------------------------------------------------
@@ -154,10 +137,6 @@ def test_neighbours_of_a_role_are_joined_where_they_must_alternate() -> None:
     assert rendered.text == "[user]Hi\n\nMore[assistant]Hello"
     assert codes(rendered) == ["template-roles"]
     assert "joined" in rendered.notices[0].message
-
-
-def test_a_chat_that_is_taken_is_not_changed() -> None:
-    assert text(BY_ROLE, SYSTEM, HI, MORE) == "[system]Be brief.[user]Hi[user]More"
 
 
 def test_what_a_template_refuses_altogether_is_an_error_that_says_so() -> None:
@@ -185,9 +164,6 @@ def test_calls_and_their_results_are_not_joined() -> None:
 # --- templates that do not work -------------------------------------------------------------
 
 
-SLOW = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-
-
 @pytest.mark.parametrize(
     ("source", "why"),
     [
@@ -203,12 +179,11 @@ SLOW = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% end
         ("{% include 'other' %}", "TypeError"),
         ("{# " + "x" * 1024 * 1024 + " #}", "1,048,582 characters"),
         # what would take long, or much memory
-        (SLOW, "10,000,000 steps"),
         ("{% macro f(n) %}{{ f(n) if n < 9 }}{{ f(n + 1) if n < 9 }}{% endmacro %}{{ f(0) }}", "E"),
         (
             "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
             "{{ f(40) }}",
-            "10,000,000 steps",
+            "300,000 steps",
         ),
         ("{{ 'a' * 10**12 }}", "too long"),
         ("{{ ([1] * 10**9)[0] }}", "too long"),
@@ -224,7 +199,10 @@ SLOW = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% end
         ("{% set n = namespace() %}{% set n._x = 1 %}", "SecurityError"),
     ],
 )
-def test_a_template_that_does_not_work_is_an_error_that_says_so(source: str, why: str) -> None:
+def test_a_template_that_does_not_work_is_an_error_that_says_so(
+    source: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jinja_render, "MAX_STEPS", 300_000)  # 3 s of the real one
     with pytest.raises(UsageError) as raised:
         render(source, CHAT, TOKENS)
     assert any(each in raised.value.message for each in why.split("|")), raised.value.message

