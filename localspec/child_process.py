@@ -37,7 +37,6 @@ _started_early: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 
 
 def engine_command() -> list[str]:
-    """The command that runs the engine."""
     return [sys.executable, "-P", "-m", "localspec.engine", str(parent_pid_for_child())]
 
 

@@ -9,6 +9,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
         "Start it with a newer Python, for example:  python3.12 " + sys.argv[0]
     )
 
+import errno
 import hashlib
 import importlib.util
 import os
@@ -22,9 +23,13 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
 import builds
 from compiler import as_root, require_compiler
-from lock import install_lock
 from progress import COMPILE_CORE_SECONDS, clock, compile_note, progress
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,6 +87,32 @@ def exec_command(command: list[str]) -> None:
 
 def say(line: str) -> None:
     print(f"localspec: {line}", file=sys.stderr, flush=True)
+
+
+# --- One installation at a time.
+
+
+@contextmanager
+def install_lock(lock: Path, say: Callable[[str], None]) -> Iterator[None]:
+    with lock.open("a") as handle:
+        os.set_inheritable(handle.fileno(), True)
+        if not try_lock(handle.fileno()):
+            say("another installation of this checkout is running; waiting for it")
+            while not try_lock(handle.fileno()):
+                time.sleep(0.2)
+        yield
+
+
+def try_lock(handle: int) -> bool:
+    """False while another process holds it; True on a file system without locks."""
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        return problem.errno not in (errno.EACCES, errno.EAGAIN)
+    return True
 
 
 # --- The state of the .venv.

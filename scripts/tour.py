@@ -7,13 +7,15 @@ doctor's findings are simulated.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Callable, Iterator
 from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pictures import still, svg, until
+from textual.app import App
 from textual.pilot import Pilot
 
 from localspec.doctor.findings import Finding, RepairAction, ok, problem
@@ -191,3 +193,29 @@ async def _rest() -> dict[str, str]:
         await _press(pilot, *"0.7", "enter")
         made["preferences"] = svg(app, "preferences")
     return made
+
+
+# --- the running app --------------------------------------------------------------------------
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 240
+    while not condition():
+        if time.monotonic() > ends:
+            raise TimeoutError("the app did not reach the expected state")
+        await pilot.pause(0.05)
+
+
+async def still(pilot: Pilot[Any]) -> None:
+    """Waits until the screen stops changing."""
+    shown, same = "", 0
+    while same < 3:
+        await pilot.pause(0.15)
+        now = pilot.app.export_screenshot()
+        same = same + 1 if now == shown else 0
+        shown = now
+
+
+def svg(app: App[Any], name: str) -> str:
+    """Replaces the random id of an export, so that a new picture differs less."""
+    return re.sub(r"terminal-\d+-", f"localspec-{name}-", app.export_screenshot(title="localspec"))

@@ -90,7 +90,6 @@ class GeneratedAnswer:
 
     @property
     def turn(self) -> Turn:
-        """The turn with the answer so far."""
         if self._new_events:
             self._turn = self._turn.with_events(self._new_events)
             self._new_events = []
@@ -107,7 +106,6 @@ class GeneratedAnswer:
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of the prompt and of the answer so far."""
         totals = self._final_totals
         if "prompt_tokens" in totals:
             return int(totals["prompt_tokens"]) + int(totals.get("tokens", self.totals.tokens))

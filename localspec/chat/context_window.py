@@ -128,8 +128,6 @@ class AnswerGenerator:
                 yield self._stats.add(end)
                 return
 
-    # --- one engine request ---------------------------------------------------------------
-
     def _build_request(self) -> GenerateCommand:
         options = self._options
         request = settings.build_request(
@@ -158,8 +156,6 @@ class AnswerGenerator:
                 yield self._stats.add(event)
             check_answer(self._engine, event, self._is_stopped)
         return end
-
-    # --- making room ----------------------------------------------------------------------
 
     def _dropped_count(self) -> int:
         dropped = self._conversation.dropped
@@ -247,8 +243,6 @@ class AnswerGenerator:
 
         counts = range(first, len(older))
         return DroppedTurns.from_turns(older[: first + bisect_left(counts, True, key=fits_without)])
-
-    # --- summarising ----------------------------------------------------------------------
 
     def _summarise(
         self, dropped: DroppedTurns

@@ -18,8 +18,6 @@ SUMMARY_HEADING = "Summary of the earlier conversation:"
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A text file sent with a question."""
-
     name: str
     text: str
 
@@ -46,7 +44,6 @@ class Turn:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The token ids of the answer."""
         return tuple(token.id for round_ in self.rounds for token in round_.tokens)
 
     @property
@@ -56,12 +53,10 @@ class Turn:
 
     @property
     def ends_in_thinking(self) -> bool:
-        """Whether the answer ended inside its thinking part."""
         ends = (event.totals for event in self.events if isinstance(event, GenerationFinished))
         return any(totals.get("thinking", {}).get("open") for totals in ends)
 
     def visible_answer(self, thinking_tags: tuple[str, str] | None) -> str:
-        """The answer without its thinking part."""
         return strip_thinking(self.answer, thinking_tags, self.starts_in_thinking)
 
     def with_events(self, events: Sequence[Event]) -> Turn:
@@ -124,15 +119,12 @@ class Conversation:
 
     @property
     def system(self) -> str:
-        """The system prompt."""
         return self._system
 
     @system.setter
     def system(self, text: str) -> None:
         if text != self._system:
             self._system, self.system_since = text, max(self._turns, default=0)
-
-    # --- reading --------------------------------------------------------------------------
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -154,7 +146,6 @@ class Conversation:
         return self._turns[turn_id]
 
     def branches(self, turn_id: int) -> tuple[Turn, ...]:
-        """The turn and its siblings, in order."""
         return self._children_of(self._turns[turn_id].parent)
 
     def format_branch(self, turn_id: int) -> str:
@@ -166,10 +157,7 @@ class Conversation:
         """The turns that follow the head, in order: those that `undo` removed from the path."""
         return self._children_of(self.head)
 
-    # --- changing -------------------------------------------------------------------------
-
     def ask(self, question: str, attachments: Sequence[Attachment] = ()) -> Turn:
-        """Append a turn after the head."""
         return self._append(Turn(question, attachments=tuple(attachments), parent=self.head))
 
     def update_turn(self, turn: Turn) -> None:
@@ -194,7 +182,6 @@ class Conversation:
         return self._replace_last(replace(self._path[-1], answer="", finish_reason=None, events=()))
 
     def set_model(self, model: str) -> Turn:
-        """Set the name of the model that answers the last turn."""
         return self._replace_last(replace(self._path[-1], model=model))
 
     def edit_turn(self, turn_id: int, question: str) -> Turn:
@@ -253,8 +240,6 @@ class Conversation:
             path.append(self._turns[head])
             head = path[-1].parent
         return tuple(reversed(path))
-
-    # --- prompts --------------------------------------------------------------------------
 
     def derive_seed(self, chat_seed: int | None = None) -> int:
         """The seed of the last turn's answer: new for a retry, the same for a replay.

@@ -116,7 +116,6 @@ def copy(
 
 
 def _run(command: Sequence[str], text: str) -> bool:
-    """Whether the tool exists and took the text."""
     if shutil.which(command[0]) is None:
         return False
     try:

@@ -118,7 +118,6 @@ def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
 
 
 def _is_valid(event: Event) -> bool:
-    """Whether all fields have their types and the counts are plausible."""
     if not matches_type(event, type(event)):
         return False
     if isinstance(event, Round):
@@ -127,7 +126,6 @@ def _is_valid(event: Event) -> bool:
 
 
 def matches_type(value: Any, annotation: Any) -> bool:
-    """Whether a value matches a type annotation, including its nested parts."""
     kind, parts = get_origin(annotation), get_args(annotation)
     if kind is Literal:
         return value in parts

@@ -85,9 +85,6 @@ def save_file(path: Path, text: str, *, overwrite: bool) -> None:
     toml_file.write_atomically(path, text.encode("utf-8", "replace").decode())
 
 
-# --- text and Markdown -----------------------------------------------------------------------
-
-
 def render_text(chat: SavedChat) -> str:
     """The selected path, without thinking."""
     blocks = (f"{speaker}: {text}".rstrip("\n") for speaker, text in _speeches(chat, "Answer"))
@@ -122,9 +119,6 @@ def _turns_before_system(conversation: Conversation) -> int | None:
     """Turns of the path before the first that had the system prompt; None if none had it."""
     turns = conversation.turns if conversation.system else ()
     return next((n for n, turn in enumerate(turns) if turn.id > conversation.system_since), None)
-
-
-# --- JSON ---------------------------------------------------------------------------------
 
 
 def list_entry_json(entry: ChatListEntry) -> dict[str, Any]:
@@ -175,9 +169,6 @@ def _turn_json(turn: Turn, chat: SavedChat, with_events: bool) -> dict[str, Any]
     return body
 
 
-# --- HTML ---------------------------------------------------------------------------------
-
-
 def render_html(chat: SavedChat) -> str:
     """The selected path as one self-contained page; thinking is collapsed."""
     title = _escape(chat.list_entry.title, multiline=False) or "A chat"
@@ -216,7 +207,6 @@ def _answer_html(turn: Turn, chat: SavedChat) -> Iterator[str]:
 
 
 def _markdown_html(text: str) -> Iterator[str]:
-    """Yield text blocks and fenced code blocks."""
     for n, part in enumerate(_CODE_BLOCK.split(text)):  # every second one is code
         if n % 2:
             yield f"<pre><code>{_escape(part)}</code></pre>"

@@ -82,8 +82,6 @@ class ChatRecorder:
         new.settings = self.settings
         return new
 
-    # --- a turn -----------------------------------------------------------------------------
-
     def record_question(self, thinking_markers: tuple[str, str] | None = None) -> GeneratedAnswer:
         """Save the last turn, before it is sent and shown. Returns its answer, to be recorded.
 
@@ -142,7 +140,6 @@ class ChatRecorder:
                     self.title = ""
 
     def save_metadata(self) -> None:
-        """Save the branch, system prompt and settings if they have changed."""
         with self._lock:
             if self._unsaved_turns or (
                 self._location is not None and self._build_metadata() != self._saved_metadata
@@ -161,8 +158,6 @@ class ChatRecorder:
         with self._lock:
             self._flush()
             self._release_lock()
-
-    # --- saving -----------------------------------------------------------------------------
 
     def _flush(self, *, force: bool = False) -> None:
         """Save the rest of the current answer and stop recording it."""
@@ -239,7 +234,6 @@ class ChatRecorder:
         return True
 
     def _save_as_new_chat(self) -> bool:
-        """Write the whole conversation as a new chat."""
         if self._location is None:
             return False
         self._location = self._saved_metadata = None

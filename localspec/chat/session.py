@@ -110,7 +110,6 @@ class ChatSession:
 
     @property
     def pair_name(self) -> str:
-        """`model + draft`, for a title."""
         return " + ".join(filter(None, (self.model_name, self.pair.draft_name)))
 
     @property
@@ -179,7 +178,6 @@ class ChatSession:
 
     @property
     def n_omitted_turns(self) -> int:
-        """Number of oldest turns that are no longer sent to the model."""
         dropped = self.conversation.dropped
         return dropped.turns if dropped.is_prefix_of(self.conversation.turns) else 0
 
@@ -188,7 +186,6 @@ class ChatSession:
     def attach_engine(
         self, engine: Engine, *, raw: bool = False, template: str | None = None
     ) -> None:
-        """Called after each load. `raw`: complete text even with a chat model."""
         self.loaded = LoadedModel.from_ready(
             engine.ready, self.pair.spec, self.pair.spec_reason, raw=raw, template=template
         )
@@ -272,7 +269,6 @@ class ChatSession:
         return turn.question
 
     def undo(self) -> Turn:
-        """Remove the last turn from the path."""
         self.require_idle()
         self.require_turns()
         turn = self.conversation.undo()
@@ -280,7 +276,6 @@ class ChatSession:
         return turn
 
     def switch_branch(self, turn_id: int) -> None:
-        """Select the path through this turn that was extended last."""
         self.require_idle()
         self.conversation.switch_branch(turn_id)
         self.branch_changed()
@@ -346,7 +341,6 @@ class ChatSession:
             self.finish_answer()
 
     def stop(self) -> None:
-        """Stop the answer, from any thread or signal handler."""
         self._stop_requested = True
         if self._engine is not None:
             self._engine.stop()
@@ -394,16 +388,13 @@ class ChatSession:
         self.settings = replace(self.settings, **fields)  # type: ignore[arg-type]
 
     def save_metadata(self) -> None:
-        """Save the settings, the system prompt, and which branch is shown."""
         self.recorder.settings = self.settings
         self.recorder.save_metadata()
 
     def take_notices(self) -> list[Notice]:
-        """Notices about saving since the last call."""
         return [self._notices.popleft() for _ in range(len(self._notices))]
 
     def clear(self) -> None:
-        """Start a chat with the same seed, system prompt and settings."""
         self._start_chat(Conversation(self.conversation.seed, self.conversation.system))
 
     def start_new_chat(self, *, private: bool = False) -> None:
@@ -456,5 +447,4 @@ class ChatSession:
         return path
 
     def close(self) -> None:
-        """Release the chat, so that another window can open it."""
         self.recorder.close()

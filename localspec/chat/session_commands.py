@@ -30,7 +30,6 @@ class CommandResult:
 
 
 def check_argument(call: CommandCall) -> None:
-    """Raise UsageError if the command needs an argument and has none."""
     command = COMMANDS_BY_NAME[call.name]
     if command.requires_argument and not call.argument:
         raise UsageError(f"/{call.name} needs an argument.", f"Type: {command.usage}")

@@ -68,7 +68,6 @@ class ChatSettings:
         return self.with_values({option.name: value})
 
     def with_values(self, values: Mapping[str, Any]) -> ChatSettings:
-        """Return a copy with values of options, by name."""
         sampling = {name: value for name, value in values.items() if name in _SAMPLING_NAMES}
         others = {OPTIONS[name].attribute: values[name] for name in values.keys() - sampling}
         return replace(self, sampling=replace(self.sampling, **sampling), **others)
@@ -94,8 +93,6 @@ ANSWER_OPTIONS = {name: each for name, each in OPTIONS.items() if each.attribute
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """The properties of a loaded pair that its requests depend on."""
-
     n_ctx: int
     template: str | None = None  # `own`, a built-in one's name; None: a text-completion model.
     thinking_markers: tuple[str, str] | None = None  # Of the template: before and after thinking.
@@ -114,7 +111,6 @@ class LoadedModel:
         raw: bool = False,
         template: str | None = None,
     ) -> LoadedModel:
-        """`raw`: complete text even with a chat model."""
         n_ctx = int((ready.settings.get("target") or {}).get("n_ctx") or 0)
         kind = ready.settings.get("draft_kind") or ("model" if ready.draft else None)
         loaded = cls(n_ctx, spec=spec, spec_reason=spec_reason, draft_kind=kind)

@@ -115,12 +115,9 @@ class SpeculationStats:
             self._last_speeds[self.is_off] = speed
 
     def add(self, event: Event) -> AnswerDelta:
-        """Add an event to the current answer and to the chat's totals."""
         if isinstance(event, Round):
             self.totals.add(event)
         return self.answer.add(event)
-
-    # --- the current answer ---------------------------------------------------------------
 
     @property
     def plan(self) -> SpeculationPlan | None:
@@ -164,8 +161,6 @@ class SpeculationStats:
         left = until - len(self.answer.rounds)
         return left if left > 0 else None
 
-    # --- speeds ---------------------------------------------------------------------------
-
     @property
     def tokens_per_second(self) -> float | None:
         """Over the recent rounds, without the first of an answer, which reads the prompt."""
@@ -193,8 +188,6 @@ class SpeculationStats:
             return measure_speedup(self.recent_rounds, plain)
         ratio = (self.speculative_speed or 0.0) / plain if plain else 0.0
         return Speedup(ratio, ratio, ratio) if ratio else None
-
-    # --- acceptance -----------------------------------------------------------------------
 
     @property
     def break_even_rate(self) -> float | None:

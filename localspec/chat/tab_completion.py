@@ -20,7 +20,6 @@ _MAX_ENTRIES = 2000  # Entries of a folder that are looked at.
 
 
 def complete(line: str) -> list[str]:
-    """Return the complete lines that `line` can become."""
     if not line.startswith("/") or "\n" in line:
         return []
     name, space, rest = line[1:].partition(" ")
@@ -113,6 +112,5 @@ def usage(line: str) -> str:
 
 
 def takes_argument(line: str) -> bool:
-    """Whether the line is a command's name that an argument can follow."""
     command = COMMANDS_BY_NAME.get(line[1:])
     return bool(command and command.argument)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,11 +229,8 @@ def has_ended(conversation: Conversation) -> bool:
 
 @dataclass(frozen=True)
 class AnswerPlan:
-    """What to generate; `wait` returns when work may go on."""
-
     folder: Path
     prompts: Sequence[str]
-    wait: Callable[[], None]
     follow_ups: Sequence[str] = ()
     limit: int | None = None
     """Own tokens in all shards, after which no conversation begins."""
@@ -251,7 +248,6 @@ def write_answers(target: BatchedTarget, plan: AnswerPlan) -> None:
 
     answering = Answering(target, left(), greedy=not plan.follow_ups, seed=len(done))
     for conversation in answering.run(plan.follow_ups):
-        plan.wait()
         if conversation is None:
             continue
         total, first = total + conversation.n_own, first + conversation.n_own

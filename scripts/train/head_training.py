@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -306,8 +306,6 @@ def padded(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """What to train with; `wait` returns when work may go on."""
-
     answers: Path
     held_out: Path
     checkpoint: Path
@@ -319,7 +317,6 @@ class TrainPlan:
     lr: float
     every: int
     """Tokens between two measurements."""
-    wait: Callable[[], None]
 
 
 def train(target: Target, plan: TrainPlan) -> None:
@@ -333,7 +330,6 @@ def train(target: Target, plan: TrainPlan) -> None:
     smooth, measured, began = 0.0, learner.tokens_seen, time.process_time()
     first, saved = learner.tokens_seen, time.monotonic()
     for batch in batches(plan.answers, seed=learner.tokens_seen):
-        plan.wait()
         loss = learner.learn(batch, learner.tokens_seen / plan.tokens)
         smooth = loss if not smooth else 0.95 * smooth + 0.05 * loss
         finished = learner.tokens_seen >= plan.tokens

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Train an EAGLE-3 head for a GGUF model from the model's own answers; each stage can be resumed.
+"""Train an EAGLE-3 head for a GGUF model from the model's own answers.
 
     scripts/train/train_heads.py all --target MODEL.gguf --data DIR
-    scripts/train/train_heads.py train --target MODEL.gguf --data DIR --resume
 
-Stages: prompts, generate, train, export, evaluate; docs/make-a-head.md explains them. While the
-file PAUSE exists in DIR, generate and train wait.
+Stages: prompts, generate, train, export; docs/make-a-head.md explains them. Each goes on with what
+DIR has.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
-from functools import partial
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "bench"))
@@ -34,39 +31,17 @@ from head_files import Source
 from head_training import Target, TrainPlan
 from pair import quantize
 
-from localspec import LLM
-
-DRAFT_MAX = 3
-"""Draft tokens of a round in `evaluate`."""
-
 
 class Workspace:
-    """The data directory: what each stage writes."""
+    """The data directory: what each stage writes, and goes on with when it is run again."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.prompts = folder / "prompts.json"
         self.copy = folder / "copy.gguf"
         self.answers, self.held_out = folder / "answers", folder / "held_out"
         self.checkpoint, self.curve = folder / "checkpoint.pt", folder / "curve.jsonl"
         self.head = folder / "head.gguf"
-
-    def check_new(self, stage: str, resume: bool) -> None:
-        """Refuse to mix a new run with the results of another, unless it resumes that."""
-        result = {"prompts": self.prompts, "generate": self.answers, "train": self.checkpoint}
-        if stage in result and result[stage].exists() and not resume:
-            raise SystemExit(f"{result[stage]} exists: go on with --resume, or remove it")
-
-    def wait(self) -> None:
-        """Return when there is no file PAUSE."""
-        pause = self.folder / "PAUSE"
-        if not pause.exists():
-            return
-        print(f"{time.strftime('%H:%M:%S')} paused by {pause}", flush=True)
-        while pause.exists():
-            time.sleep(2)
-        print(f"{time.strftime('%H:%M:%S')} continued", flush=True)
 
 
 def write_prompts(space: Workspace, args: argparse.Namespace) -> None:
@@ -89,10 +64,8 @@ def generate(space: Workspace, args: argparse.Namespace) -> None:
             quantize(args.target, path, args.copy)
     prompts = json.loads(space.prompts.read_text("utf-8"))
     target = BatchedTarget(path, layers_of(args.target), args.threads, seed=int(time.time()))
-    head_answers.write_answers(target, AnswerPlan(space.held_out, prompts["held_out"], space.wait))
-    plan = AnswerPlan(
-        space.answers, prompts["train"], space.wait, head_prompts.follow_ups(), args.tokens
-    )
+    head_answers.write_answers(target, AnswerPlan(space.held_out, prompts["held_out"]))
+    plan = AnswerPlan(space.answers, prompts["train"], head_prompts.follow_ups(), args.tokens)
     head_answers.write_answers(target, plan)
     target.close()
 
@@ -115,7 +88,6 @@ def train(space: Workspace, args: argparse.Namespace) -> None:
         tokens=args.train_tokens,
         lr=args.lr,
         every=args.every,
-        wait=space.wait,
     )
     head_training.train(Target.read(args.target), plan)
 
@@ -132,40 +104,11 @@ def export(space: Workspace, args: argparse.Namespace) -> None:
     print(f"{space.head}: {size:,} bytes, {saved['tokens_seen']:,} tokens seen", flush=True)
 
 
-def evaluate(space: Workspace, args: argparse.Namespace) -> None:
-    """Held-out prompts through localspec, with the head and without."""
-    prompts = json.loads(space.prompts.read_text("utf-8"))["held_out"][: args.measured]
-    llm = LLM(str(args.target), str(space.head), spec="eagle3", ctx=2048, threads=args.threads)
-    with llm:
-        for temperature in (0.0, 0.8):
-            histogram, tokens, equal = Counter[int](), 0, 0
-            for prompt in prompts:
-                ask = partial(llm.generate, prompt, max_tokens=128, temperature=temperature, seed=1)
-                drafted, plain = ask(spec="eagle3", draft_max=DRAFT_MAX), ask(spec="off")
-                histogram.update(dict(enumerate(drafted.speculation["histogram"])))
-                tokens += len(drafted.tokens)
-                equal += drafted.text == plain.text
-            rounds = max(histogram.total(), 1)
-            steps = [
-                sum(n for accepted, n in histogram.items() if accepted >= step) / rounds
-                for step in range(1, DRAFT_MAX + 1)
-            ]
-            figures = {
-                "temperature": temperature,
-                "accepted": [round(share, 3) for share in steps],
-                f"tau@{DRAFT_MAX}": round(1 + sum(steps), 3),
-                "tokens": tokens,
-                "equal_text": f"{equal} of {len(prompts)}",
-            }
-            print(json.dumps(figures), flush=True)
-
-
 RUN = {
     "prompts": write_prompts,
     "generate": generate,
     "train": train,
     "export": export,
-    "evaluate": evaluate,
 }
 
 
@@ -174,7 +117,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("stage", choices=[*RUN, "all"])
     parser.add_argument("--target", type=Path, required=True, help="the model, a GGUF file")
     parser.add_argument("--data", type=Path, required=True, help="directory for all results")
-    parser.add_argument("--resume", action="store_true", help="go on with what the directory has")
     parser.add_argument("--threads", type=int, default=1)
     group = parser.add_argument_group("prompts and generate")
     group.add_argument("--prompts", type=int, default=14000, help="for training")
@@ -184,7 +126,7 @@ def options() -> argparse.Namespace:
         "--copy", choices=["bf16", "q8_0", "none"], default="none",
         help="answer with a copy of this type: with many sequences it can be faster",
     )  # fmt: skip
-    group = parser.add_argument_group("train, export and evaluate")
+    group = parser.add_argument_group("train and export")
     group.add_argument("--vocabulary", type=int, default=10240, help="tokens that it can draft")
     group.add_argument("--train-tokens", type=int, default=10_000_000, help="with repeats")
     group.add_argument("--lr", type=float, default=6e-3)
@@ -193,7 +135,6 @@ def options() -> argparse.Namespace:
         "--output-type", choices=["q4_1", "q5_0", "q5_1", "q8_0"], default="q8_0",
         help="of the output matrix in the file",
     )  # fmt: skip
-    group.add_argument("--measured", type=int, default=20, help="prompts of evaluate")
     return parser.parse_args()
 
 
@@ -201,7 +142,6 @@ def main() -> None:
     args = options()
     space = Workspace(args.data)
     for stage in RUN if args.stage == "all" else (args.stage,):
-        space.check_new(stage, args.resume)
         RUN[stage](space, args)
 
 

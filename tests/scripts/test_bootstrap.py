@@ -16,7 +16,6 @@ from types import SimpleNamespace
 
 import bootstrap
 import compiler
-import lock
 import progress
 import pytest
 import starter
@@ -25,7 +24,7 @@ from tests.scripts import SCRIPTS
 
 needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the fake programs are shell scripts")
 
-HELPERS = ("bootstrap", "builds", "compiler", "lock", "progress", "starter")
+HELPERS = ("bootstrap", "builds", "compiler", "progress", "starter")
 KNOWN_BUILDS = (
     "localspec/__init__.py",
     "localspec/lazy_dataclass.py",
@@ -289,7 +288,7 @@ def test_a_failed_installation_shows_the_log_and_where_it_is(checkout: Checkout)
 
 @needs_sh
 def test_a_second_installation_waits_for_the_first(checkout: Checkout) -> None:
-    with lock.install_lock(checkout.venv.lock, print):
+    with bootstrap.install_lock(checkout.venv.lock, print):
         process = checkout.start("run", "second")
         assert process.stderr is not None
         assert "waiting" in process.stderr.readline()

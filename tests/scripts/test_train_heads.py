@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import os
 import shutil
@@ -31,10 +32,6 @@ from tests import heads
 LAYERS = (1, 2, 3)
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}assistant:"
 PROMPTS = [f"the {letter} is {letter}" for letter in "abcdefgh"]
-
-
-def never() -> None:
-    return
 
 
 @pytest.fixture
@@ -84,7 +81,7 @@ def alone(path: Path, tokens: list[int]) -> tuple[NDArray[Any], NDArray[Any]]:
 def test_the_hidden_states_in_shards_are_those_of_their_tokens(
     model: Path, target: BatchedTarget, tmp_path: Path
 ) -> None:
-    plan = AnswerPlan(tmp_path / "answers", PROMPTS, never, follow_ups=("why is the a",))
+    plan = AnswerPlan(tmp_path / "answers", PROMPTS, ("why is the a",))
     head_answers.write_answers(target, plan)
     output = head_files.Source(model).weights()["output.weight"]
     seen = 0
@@ -99,28 +96,28 @@ def test_the_hidden_states_in_shards_are_those_of_their_tokens(
 
 
 def test_after_an_interruption_each_prompt_is_answered_once(
-    target: BatchedTarget, tmp_path: Path
+    target: BatchedTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passes = 0
+    folder, steps = tmp_path / "answers", itertools.count(1)
+    step = head_answers.Answering.step
 
-    def interrupt() -> None:
-        nonlocal passes
-        passes += 1
-        if passes == 60:
+    def interrupt(answering: head_answers.Answering) -> None:
+        if next(steps) == 60:
             raise KeyboardInterrupt
+        step(answering)
 
-    folder = tmp_path / "answers"
-    with pytest.raises(KeyboardInterrupt):
-        head_answers.write_answers(target, AnswerPlan(folder, PROMPTS, interrupt))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(head_answers.Answering, "step", interrupt)
+        head_answers.write_answers(target, AnswerPlan(folder, PROMPTS))
     first = head_shards.answered(folder)
     assert 0 < len(first) < len(PROMPTS)
-    head_answers.write_answers(target, AnswerPlan(folder, PROMPTS, never))
+    head_answers.write_answers(target, AnswerPlan(folder, PROMPTS))
     numbers = [n for shard in head_shards.shards(folder) for n in np.load(shard / "prompts.npy")]
     assert sorted(numbers) == list(range(len(PROMPTS)))
 
 
 def test_no_conversation_begins_after_the_limit(target: BatchedTarget, tmp_path: Path) -> None:
-    plan = AnswerPlan(tmp_path / "answers", PROMPTS, never, limit=30)
+    plan = AnswerPlan(tmp_path / "answers", PROMPTS, limit=30)
     head_answers.write_answers(target, plan)
     assert 30 <= head_shards.own_tokens(plan.folder) <= 30 + 24 * head_answers.SEQUENCES
 

@@ -76,8 +76,6 @@ class HistoryDatabase:
             except schema.DATABASE_ERRORS as error:
                 raise to_user_error(error, self.path) from error
 
-    # --- opening --------------------------------------------------------------------------
-
     def _open(self, create: bool) -> sqlite3.Connection:
         self.write_error = None
         if not create and not os.path.exists(self.path):
@@ -113,7 +111,6 @@ class HistoryDatabase:
         return connection
 
     def _reopen_if_replaced(self) -> None:
-        """Reopen the database if its file was replaced or deleted."""
         if self.write_error is not None:
             return
         with suppress(OSError):

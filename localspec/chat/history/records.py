@@ -48,8 +48,6 @@ class ChatLocation:
 
 @dataclass(frozen=True, slots=True)
 class ChatMetadata:
-    """Everything of a chat except its turns."""
-
     title: str
     seed: int
     system: str
@@ -63,8 +61,6 @@ class ChatMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ChatListEntry:
-    """A chat in a list, without its turns."""
-
     id: int
     title: str
     pair: ChatPair
@@ -94,9 +90,6 @@ class SearchHit:
 def replace_surrogates(text: str) -> str:
     """Replace lone surrogates, which SQLite cannot store, by `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-# --- columns ----------------------------------------------------------------------------
 
 
 def load_settings(text: object) -> tuple[ChatSettings, int]:
@@ -144,9 +137,6 @@ def _parse_object(text: object) -> dict[str, Any]:
         return {}
 
 
-# --- events -----------------------------------------------------------------------------
-
-
 def pack_events(answer_events: Iterable[Event]) -> bytes:
     """Compress JSON lines to about a sixth of their size."""
     return zlib.compress("\n".join(map(events.encode, answer_events)).encode(), 6)
@@ -170,9 +160,6 @@ def unpack_events(body: Any) -> list[Event]:
         if event is not None:
             unpacked.append(event)
     return unpacked
-
-
-# --- rows -------------------------------------------------------------------------------
 
 
 def load_list_entry(row: Sequence[Any]) -> ChatListEntry:

@@ -74,9 +74,6 @@ def _swap_files(path: Path, new: Path) -> Path:
     return backup
 
 
-# --- copying the readable rows ------------------------------------------------------------
-
-
 def _copy_readable_rows(damaged: Path, new: Path) -> int:
     """Copy all readable rows. Returns the number of chats."""
     with closing(sqlite3.connect(new, isolation_level=None)) as connection:

@@ -75,7 +75,6 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Create the missing tables."""
     connection.execute("BEGIN IMMEDIATE")
     for name, columns in TABLES.items():
         connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
@@ -110,7 +109,6 @@ DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
 def is_corrupt(error: Exception) -> bool:
-    """Whether the error means a damaged file."""
     if isinstance(error, UnicodeDecodeError):
         return True
     code = getattr(error, "sqlite_errorcode", 0)

@@ -57,7 +57,6 @@ class ChatHistory:
         return self._database.write_error
 
     def take_notices(self) -> list[Notice]:
-        """Return the pending notices and clear them."""
         notices, self._database.notices = self._database.notices, []
         return notices
 
@@ -166,7 +165,6 @@ class ChatHistory:
         self._database.run_write(work)
 
     def remove_turn(self, location: ChatLocation, metadata: ChatMetadata, turn: int) -> None:
-        """Delete a turn and write the chat's metadata in one transaction."""
 
         def work(db: sqlite3.Connection) -> None:
             chat = _write_chat(db, location, metadata, schema.advance_clock(db))
@@ -380,7 +378,6 @@ def _write_chat(
 
 
 def _insert(db: sqlite3.Connection, table: str, values: Mapping[str, object]) -> int:
-    """Returns the key of the new row."""
     names = ", ".join(f":{name}" for name in values)
     inserted = db.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({names})", values)
     return int(inserted.lastrowid or 0)
@@ -405,7 +402,6 @@ def _write_turn(db: sqlite3.Connection, chat: int, turn: Turn, clock: int) -> No
 
 
 def _add_events(db: sqlite3.Connection, key: int, events: Sequence[Event]) -> None:
-    """Append the events as one checkpoint."""
     if events:
         query = "SELECT 1 + coalesce(max(n), -1) FROM events WHERE turn = ?"
         (n,) = db.execute(query, (key,)).fetchone()
