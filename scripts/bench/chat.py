@@ -29,14 +29,13 @@ from pathlib import Path
 from statistics import geometric_mean, median
 
 from pair import TOLERANCE, quantize
-from programs import BenchError
+from programs import generate_answer
 from turns import table
 
 from localspec.bench import workloads
 from localspec.engine_process.client import EngineProcess
 from localspec.models.reference import parse_file_name
-from localspec.protocol.events import EngineExit, GenerationFinished
-from localspec.protocol.round_totals import DraftTotals
+from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import (
     ChatMessage,
     ContextSettings,
@@ -132,15 +131,13 @@ class WorkloadResults:
 
     speeds: list[float] = field(default_factory=list)  # Tokens per second after the first.
     seconds: list[float] = field(default_factory=list)  # From the request to the last token.
-    drafts: DraftTotals = field(default_factory=DraftTotals)
-    passes: int = 0
-    tokens: int = 0
+    totals: RoundTotals = field(default_factory=RoundTotals)
 
     def describe(self, plain: WorkloadResults) -> str:
         ratios = [ours / theirs for ours, theirs in zip(self.speeds, plain.speeds, strict=True)]
-        rate = self.drafts.acceptance_rate
+        rate = self.totals.acceptance_rate
         share = "–" if rate is None else f"{rate:.0%}"
-        return f"{geometric_mean(ratios):.2f} × ({share}, {self.tokens / self.passes:.2f})"
+        return f"{geometric_mean(ratios):.2f} × ({share}, {self.totals.tokens_per_pass:.2f})"
 
 
 class ChatModel:
@@ -160,17 +157,11 @@ class ChatModel:
         messages = (ChatMessage("user", request),)
         command = GenerateCommand("", self.sampling, max_tokens, spec=spec, messages=messages)
         began = time.perf_counter()
-        for event in self.engine.generate(replace(command, draft_length=length)):
-            if isinstance(event, EngineExit):
-                raise BenchError(f"The engine exited: {event.how}.")
-            if isinstance(event, GenerationFinished):
-                finished = event
+        answer = generate_answer(self.engine, replace(command, draft_length=length))
         results.seconds.append(time.perf_counter() - began)
-        totals, speculation = finished.totals, finished.totals["speculation"]
-        results.speeds.append(totals["timings"]["tokens_per_second"] or 0.0)
-        results.drafts.count(speculation["drafted"], speculation["accepted"])
-        results.passes += speculation["rounds"] + speculation["paused_rounds"]
-        results.tokens += totals["tokens"]
+        results.speeds.append(answer.tokens_per_second or 0.0)
+        for done in answer.rounds:
+            results.totals.add(done)
 
     def curve(self) -> str:
         """The costs of passes: one token, several, and one of the head."""

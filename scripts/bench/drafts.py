@@ -18,13 +18,12 @@ from operator import eq
 from pathlib import Path
 from typing import Literal
 
-from programs import BenchError
+from programs import generate_answer
 from turns import table
 
 from localspec.bench import draft_test, workloads
 from localspec.bench.draft_test import DraftRates
 from localspec.engine_process.client import EngineProcess
-from localspec.protocol.events import EngineExit, GenerationFinished, Round
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import (
     ChatMessage,
@@ -76,25 +75,20 @@ class RunCounts:
     totals: RoundTotals = field(default_factory=RoundTotals)
     tokens: int = 0  # Without the first of each answer.
     seconds: float = 0.0
-    answers: list[list[int]] = field(default_factory=list)  # Their token ids.
+    answers: list[Sequence[int]] = field(default_factory=list)  # Their token ids.
 
     @property
     def speed(self) -> float:
         return self.tokens / self.seconds
 
     def add(self, engine: EngineProcess, request: GenerateCommand) -> None:
-        ids: list[int] = []
-        for event in engine.generate(request):
-            if isinstance(event, Round):
-                self.totals.add(event)
-                ids += [token.id for token in event.tokens]
-            if isinstance(event, EngineExit):
-                raise BenchError(f"The engine exited: {event.how}.")
-            if isinstance(event, GenerationFinished):
-                speed = event.totals["timings"]["tokens_per_second"] or 1e9
-        self.answers.append(ids)
-        self.tokens += len(ids) - 1
-        self.seconds += (len(ids) - 1) / speed
+        answer = generate_answer(engine, request)
+        for done in answer.rounds:
+            self.totals.add(done)
+        self.answers.append(answer.turn.tokens)
+        n_later = answer.totals.tokens - 1
+        self.tokens += n_later
+        self.seconds += n_later / (answer.tokens_per_second or 1e9)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,12 @@ from typing import Any
 import psutil
 
 from localspec.bench.results import distinct_4grams
+from localspec.chat.answer import GeneratedAnswer
+from localspec.engine.session import Session
+from localspec.engine_process.client import EngineProcess
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
+from localspec.protocol.wire import GenerateCommand
 
 LIMIT_S = 1800
 _IDLE_S = 1.0  # A program is idle if it computes for less than a tenth of that time.
@@ -359,6 +363,16 @@ def model_settings(settings: Settings) -> list[str]:
     threads, layers = settings.threads, settings.gpu_layers
     draft = {"--draft-threads": threads, "--draft-gpu-layers": layers}
     return given({"--ctx": settings.ctx, "--threads": threads, "--gpu-layers": layers} | draft)
+
+
+def generate_answer(engine: Session | EngineProcess, request: GenerateCommand) -> GeneratedAnswer:
+    """Raises BenchError if the engine exits."""
+    answer = GeneratedAnswer()
+    for event in engine.generate(request):
+        answer.add(event)
+    if answer.engine_exit is not None:
+        raise BenchError(f"The engine exited: {answer.engine_exit.how}.")
+    return answer
 
 
 # --- the first characters -------------------------------------------------------------------

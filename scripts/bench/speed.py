@@ -23,7 +23,7 @@ from statistics import fmean
 from gguf import GGMLQuantizationType as Kind
 from growth import Shape
 from pair import DEMO, SIZES, TOLERANCE, PairShapes, make_pair
-from programs import BenchError
+from programs import BenchError, generate_answer
 from prompts import prompts_of
 from turns import table
 
@@ -34,7 +34,7 @@ from localspec.fit.shape import ModelShape, from_headers
 from localspec.fit.speed import UseCase, estimate_speed, from_devices
 from localspec.machine.measurements import PairMeasurement
 from localspec.models.gguf import reader
-from localspec.protocol.events import EngineExit, Round
+from localspec.protocol.events import Round
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import (
     ContextSettings,
@@ -134,23 +134,15 @@ def trial(name: str, args: argparse.Namespace) -> Trial:
             lengths.append(worker.count(CountCommand(text)))
             for gamma in rounds:
                 # In the first round the target reads the prompt, in the second the draft.
-                rounds[gamma] += list(answer(worker, text, gamma, args.tokens))[2:]
+                request = GenerateCommand(text, SamplingParams(temperature=0.0), args.tokens)
+                spec = "model" if gamma else "off"
+                request = replace(request, spec=spec, draft_length=gamma or None)
+                rounds[gamma] += generate_answer(worker, request).rounds[2:]
     finally:
         worker.close()
     context = round(fmean(lengths)) + args.tokens // 2
     shapes = from_headers(reader.read(target), reader.read(draft))
     return Trial(name, load, shapes, measured, rounds, context)
-
-
-def answer(worker: EngineProcess, text: str, gamma: int, tokens: int) -> Iterator[Round]:
-    spec = "model" if gamma else "off"
-    sampling = SamplingParams(temperature=0.0)
-    asked = GenerateCommand(text, sampling, tokens, spec=spec, draft_length=gamma or None)
-    for event in worker.generate(asked):
-        if isinstance(event, EngineExit):
-            raise BenchError(f"The engine exited: {event.how}.")
-        if isinstance(event, Round):
-            yield event
 
 
 # --- predicting -------------------------------------------------------------------------

@@ -13,12 +13,12 @@ import argparse
 import itertools
 from pathlib import Path
 
+from programs import generate_answer
 from prompts import prompts_of
 from turns import table
 
 from localspec import paths
 from localspec.engine.session import Session
-from localspec.protocol.events import Round
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import (
     ContextSettings,
@@ -73,9 +73,8 @@ def measure(
             spec="model",
             draft_length=args.gamma,
         )
-        for event in session.generate(request):
-            if isinstance(event, Round):
-                totals.add(event)
+        for done in generate_answer(session, request).rounds:
+            totals.add(done)
         if totals.tokens >= args.tokens:
             break
     return totals
