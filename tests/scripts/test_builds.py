@@ -53,37 +53,19 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[SystemHardware]:
     return found
 
 
-def test_nothing_special_is_installed_as_ever(here: list[SystemHardware]) -> None:
-    assert builds.choose("", {}) is None
-    assert builds.choose("cpu", {}) is None
-    assert builds.choose("", {"LOCALSPEC_BACKEND": "cpu"}) is None
-
-
-def test_a_driver_asks_for_its_build(here: list[SystemHardware]) -> None:
+def test_which_build_is_chosen(here: list[SystemHardware]) -> None:
+    asked = {"LOCALSPEC_BACKEND": "cpu"}
+    for before, environ in (("", {}), ("cpu", {}), ("nonsense", {}), ("", asked)):
+        assert builds.choose(before, environ) is None
+    for before, environ, backend in (("vulkan", {}, "vulkan"), ("vulkan", asked, "cpu")):
+        choice = builds.choose(before, environ)
+        assert choice is not None and choice.backend == backend, "what was chosen once stays"
     here[0] = SystemHardware("Linux", "x86_64", "570.86", 8.9)
-    choice = builds.choose("", {})
-    assert choice is not None
-    assert choice.backend == "cuda"
-
-
-def test_a_persons_own_way_to_build_is_left_alone(here: list[SystemHardware]) -> None:
-    here[0] = SystemHardware("Linux", "x86_64", "570.86", 8.9)
-    assert builds.choose("", {"CMAKE_ARGS": "-DGGML_BLAS=on"}) is None
-    both = {"CMAKE_ARGS": "-DGGML_BLAS=on", "LOCALSPEC_BACKEND": "cuda"}
-    assert builds.choose("", both) is not None
-
-
-def test_what_was_chosen_once_stays(here: list[SystemHardware]) -> None:
-    kept = builds.choose("vulkan", {})
-    assert kept is not None
-    assert kept.backend == "vulkan"
-    back = builds.choose("vulkan", {"LOCALSPEC_BACKEND": "cpu"})
-    assert back is not None
-    assert back.backend == "cpu"
-    assert builds.choose("nonsense", {}) is None
-
-
-def test_a_wrong_name_gets_one_sentence(here: list[SystemHardware]) -> None:
+    own = {"CMAKE_ARGS": "-DGGML_BLAS=on"}
+    assert builds.choose("", own) is None, "the person's own way to build"
+    for environ in ({}, own | {"LOCALSPEC_BACKEND": "cuda"}):
+        choice = builds.choose("", environ)
+        assert choice is not None and choice.backend == "cuda"
     with pytest.raises(SystemExit, match="must be one of cpu, cuda"):
         builds.choose("", {"LOCALSPEC_BACKEND": "gpu"})
 
