@@ -138,5 +138,5 @@ def harmful(seen: bytes, *, colour: bool = False) -> list[str]:
         for character in text
         if (character < " " and character not in "\n\t")
         or "\x7f" <= character <= "\x9f"
-        or character in "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+        or character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
     ]

@@ -1,0 +1,79 @@
+"""No text can move the cursor, change the title or turn the line around; no words are lost."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.sanitize import sanitize
+
+REMOVED = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]"
+REPLACED = "[\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+HOSTILE = st.text(
+    "\x1b\x9b\x9d\x90\x9c\x07\\[]P^_X0;?~mAh\r\n\t é😀\u202e\u2066\u200f\u2028\ud83d\ude00\x00\x7f",
+    max_size=30,
+)
+ANY = st.lists(st.integers(0, 0x10FFFF), max_size=20).map(lambda codes: "".join(map(chr, codes)))
+often = settings(deadline=None, derandomize=True, max_examples=300)
+
+
+@often
+@given(HOSTILE | ANY, st.booleans())
+def test_nothing_forbidden_survives(text: str, multiline: bool) -> None:
+    cleaned = sanitize(text, multiline=multiline)
+    assert not re.search(f"{REMOVED}|{REPLACED}", cleaned)
+    assert multiline or not set("\n\t") & set(cleaned)
+    cleaned.encode()
+    assert sanitize(cleaned, multiline=multiline) == cleaned
+
+
+@often
+@given(HOSTILE | ANY)
+def test_only_what_is_forbidden_is_lost(text: str) -> None:
+    text = text.replace("\x1b[", "")  # the beginning of a colour
+    assert sanitize(text) == re.sub(REPLACED, "\ufffd", re.sub(REMOVED, "", text))
+
+
+@often
+@given(st.lists(HOSTILE, max_size=4))
+def test_nothing_forbidden_survives_in_pieces(pieces: list[str]) -> None:
+    shown = "".join(map(sanitize, pieces))
+    assert sanitize(shown) == shown
+
+
+EXAMPLES = [
+    ("\x1b[31mred\x1b[0m and \x1b[1;38;5;9mbold", "red and bold"),
+    ("\x1b\x1b[2J", ""),
+    ("\x1b]0;title\x07after", "]0;titleafter"),
+    ("\x1b]0;never ended", "]0;never ended"),
+    ("\x9b31mred", "31mred"),
+    (
+        "He said \xe2\u20ac\x9dhello\xe2\u20ac\x9d and left.",
+        "He said \xe2\u20achello\xe2\u20ac and left.",
+    ),
+    ("\xd0\x9d\xd0\xb0 \x90 \x98 \x9e \x9f end", "\xd0\xd0\xb0     end"),
+    ("one\r\ntwo\rthree", "one\ntwothree"),
+    ("a\x08b\x07c\x00", "abc"),
+    ("abc\u202edef", "abc\ufffddef"),
+    ("\ud83d", "\ufffd"),
+    ("\u200fشكرا\u200e \u061c \u200c \u200d", "\u200fشكرا\u200e \u061c \u200c \u200d"),
+    ("tab\tand\nline", "tab\tand\nline"),
+    ("naïve — 中文 😀 a\u0301\u00a0", "naïve — 中文 😀 a\u0301\u00a0"),
+]
+
+
+def test_examples() -> None:
+    for text, shown in EXAMPLES:
+        assert sanitize(text) == shown, ascii(text)
+    assert sanitize("a\nb\tc\r\nd", multiline=False) == "a b c d"
+
+
+@pytest.mark.timeout(60)
+def test_malice_takes_no_longer_than_other_text() -> None:
+    for start in ("\x1b[", "\x9b", "\x9d", "\x1b]", "\x1bP", "\x1b", "\x1b[0"):
+        for fill in ("0", " ", ";", "\x1b[", "\x9d", "a"):
+            sanitize(start + fill * 300_000 + "\x1bA")
+            sanitize((start + fill) * 150_000)
