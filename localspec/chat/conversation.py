@@ -284,7 +284,9 @@ def build_messages(
     system = "\n\n".join(filter(None, (system, note)))
     messages = [ChatMessage("system", system)] if system else []
     for turn in turns:
-        answer = ChatMessage("assistant", turn.answer, turn.tokens)
+        answer = ChatMessage(
+            "assistant", turn.answer, turn.tokens, starts_in_thinking=turn.starts_in_thinking
+        )
         messages += [ChatMessage("user", format_question(turn)), answer]
     return (*messages, ChatMessage("user", format_question(last)))
 

@@ -154,6 +154,9 @@ class ChatMessage:
     """Of an answer: the generated tokens, so that they match the KV cache."""
     tool_calls: tuple[ToolCall, ...] = ()  # Of an answer.
     tool_call_id: str = ""  # Of a tool's result: the call it belongs to.
+    reasoning: str = ""  # Of an answer: thinking that is not part of `content`.
+    starts_in_thinking: bool = False
+    """Whether the prompt opened the thinking part of this answer, whose `content` has no tag."""
 
 
 @dataclass(frozen=True, slots=True)

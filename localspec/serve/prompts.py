@@ -130,7 +130,14 @@ def parse_message(value: Any, param: str) -> ChatMessage:
     for i, given in enumerate(calls):
         call = to_fields(given, f"{param}.tool_calls[{i}]")
         parsed.append(parse_call(call.fields("function"), call.text("id")))
-    return ChatMessage(_ROLES[role], content, tool_calls=tuple(parsed))
+    reasoning = _reasoning(fields) if role == "assistant" else ""
+    return ChatMessage(_ROLES[role], content, tool_calls=tuple(parsed), reasoning=reasoning)
+
+
+def _reasoning(fields: JsonFields) -> str:
+    """The thinking of an earlier answer, as clients send it back; else empty."""
+    given = (fields.get(name) for name in ("reasoning_content", "reasoning", "thinking"))
+    return to_unicode(next((text for text in given if isinstance(text, str)), ""))
 
 
 def parse_call(function: JsonFields, call_id: str) -> ToolCall:

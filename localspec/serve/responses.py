@@ -44,16 +44,31 @@ def parse_input(fields: JsonFields) -> tuple[ChatMessage, ...]:
     messages: list[ChatMessage] = []
     if instructions := fields.text("instructions"):
         messages.append(ChatMessage("system", instructions))
-    for i, item in enumerate(items):
-        if (message := _parse_item(item, f"input[{i}]")) is not None:
-            messages.append(message)
-    messages = _join(messages)
+    messages = _join([*messages, *_parse_items(items)])
     check_chat(messages, "input")
     return tuple(messages)
 
 
-def _parse_item(value: Any, param: str) -> ChatMessage | None:
-    """None for an item that templates do not read."""
+def _parse_items(items: list[Any]) -> Iterator[ChatMessage]:
+    """Thinking, an item of its own, goes to the answer that follows it, if one does."""
+    thinking = ""
+    for i, item in enumerate(items):
+        if isinstance(item, dict) and item.get("type") == "reasoning":
+            thinking = _thinking_of(to_fields(item, f"input[{i}]")) or thinking
+            continue
+        message = _parse_item(item, f"input[{i}]")
+        yield replace(message, reasoning=thinking) if message.role == "assistant" else message
+        thinking = ""
+
+
+def _thinking_of(fields: JsonFields) -> str:
+    """Empty if it is encrypted."""
+    given = [*fields.items("content", _MAX_ITEMS), *fields.items("summary", _MAX_ITEMS)]
+    parts = (to_fields(part, fields.param("content")).text("text") for part in given)
+    return "\n\n".join(filter(None, parts))
+
+
+def _parse_item(value: Any, param: str) -> ChatMessage:
     fields = to_fields(value, param)
     kind = value.get("type", "message")
     if kind == "message":
@@ -66,8 +81,6 @@ def _parse_item(value: Any, param: str) -> ChatMessage | None:
         call_id = fields.text("call_id")
         output = {"role": "tool", "content": value.get("output"), "tool_call_id": call_id}
         return parse_message(output, param)
-    if kind == "reasoning":
-        return None
     raise unsupported(f"{param}.type", "items of this type are not supported")
 
 
@@ -83,11 +96,13 @@ def _join(messages: list[ChatMessage]) -> list[ChatMessage]:
             if not is_call:
                 joined += part
                 continue
-            calls = tuple(call for message in part for call in message.tool_calls)
-            if joined and joined[-1].role == role:
-                joined[-1] = replace(joined[-1], tool_calls=joined[-1].tool_calls + calls)
-            else:
-                joined.append(ChatMessage(role, "", tool_calls=calls))
+            callers = list(part)
+            if not joined or joined[-1].role != role:
+                joined.append(ChatMessage(role, ""))
+            last = joined[-1]
+            calls = tuple(call for message in callers for call in message.tool_calls)
+            reasoning = last.reasoning or callers[0].reasoning
+            joined[-1] = replace(last, tool_calls=last.tool_calls + calls, reasoning=reasoning)
     return joined
 
 

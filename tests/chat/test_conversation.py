@@ -55,6 +55,15 @@ def test_a_chat_model_is_asked_with_every_turn_so_far() -> None:
     )
 
 
+def test_an_answer_that_began_inside_its_thinking_says_so() -> None:
+    """One that was cut by the limit has no tag at all."""
+    conversation = Conversation(5)
+    conversation.ask("a")
+    add_events(conversation, [Prefill(1, 1, 0, True), said("hm"), GenerationFinished("length")])
+    conversation.ask("b")
+    assert [message.starts_in_thinking for message in conversation.messages()] == [0, 1, 0]
+
+
 def test_a_completion_model_is_asked_with_one_text() -> None:
     conversation = chat(("def f():", "\n    pass"), ("x = ", "1\n"))
     conversation.ask("y")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.models.chat_template import thinking_tags
+from localspec.models.chat_template import jinja_render, thinking_tags
 from localspec.models.chat_template.thinking_tags import (
     AnswerPart,
     ThinkingParser,
@@ -15,6 +15,7 @@ from localspec.models.chat_template.thinking_tags import (
     split_thinking,
     strip_thinking,
 )
+from localspec.protocol.wire import ChatMessage
 
 THINK = ThinkingTags("<think>", "</think>")
 HARMONY = "{{ '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + '<|end|>' }}"
@@ -135,3 +136,26 @@ def test_a_marker_begun_is_held_back() -> None:
 def test_what_was_said() -> None:
     assert strip_thinking("<think>a</think>\n\nHello. ", MARKERS) == "Hello."
     assert strip_thinking(" Hello. ", MARKERS) == " Hello. "
+
+
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>"
+    "{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% endfor %}[assistant]"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "rendered"),
+    [
+        (ChatMessage("assistant", "cut off", starts_in_thinking=True), "<think>cut off</think>"),
+        (ChatMessage("assistant", "a</think>b", starts_in_thinking=True), "<think>a</think>b"),
+        (ChatMessage("assistant", "b", reasoning=" a\n"), "<think>a</think>b"),
+        (ChatMessage("assistant", "<think>cut off"), "<think>cut off</think>"),
+        (ChatMessage("assistant", "b"), "b"),
+    ],
+)
+def test_the_template_is_given_thinking_apart(message: ChatMessage, rendered: str) -> None:
+    """Also thinking that was cut by the limit, and what a client sends back."""
+    chat = [ChatMessage("user", "hi"), message, ChatMessage("user", "and?")]
+    text = jinja_render.render(TEMPLATE, chat, {}).text
+    assert text == f"[user]hi[assistant]{rendered}[user]and?[assistant]"

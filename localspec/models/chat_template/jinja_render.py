@@ -144,7 +144,10 @@ def _template_message(
     """A message in the form that templates read, with an answer's thinking in separate keys."""
     thinking, content = None, message.content
     if message.role == "assistant":
-        thinking, content = thinking_tags.separate_thinking(content, tags)
+        thinking, content = thinking_tags.separate_thinking(
+            content, tags, message.starts_in_thinking
+        )
+        thinking = message.reasoning.strip() or thinking
     body: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_call_id:
         body["tool_call_id"] = _short_id(message.tool_call_id)

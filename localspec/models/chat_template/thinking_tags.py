@@ -72,16 +72,21 @@ def is_open(prompt: str, question: str, tags: ThinkingTags | None) -> bool:
     return end.rfind(tags.open.rstrip()) > end.rfind(tags.close)
 
 
-def separate_thinking(answer: str, tags: ThinkingTags | None) -> tuple[str | None, str]:
+def separate_thinking(
+    answer: str, tags: ThinkingTags | None, starts_in_thinking: bool = False
+) -> tuple[str | None, str]:
     """An answer's thinking (None without) and the rest of the answer.
 
-    The prompt may hold the opening tag, so that the answer holds only the closing one.
+    The prompt may hold the opening tag, so that the answer holds only the closing one. An answer
+    that `starts_in_thinking` and has no closing tag, because it was cut, is thinking only.
     """
     if tags is None or not answer:
         return None, answer
     opening = tags.open.rstrip()
     is_opened = answer.lstrip().startswith(opening)
     if not is_opened and tags.close not in answer:
+        if starts_in_thinking:
+            return answer.strip(), ""
         return None, answer.removeprefix(_DIRECT_ANSWER_PREFIXES.get(tags.open, ""))
     parts = split_thinking(answer, (opening, tags.close), starts_in_thinking=not is_opened)
     thinking = "".join(part.text for part in parts if part.is_thinking)
