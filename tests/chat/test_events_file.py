@@ -35,6 +35,7 @@ def said(n: int, text: str = " a") -> Round:
     return Round(n, "model", "asked for", 2, 1, (token, Token(5, " c", "correction")), TIMES)
 
 
+SAID = encode(said(0)).encode()
 ANSWER: list[Event] = [
     SpeculationPlan("on", "it pays", 1.5),
     Prefill(4, 4, 0),
@@ -61,12 +62,7 @@ def test_what_was_written_is_read(file: Path) -> None:
 
 
 def test_answers_of_a_chat(file: Path) -> None:
-    died: list[Event] = [
-        SpeculationPlan("on", "it pays"),
-        Prefill(4, 4, 0),
-        said(0),
-        EngineExit("signal SIGKILL"),
-    ]
+    died: list[Event] = [*ANSWER[:3], EngineExit("signal SIGKILL")]
     cut: list[Event] = [Prefill(4, 4, 0), said(0), said(1)]
     write(file, READY, *ANSWER, *died, READY, *ANSWER, *cut, *cut)
     found = events_file.split_answers(events_file.read(file))
@@ -76,20 +72,10 @@ def test_answers_of_a_chat(file: Path) -> None:
 @pytest.mark.parametrize("code", events_file.OVERFLOW_CODES)
 def test_an_answer_that_got_room_is_one(code: str) -> None:
     room = Notice("info", code, "The context is full: …")
-    begun: list[Event] = [
-        SpeculationPlan("on", "it pays"),
-        Prefill(9, 9, 0),
-        said(0),
-        said(1),
-        room,
-    ]
+    plan = SpeculationPlan("on", "it pays")
+    begun: list[Event] = [plan, Prefill(9, 9, 0), said(0), said(1), room]
     for first in (0, 2):  # older versions restarted round numbers
-        rest: list[Event] = [
-            SpeculationPlan("on", "it pays"),
-            Prefill(7, 7, 2),
-            said(first),
-            said(first + 1),
-        ]
+        rest: list[Event] = [plan, Prefill(7, 7, 2), said(first), said(first + 1)]
         whole: list[Event] = [*begun, *rest, GenerationFinished("eog")]
         led: list[Event] = [room, *whole]  # an overflow before the first round
         found = events_file.split_answers([READY, *ANSWER, *led, *whole, *ANSWER])
@@ -121,26 +107,22 @@ def test_a_damaged_line_is_named(line: str, file: Path) -> None:
     assert notice.message == "Line 3 is damaged: skipped."
 
 
-def test_bytes_that_are_no_text(file: Path) -> None:
-    file.write_bytes(b"\xff\xfe\n" + encode(said(0)).encode() + b"\n" + b"\xff" * 9)
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ((b"\xff\xfe", SAID, b"\xff" * 9), "Lines 1 and 3 are damaged: skipped."),
+        ((*[b"?"] * 9, SAID), "Lines 1, 2, 3, 4, 5 and 4 more are damaged: skipped."),
+        (
+            (SAID, b'{"v":1,"ev":"dream","about":"sheep"}'),
+            "Line 2 is of a type this version does not know: skipped.",
+        ),
+    ],
+)
+def test_skipped_lines_are_named(lines: tuple[bytes, ...], message: str, file: Path) -> None:
+    file.write_bytes(b"\n".join(lines))
     notice, event = events_file.read(file)
-    assert event == said(0)
     assert isinstance(notice, Notice)
-    assert notice.message == "Lines 1 and 3 are damaged: skipped."
-
-
-def test_many_damaged_lines_are_counted(file: Path) -> None:
-    write(file, *["?"] * 9, said(0))
-    notice = events_file.read(file)[0]
-    assert isinstance(notice, Notice)
-    assert notice.message == "Lines 1, 2, 3, 4, 5 and 4 more are damaged: skipped."
-
-
-def test_an_event_of_a_later_version_is_left_out(file: Path) -> None:
-    write(file, said(0), '{"v":1,"ev":"dream","about":"sheep"}')
-    notice = events_file.read(file)[0]
-    assert isinstance(notice, Notice)
-    assert notice.message == "Line 2 is of a type this version does not know: skipped."
+    assert (notice.message, event) == (message, said(0))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Two hundred turns: each evaluates only its new tokens, and memory stays constant."""
+"""Many turns: each evaluates only its new tokens, and memory stays constant."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_no_turn_reads_more_than_its_own(make: Callable[[], Model], tmp_path: Pa
         engine, conversation = InProcess(session), Conversation(3)
         how = replace(how_of(n_ctx, "lookup"), loaded=LoadedModel(n_ctx))  # one growing text
         unread, before = [], 0
-        for _ in range(TURNS):
+        for _ in range(TURNS // 3):
             said, _ = ask(engine, conversation, how)
             known = said.totals["prompt_tokens"]
             unread.append(known - said.totals["reused_tokens"])
             assert unread[-1] == known - max(0, before - 1), "all but the last drawn token"
             before = known + len(said.ids)
         assert len(set(unread[1:])) <= 2
-        assert before > TURNS * ANSWER
+        assert before > TURNS // 3 * ANSWER
 
 
 @pytest.mark.long

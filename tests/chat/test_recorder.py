@@ -379,7 +379,7 @@ def integrity(path: Path) -> str:
 # --- killed -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("times", [10, pytest.param(150, marks=pytest.mark.long)])
+@pytest.mark.parametrize("times", [6, pytest.param(150, marks=pytest.mark.long)])
 @pytest.mark.timeout(600)
 @posix
 def test_killed_at_any_moment(times: int, path: Path) -> None:

@@ -17,7 +17,7 @@ from localspec.errors import LocalspecError, StorageError
 from tests.chat.saved_chats import put, said
 
 CHATS = 12
-STEPS = [3001, pytest.param(64, marks=pytest.mark.long)]
+STEPS = [5003, pytest.param(389, marks=pytest.mark.long)]
 """Step between two cut positions, in bytes."""
 
 
