@@ -23,7 +23,7 @@ def decode(data: bytes) -> tuple[str, str]:
         raise ValueError("binary data")
     with suppress(UnicodeDecodeError):
         return data.decode("utf-8-sig"), "UTF-8"
-    if sum(byte > 127 for byte in data) * 10 > len(data):  # another alphabet
+    if sum(byte > 127 for byte in data) * 3 > len(data):  # another alphabet
         raise ValueError("unknown encoding")
     return data.decode("cp1252", "replace"), "Windows-1252"
 
