@@ -1,6 +1,6 @@
 """Host time per round: everything outside llama_decode, by vocabulary size and mode.
 
-    bench.py loop [--vocab 4096 49152 131072 262144] [--rounds 300] [--parts] [--probabilities]
+    bench.py loop [--vocab 4096 49152 131072 262144] [--rounds 300] [--probabilities]
                   [--target MODEL.gguf]
 
 CPU time of the engine's thread, from one event written to the next; another program slows it only a
@@ -16,7 +16,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,15 +26,14 @@ from unittest.mock import patch
 import gguf
 import numpy as np
 
-from localspec.engine import drafters, speculative_loop
-from localspec.engine.drafters import draft_sampler
+from localspec.engine import drafters
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.library import C
 from localspec.engine.output_processor import OutputProcessor
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.speculative_loop import GenerationJob, speculative_decode
 from localspec.engine.token_probabilities import score_tokens
-from localspec.engine.verifiers import GumbelCoupledVerifier, make_verifier
+from localspec.engine.verifiers import make_verifier
 from localspec.machine.llama_params import ModelRole
 from localspec.protocol.events import Round
 from localspec.protocol.wire import (
@@ -52,22 +51,12 @@ MODES: dict[str, tuple[VerifyMode, SamplingParams]] = {
     "rejection, top-k 40": ("rejection", SamplingParams(seed=7)),
     "coupled, whole vocabulary": ("coupled", SamplingParams(top_k=0, top_p=1, min_p=0, seed=7)),
 }
-PARTS: dict[str, tuple[Any, str]] = {
-    "draft's distributions": (draft_sampler, "compute_distribution"),
-    "target's distributions": (speculative_loop, "compute_distribution"),
-    "draws": (GumbelCoupledVerifier, "sample_draft_token"),
-    "batches": (LlamaContext, "decode"),
-    "truncation": (LlamaContext, "truncate"),
-    "text and events": (OutputProcessor, "_to_round"),
-}
-"""The functions that `--parts` times; `batches` without the time in llama_decode."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--vocab", type=int, nargs="*", default=[4096, 49152, 131072, 262144])
     add("--rounds", type=int, default=300)
-    add("--parts", action="store_true", help="show where the time goes")
     add("--probabilities", action="store_true", help="compute token probabilities")
     add("--target", type=Path, metavar="GGUF", help="plain, of this model")
 
@@ -100,12 +89,6 @@ def print_times(models: Sequence[LlamaContext], args: argparse.Namespace, n_voca
                 f"({statistics.quantiles(times, n=10)[-1]:.3f})",
                 flush=True,
             )
-            if args.parts:
-                busy, spent = sum(model.decode_seconds for model in models), dict[str, float]()
-                with timed_parts(spent):
-                    n = len(host_times(used, mode, args.rounds, args.probabilities))
-                spent["batches"] -= sum(model.decode_seconds for model in models) - busy
-                print("           " + "  ".join(f"{k} {v / n * 1e3:.3f}" for k, v in spent.items()))
 
 
 def host_times(
@@ -163,29 +146,6 @@ def timed_decode(seconds: list[float]) -> Iterator[None]:
 
     with patch.object(C, "llama_decode", run):
         yield
-
-
-@contextmanager
-def timed_parts(spent: dict[str, float]) -> Iterator[None]:
-    """Adds the seconds spent in each of PARTS to `spent`."""
-
-    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*given: Any) -> Any:
-            began = time.perf_counter()
-            result = function(*given)
-            spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
-            return result
-
-        return run
-
-    real = {name: getattr(*place) for name, place in PARTS.items()}
-    for name, place in PARTS.items():
-        setattr(*place, timed(name, real[name]))
-    try:
-        yield
-    finally:
-        for name, place in PARTS.items():
-            setattr(*place, real[name])
 
 
 def write_model(path: Path, n_vocab: int) -> None:

@@ -22,7 +22,7 @@ is faster. What is timed, by the sources:
 A whole answer has `--tokens` tokens: one that ends earlier is extended at its own speed. Answers
 that repeat themselves (under half of the 4-grams distinct) are easy to draft: if there are some, a
 table without them follows. Greedy texts that differ from localspec's plain one part where two
-tokens are almost equally likely. With `--json` an interrupted measurement goes on where it stopped.
+tokens are almost equally likely.
 
 Tables of their own: `--threads-table 1 2` (localspec's default threads against these counts),
 `--prefill 512 2048` (tokens per second of reading a prompt, by llama-server and `localspec serve`,
@@ -34,13 +34,12 @@ python -m compileall localspec).
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -50,7 +49,6 @@ from programs import (
     BenchError,
     Case,
     LlamaServer,
-    Run,
     Settings,
     conditions,
     first_output,
@@ -61,7 +59,7 @@ from programs import (
     speculative_simple,
 )
 from prompts import prompts_of, workload_prompts
-from turns import PLAIN_NAME, Contestant, Measurement, Sample, answer_table, prompt_table, table
+from turns import PLAIN_NAME, Contestant, Measurement, answer_table, prompt_table, table
 
 FIRST_TOKEN_PROMPT = "The sea was calm that morning, and the old man"
 
@@ -89,7 +87,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--gpu-layers", type=int, metavar="N", help="of both models")
     add("--llama-cpp-options", default="", metavar="WORDS")
     add("--localspec-options", default="", metavar="WORDS")
-    add("--json", type=Path, metavar="FILE", help="the runs, also to go on with")
 
 
 def main(args: argparse.Namespace) -> None:
@@ -259,9 +256,8 @@ def answer_report(
         if base not in names:
             raise BenchError(f"No program is called {base}: {', '.join(names)}")
         measured = Measurement(contestants, cases, base)
-        record = Record(args.json, settings, measured) if args.json else None
         try:
-            measured.measure(args.rounds, record.write if record else lambda: None)
+            measured.measure(args.rounds)
         except KeyboardInterrupt:
             print("interrupted; the runs so far:", file=sys.stderr)
     yield table(list(answer_table(measured, settings.tokens)))
@@ -272,23 +268,3 @@ def answer_report(
         yield table(list(prompt_table(measured)))
     for name, message in measured.failed.items():
         yield f"{name} was left out: {message}"
-
-
-class Record:
-    """The runs of a measurement as JSON. Raises BenchError for another one's file."""
-
-    def __init__(self, path: Path, settings: Settings, measured: Measurement) -> None:
-        self._path, self._measured = path, measured
-        prompts = {case.name: case.prompt for case in measured.cases}
-        self._settings = asdict(replace(settings, data_dir=None)) | {"prompts": prompts}
-        if path.exists():
-            document = json.loads(path.read_text(encoding="utf-8"))
-            if document["settings"] != json.loads(json.dumps(self._settings)):
-                raise BenchError(f"{path} has runs with other settings or prompts.")
-            for body in document["samples"]:
-                measured.samples.append(Sample(**body | {"run": Run(**body["run"])}))
-
-    def write(self) -> None:
-        samples = [asdict(sample) for sample in self._measured.samples]
-        document = {"schema": 2, "settings": self._settings, "samples": samples}
-        self._path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

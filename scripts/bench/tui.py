@@ -1,6 +1,6 @@
 """Speed and latency of the terminal app, in a pseudo-terminal of 120x40.
 
-    bench.py tui [--quick] [--only speed keys scroll start wizard idle]
+    bench.py tui [--quick] [--only speed keys scroll start idle]
 
 speed     tokens/s that reach the terminal, in the app against `localspec run`: a scripted engine
           process at 20, 100 and 400 tokens/s, and the demo pair.  Runs alternate A B B A; the
@@ -9,8 +9,6 @@ speed     tokens/s that reach the terminal, in the app against `localspec run`: 
 keys      from a typed character to its painted frame while an answer streams.  Budget: 50 ms.
 scroll    from a page key to its painted frame in a transcript of 10,000 tokens.  Budget: p95 50 ms.
 start     from the start of the process to the painted Home (700 ms), and `--help` (150 ms).
-wizard    from a key to its painted frame on the wizard's last two steps: the selection, each
-          setting, another draft, another target.  Budget: 50 ms.
 idle      CPU time of the app and of its engine while nothing happens, in percent of one core: on
           Home, and in a chat after an answer.  Budget: 1 % together.
 
@@ -46,7 +44,6 @@ RATES = (20, 100, 400)
 LETTERS = "αβγδεζηθικλμνξοπρστυφχψω"
 """Typed letters that occur in no answer."""
 PAGE_UP, PAGE_DOWN, F2 = b"\x1b[5~", b"\x1b[6~", b"\x1bOQ"
-DOWN, LEFT, RIGHT, TAB = b"\x1b[B", b"\x1b[D", b"\x1b[C", b"\t"
 PROMPT = "def fibonacci(n):"
 
 
@@ -208,41 +205,6 @@ def begin(quick: bool, folder: str) -> None:
         show(f"start   {name}", found)
 
 
-def wizard(quick: bool, folder: str) -> None:
-    """With the default catalogue; with and without a pause after every key."""
-    turns = 6 if quick else 30
-    for step in (2, 3):
-        moves = {"pointer": DOWN} if step == 2 else {"draft": b"d", "target": b"t"}
-        with Terminal("-m", "localspec", folder=folder) as here:
-            here.wait_for("Ready to run")
-            here.quiet()
-            here.type("w")
-            here.wait_for("1 of 3")
-            here.type("1")
-            here.wait_for("tok/s")
-            here.quiet(2)
-            if step == 3:
-                here.type("\r")
-                here.wait_for("3 of 3")
-                here.quiet(2)
-            for name, key in moves.items():
-                show(f"wizard  step {step}, {name}", turned(here, key, turns, 0.1))
-            for dial in ("card", "context", "KV"):
-                show(f"wizard  step {step}, {dial}", turned(here, RIGHT, turns, 0.1))
-                show(f"wizard  step {step}, {dial}, rested", turned(here, LEFT, turns, 2))
-                here.type(TAB)
-                here.quiet()
-
-
-def turned(here: Terminal, key: bytes, turns: int, pause: float) -> list[float]:
-    found = []
-    for _ in range(turns):
-        took = here.frame_after(key)
-        found += [] if took is None else [took]
-        here.quiet(pause)
-    return found
-
-
 def idle(quick: bool, folder: str) -> None:
     settle, seconds = (5, 5) if quick else (20, 60)
     with Terminal("-m", "localspec", folder=folder) as here:
@@ -295,7 +257,6 @@ PARTS = {
     "keys": keys,
     "scroll": scroll,
     "start": begin,
-    "wizard": wizard,
     "idle": idle,
 }
 

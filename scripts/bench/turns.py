@@ -31,10 +31,6 @@ class Sample:
     turn: int
     run: Run
 
-    @property
-    def key(self) -> tuple[str, str, float, int]:
-        return self.contestant, self.prompt, self.temperature, self.turn
-
     def __str__(self) -> str:
         where = f"turn {self.turn + 1}, T {self.temperature:g}, {self.prompt}"
         return f"{where}, {self.contestant}: {self.run.speed:.1f} tok/s"
@@ -51,20 +47,16 @@ class Measurement:
     samples: list[Sample] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def measure(self, turns: int, on_sample: Callable[[], None] = lambda: None) -> None:
-        """Samples that are there already, of an interrupted measurement, are not run again."""
-        done = {sample.key for sample in self.samples}
+    def measure(self, turns: int) -> None:
         for contestant in self.contestants:
             self._run(contestant, self.cases[0])
         for turn in range(turns):
             for case in self.cases:
                 for contestant in self.contestants[:: -1 if turn % 2 else 1]:
-                    key = (contestant.name, case.name, case.temperature, turn)
-                    run = None if key in done else self._run(contestant, case)
-                    if run is not None:
+                    if (run := self._run(contestant, case)) is not None:
+                        key = (contestant.name, case.name, case.temperature, turn)
                         self.samples.append(Sample(*key, run))
                         print(self.samples[-1], file=sys.stderr, flush=True)
-                        on_sample()
 
     def _run(self, contestant: Contestant, case: Case) -> Run | None:
         if contestant.name in self.failed:

@@ -27,6 +27,10 @@ ctx = "4k"
 
 [presets.wrong]
 temperature = "hot"
+
+[presets.head]
+system = "Draft."
+spec = "eagle3"
 """
 
 
@@ -80,6 +84,8 @@ def test_what_is_wrong_is_named_and_changes_nothing(talk: Talk, file: Path) -> N
     before = talk.session.settings, talk.session.conversation.system
     with pytest.raises(UsageError, match=r"presets\.wrong\.temperature: temperature cannot be"):
         talk.type("/preset wrong")
+    with pytest.raises(UsageError, match="does not support 'eagle3'"):  # this pair
+        talk.type("/preset head")
     with pytest.raises(UsageError, match="cannot be called"):
         talk.type("/preset save a.b")
     assert (talk.session.settings, talk.session.conversation.system) == before

@@ -2,14 +2,12 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import bench
 import pytest
 import turns
-from peers import Record
-from programs import BenchError, Case, Run, Settings, ShortAnswerError
+from programs import BenchError, Case, Run, ShortAnswerError
 from turns import Contestant, Measurement
 
 from localspec.paths import package_data_dir
@@ -100,27 +98,6 @@ def test_answers_that_repeat_themselves_are_left_out_of_a_table_of_their_own() -
     assert varied is not None
     assert [case.name for case in varied.cases] == ["b"]
     assert list(varied.by_turn(turns.PLAIN_NAME, 0)) == [("b", 0)]
-
-
-def test_runs_that_are_there_already_are_not_run_again() -> None:
-    first, _ = measure(1, x=[9, 1, 1], y=[9, 2, 2])
-    log: list[str] = []
-    programs = [Contestant(name, ScriptedProgram(name, log, [9, 3, 3])) for name in "xy"]
-    again = Measurement(programs, CASES, "x", first.samples[:2])
-    again.measure(1)
-    assert log == ["xA", "yA", "xB", "yB"]
-    assert [sample.run.speed for sample in again.samples] == [1, 2, 3, 3]
-
-
-def test_a_record_goes_on_with_the_same_settings_only(tmp_path: Path) -> None:
-    settings = Settings("t.gguf", None, "bin", tokens=16, ctx=1024, data_dir="one")
-    measured, _ = measure(1, x=[9, 1, 2])
-    Record(tmp_path / "runs.json", settings, measured).write()
-    again = Measurement(measured.contestants, CASES, "x")
-    Record(tmp_path / "runs.json", replace(settings, data_dir="another"), again)
-    assert again.samples == measured.samples
-    with pytest.raises(BenchError, match="other settings"):
-        Record(tmp_path / "runs.json", replace(settings, tokens=32), again)
 
 
 @pytest.mark.parametrize(
