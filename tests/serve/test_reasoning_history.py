@@ -16,7 +16,12 @@ CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
 def test_the_reasoning_of_a_message_is_kept(name: str) -> None:
-    answer = {"role": "assistant", "content": None, "tool_calls": [CALL], name: "a plan"}
+    answer: dict[str, Any] = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [CALL],
+        name: "a plan",
+    }
     tool = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
     messages = prompts.parse_messages(to_fields({"messages": [USER, answer, tool]}, ""))
     assert [message.reasoning for message in messages] == ["", "a plan", ""]
