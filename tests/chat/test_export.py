@@ -12,7 +12,6 @@ import pytest
 from localspec.chat import export
 from localspec.chat.conversation import Attachment, Conversation
 from localspec.chat.history import ChatHistory, SavedChat
-from localspec.errors import StorageError
 from localspec.protocol import events
 from tests.chat.saved_chats import about, add_events, answer
 from tests.chat.test_session import Talk
@@ -122,18 +121,6 @@ def test_texts_have_what_was_said_without_thinking(kept: SavedChat) -> None:
     plain = export.render_text(kept)
     assert plain.startswith("System: be brief") and f"\n\nQwen3 8B: {CODE}\n\nYou: more" in plain
     assert plain.endswith("\n\nQwen3 8B: cut o\n") and "\x1b" not in text + plain
-
-
-def test_a_file_is_not_overwritten_unasked(tmp_path: Path) -> None:
-    path = tmp_path / "chat.md"
-    export.save_file(path, "one", overwrite=False)
-    with pytest.raises(StorageError, match="already exists"):
-        export.save_file(path, "two", overwrite=False)
-    assert path.read_text() == "one"
-    export.save_file(path, "two", overwrite=True)
-    assert path.read_text() == "two" and list(tmp_path.iterdir()) == [path]
-    with pytest.raises(StorageError, match="cannot be written"):
-        export.save_file(tmp_path / "no" / "chat.md", "one", overwrite=False)
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), 1e300, -1e300])

@@ -283,6 +283,8 @@ def test_only_its_own_export_is_overwritten(history: ChatHistory, tmp_path: Path
         assert str(mine) in talk.type(f"/save {mine}")
     with pytest.raises(LocalspecError, match="already exists"):
         talk.type(f"/save {other}")
+    with pytest.raises(LocalspecError, match="cannot be written"):
+        talk.type(f"/save {tmp_path / 'no' / 'chat.md'}")
     assert other.read_text() == "precious" and "yes" in mine.read_text()
 
 

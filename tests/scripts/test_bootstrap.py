@@ -25,14 +25,8 @@ from tests.scripts import SCRIPTS
 needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the fake programs are shell scripts")
 
 HELPERS = ("bootstrap", "builds", "compiler", "progress", "starter")
-KNOWN_BUILDS = (
-    "localspec/__init__.py",
-    "localspec/lazy_dataclass.py",
-    *(
-        f"localspec/machine/{name}"
-        for name in ("__init__.py", "llama_cpp_builds.py", "llama_cpp_builds.py", "backends.toml")
-    ),
-)
+MACHINE = ("__init__.py", "llama_cpp_builds.py", "backends.toml")
+KNOWN_BUILDS = ("__init__.py", "lazy_dataclass.py", *(f"machine/{name}" for name in MACHINE))
 """Files of the package that scripts/run needs before any installation."""
 
 SUCCEEDS = "exit 0"
@@ -51,8 +45,8 @@ class Checkout:
         for name in ("run", "test", "check", *(f"{name}.py" for name in HELPERS)):
             shutil.copy(SCRIPTS / name, root / "scripts" / name)
         for name in KNOWN_BUILDS:
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(SCRIPTS.parent / name, root / name)
+            (root / "localspec" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(SCRIPTS.parent / "localspec" / name, root / "localspec" / name)
         self.need("one")
         self.program(self.path / "c++", SUCCEEDS)
         self.uv(pip=SUCCEEDS)
