@@ -1,9 +1,8 @@
-"""Decodes text, and makes text from models, files and logs safe to show in a terminal."""
+"""Makes text from models, files and logs safe to show in a terminal."""
 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 
 _REMOVED = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # a whole CSI sequence, such as a colour
@@ -11,22 +10,6 @@ _REMOVED = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]"  # control characters
 )
 _REPLACED = re.compile(r"[\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def decode(data: bytes) -> tuple[str, str]:
-    """The text of a file or pipe, and its encoding: UTF-8, UTF-16 with a mark, or Windows-1252.
-
-    Raises ValueError if it can be none of them.
-    """
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return data.decode("utf-16"), "UTF-16"
-    if b"\0" in data:
-        raise ValueError("binary data")
-    with suppress(UnicodeDecodeError):
-        return data.decode("utf-8-sig"), "UTF-8"
-    if sum(byte > 127 for byte in data) * 3 > len(data):  # another alphabet
-        raise ValueError("unknown encoding")
-    return data.decode("cp1252", "replace"), "Windows-1252"
 
 
 def sanitize(text: str, *, multiline: bool = True) -> str:

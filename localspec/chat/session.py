@@ -34,7 +34,7 @@ from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageE
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
 from localspec.protocol.events import GenerationFinished, Notice, Round
 from localspec.protocol.wire import GenerateCommand, InspectCommand
-from localspec.sanitize import decode, sanitize
+from localspec.sanitize import sanitize
 
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
@@ -423,17 +423,12 @@ class ChatSession:
             raise NotFoundError(f"There is no file {name}.", "Type: /read FILE") from error
         except (OSError, ValueError) as error:
             raise StorageError(f"{name} cannot be read: {error}.", "Type: /read FILE") from error
-        if len(data) > _MAX_FILE_BYTES:
-            raise UsageError(f"{name} is too large.", "Give the path of a text file of up to 4 MB.")
-        try:
-            text, encoding = decode(data)
-        except ValueError as error:
-            hint = "Give the path of a UTF-8 text file."
-            raise UsageError(f"{name} is not a text file.", hint) from error
-        if encoding != "UTF-8":
-            message = f"{name} is not UTF-8: it is read as {encoding}."
-            self._notices.append(Notice("warning", "encoding", message))
-        text = text.replace("\r\n", "\n").rstrip("\n")
+        if len(data) > _MAX_FILE_BYTES or b"\0" in data:
+            what = "too large" if len(data) > _MAX_FILE_BYTES else "not a text file"
+            raise UsageError(f"{name} is {what}.", "Give the path of a text file of up to 4 MB.")
+        text = data.decode("utf-8-sig", "replace").replace("\r\n", "\n").rstrip("\n")
+        if text.count("\ufffd") * 10 > len(text):
+            raise UsageError(f"{name} is not a text file.", "Give the path of a UTF-8 text file.")
         attachment = Attachment(sanitize(path.name, multiline=False), text)
         self.pending_attachments = (*self.pending_attachments, attachment)
         return attachment

@@ -31,7 +31,7 @@ from localspec.fit.advisor import SettingsRequest
 from localspec.launch import recent_pairs
 from localspec.protocol.events import EngineReady, encode
 from localspec.protocol.wire import GenerateCommand
-from localspec.sanitize import decode, sanitize
+from localspec.sanitize import sanitize
 from localspec.units import count
 
 _MAX_PROMPT_BYTES = 64 * 1024 * 1024
@@ -241,13 +241,7 @@ def _read_pipe(stdin: IO[bytes]) -> str:
         raise UsageError(
             f"The prompt is longer than {_MAX_PROMPT_BYTES >> 20} MiB.", "No context is that large."
         )
-    try:
-        text, encoding = decode(data)
-    except ValueError:
-        text, encoding = data.decode("utf-8", "replace"), "UTF-8 with errors"
-    if encoding != "UTF-8":
-        click.echo(f"localspec: Standard input is not UTF-8: it is read as {encoding}.", err=True)
-    return text if text.strip() else ""
+    return data.decode("utf-8", "replace") if data.strip() else ""
 
 
 def _build_settings(given: dict[str, Any], pair: launch.ResolvedPair) -> ChatSettings:

@@ -156,7 +156,6 @@ def test_the_files_of_a_turn_go_with_its_question(history: ChatHistory, tmp_path
         (".", None, "is not a file"),
         ("none.txt", None, "There is no file"),
         ("binary", b"a\0b", "is not a text file"),
-        ("greek", "καλημέρα".encode("iso8859-7"), "is not a text file"),
         ("large", b"a" * (4 * 1024 * 1024 + 1), "is too large"),
     ],
 )
@@ -169,26 +168,6 @@ def test_what_is_no_text_is_not_attached(
     with pytest.raises(LocalspecError, match=error):
         talk.type(f"/read {tmp_path / name}")
     assert not talk.session.pending_attachments
-
-
-@pytest.mark.parametrize(
-    ("data", "notice"),
-    [
-        ("für".encode(), ""),
-        ("\ufefffür".encode(), ""),
-        ("für die Nacht".encode("latin-1"), "is read as Windows-1252"),
-        ("für".encode("utf-16"), "is read as UTF-16"),
-    ],
-)
-def test_an_attached_text_is_never_changed_silently(
-    data: bytes, notice: str, history: ChatHistory, tmp_path: Path
-) -> None:
-    (tmp_path / "a.txt").write_bytes(data)
-    talk = Talk(history)
-    talk.type(f"/read {tmp_path / 'a.txt'}")
-    assert talk.session.pending_attachments[0].text.startswith("für")
-    notices = [said.message for said in talk.session.take_notices()]
-    assert len(notices) == bool(notice) and notice in "".join(notices)
 
 
 @pytest.mark.parametrize("path", ["~nobody-of-this-name/a.md", "a" * 300 + "/a.md"])
