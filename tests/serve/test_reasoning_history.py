@@ -48,7 +48,12 @@ def test_a_reasoning_item_belongs_to_the_answer_after_it() -> None:
     assert (second.reasoning, second.content) == ("a plan", "Sunny.")
     (both,) = parse(thought, text, call)
     assert (both.reasoning, both.content, len(both.tool_calls)) == ("a plan", "Sunny.", 1)
-    sealed = {"type": "reasoning", "summary": [], "encrypted_content": "x", "content": None}
+    sealed: dict[str, Any] = {
+        "type": "reasoning",
+        "summary": [],
+        "encrypted_content": "x",
+        "content": None,
+    }
     assert parse(thought, sealed, text)[0].reasoning == "a plan"
     assert [parse(one) for one in (thought, sealed)] == [[], []], "thinking alone is no answer"
     assert [message.content for message in parse(text, thought, USER)] == ["Sunny.", "Weather?"]
