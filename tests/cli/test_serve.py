@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from localspec.cli.serve import _read_keys
 from tests.cli.command import command, environment, localspec
 from tests.support.zoo import HELLO_TEXT, Zoo
 
@@ -81,6 +82,10 @@ def test_what_it_refuses(zoo: Zoo, tmp_path: Path) -> None:
     keys.write_text("\n \n")
     assert localspec("serve", model, "--api-key-file", keys).code == 2
     assert localspec("serve", model, "--api-key-file", tmp_path / "none").code == 8
+    keys.write_text("#\n" * 40_000 + "key")
+    assert localspec("serve", model, "--api-key-file", keys).code == 8, "no key is cut"
+    keys.write_bytes(b"\xef\xbb\xbfkey\n  spaced key \n")
+    assert _read_keys(str(keys)) == ("key", "spaced key")
     assert localspec("serve", tmp_path / "none.gguf").code == 3
     elsewhere = localspec("serve", model, "--host", "192.0.2.1", env={"LOCALSPEC_API_KEY": "k"})
     assert elsewhere.code == 2 and "cannot listen" in elsewhere.err and "--host" in elsewhere.err

@@ -273,6 +273,13 @@ def test_any_text_is_read_the_same_however_it_is_cut(parts: list[str], seed: int
         assert whole[1] or whole[0] == text or form == "gpt-oss"
 
 
+def test_without_offered_tools_any_name_is_one() -> None:
+    parser = ToolCallParser("tags", {})
+    text = '<tool_call>{"name": "now", "arguments": {"s": "a\nb"}}</tool_call>'
+    expected = [ToolCallDelta(0, "now"), ToolCallDelta(0, "", '{"s": "a\\nb"}')]
+    assert parser.feed(text) + parser.finish() == expected
+
+
 def test_deep_arguments_raise_nothing() -> None:
     deep = "[" * 3000 + "]" * 3000
     streamed = f'<tool_call>{{"name": "f", "arguments": {{"l": {deep}}}}}</tool_call>'

@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from localspec.serve.access_rules import AccessRules
+from localspec.serve.api_error import ApiError
 from tests.serve.conftest import Served, serving
 from tests.support.zoo import Zoo
 
@@ -102,6 +103,17 @@ def test_keys(guarded: Served, headers: dict[str, str], allowed: bool) -> None:
         response = guarded.send(method, path, body, headers)
         assert response.status == (200 if allowed else 401), path
     assert guarded.get("/health", headers).status == 200
+
+
+def test_keys_of_any_encoding() -> None:
+    """A header is bytes: clients send UTF-8 or Latin-1."""
+    rules = AccessRules(keys=("secönd", "\udcff"))
+    for sent in ("secönd".encode(), "secönd".encode("latin-1"), b"\xff"):
+        headers = {"host": "localhost", "x-api-key": sent.decode("latin-1")}
+        rules.check("GET", "/v1/models", headers)
+    for wrong in ("second", "", "sec"):
+        with pytest.raises(ApiError):
+            rules.check("GET", "/v1/models", {"host": "localhost", "x-api-key": wrong})
 
 
 def test_the_client_knows_the_refusals(guarded: Served) -> None:

@@ -135,8 +135,8 @@ class ToolCallParser:
     """
 
     def __init__(self, form: ToolFormat, parameters: Mapping[str, Any]) -> None:
-        """`parameters`: the JSON Schema of each tool's arguments, by its name."""
-        self._format, self._parameters = form, parameters
+        """`parameters`: the JSON Schema of each tool's arguments, by its name; empty: any."""
+        self._format, self._parameters = form, _OfferedTools(parameters)
         self._buffer = ""
         self._object: _CallObject | None = None
         self._is_start = True
@@ -327,6 +327,16 @@ class ToolCallParser:
         if arguments is None:
             return _NO_CALL
         return _CallHead(end + len(style.end), head[1], arguments)
+
+
+class _OfferedTools(dict[str, Any]):
+    """JSON Schemas of arguments by name; without any, whatever has a name is a tool."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) if self else bool(name)
+
+    def __missing__(self, name: str) -> Any:
+        return {}
 
 
 class _CallObject:
