@@ -73,7 +73,8 @@ class AccessRules:
         bearer = bearer.strip() if scheme.lower() == "bearer" else ""
         given = [text.encode("latin-1") for text in (bearer, headers.get("x-api-key", "").strip())]
         keys = [key.encode("utf-8", "surrogateescape") for key in self.keys]
-        keys += [key.encode("latin-1", "ignore") for key in self.keys]  # as some clients send it
+        # Some clients send Latin-1.
+        keys += [key.encode("latin-1") for key in self.keys if max(key, default="") <= "\xff"]
         # A list: every key is compared, however the first ones turn out.
         return any([hmac.compare_digest(key, text) for key in keys if key for text in given])
 

@@ -107,11 +107,11 @@ def test_keys(guarded: Served, headers: dict[str, str], allowed: bool) -> None:
 
 def test_keys_of_any_encoding() -> None:
     """A header is bytes: clients send UTF-8 or Latin-1."""
-    rules = AccessRules(keys=("secönd", "\udcff"))
+    rules = AccessRules(keys=("secönd", "\udcff", "ключ1"))
     for sent in ("secönd".encode(), "secönd".encode("latin-1"), b"\xff"):
         headers = {"host": "localhost", "x-api-key": sent.decode("latin-1")}
         rules.check("GET", "/v1/models", headers)
-    for wrong in ("second", "", "sec"):
+    for wrong in ("second", "", "sec", "1"):
         with pytest.raises(ApiError):
             rules.check("GET", "/v1/models", {"host": "localhost", "x-api-key": wrong})
 
