@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import isfinite
 
 _PLAIN = re.compile(r'[^"\\\x00-\x1f\ud800-\udfff]+')
 _HEX = re.compile(r"\\u[0-9a-fA-F]*")
@@ -128,6 +129,7 @@ class JsonRepairer:
         text = self._begin_item(is_text=True)
         is_key = self._next == "key"
         is_number = len(word) < _MAX_WORD and _NUMBER.fullmatch(word) is not None
+        is_number = is_number and ("e" not in word.lower() or isfinite(float(word)))
         known = None if is_key else word if is_number else _CONSTANTS.get(word)
         self._end_item()
         return text + (known or json.dumps(word.encode("utf-8", "replace").decode()))
