@@ -136,7 +136,7 @@ class ToolCallParser:
 
     def __init__(self, form: ToolFormat, parameters: Mapping[str, Any]) -> None:
         """`parameters`: the JSON Schema of each tool's arguments, by its name; empty: any."""
-        self._format, self._parameters = form, _OfferedTools(parameters)
+        self._format, self._parameters = form, _ToolSchemas(parameters)
         self._buffer = ""
         self._object: _CallObject | None = None
         self._is_start = True
@@ -329,7 +329,7 @@ class ToolCallParser:
         return _CallHead(end + len(style.end), head[1], arguments)
 
 
-class _OfferedTools(dict[str, Any]):
+class _ToolSchemas(dict[str, Any]):
     """JSON Schemas of arguments by name; without any, whatever has a name is a tool."""
 
     def __contains__(self, name: object) -> bool:
