@@ -185,6 +185,12 @@ ANSWERS: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
         "<function=x>\n</function>",
         [],
     ),
+    "a tool that is not offered, named last": (
+        "llama3",
+        '{"parameters": {}, "name": "x"}',
+        '{"parameters": {}, "name": "x"}',
+        [],
+    ),
     "no arguments": ("tags", '<tool_call>{"name": "g", "arguments": null}', "", [("g", "{}")]),
     "a raw line feed": (
         "tags",

@@ -37,6 +37,8 @@ def test_an_answer_in_numbers() -> None:
     }
     assert totals.to_json() == expected
     assert (totals.tokens, totals.host_ms, totals.tokens_per_pass) == (9, 2, 2.25)
+    places = [(place.drafted, place.accepted) for place in totals.by_position]
+    assert places == [(3, 2), (2, 1), (1, 1), (1, 1)]
     totals.to_json()["histogram"].append(9)
     totals.to_json()["by_source"]["model"]["drafted"] = 9
     assert totals.to_json() == expected, "a report changes no sum"
