@@ -88,7 +88,8 @@ def _host_name(header: str) -> str:
     """The name in a Host header: without port, brackets, case and final dot."""
     text = header.strip().lower()
     if text.startswith("["):
-        return text[1:].partition("]")[0]
+        name, _, rest = text[1:].partition("]")
+        return name if not rest or rest.startswith(":") else text
     if text.count(":") == 1:
         text = text.partition(":")[0]
     return text.removesuffix(".")

@@ -38,6 +38,7 @@ def guarded(zoo: Zoo) -> Iterator[Served]:
         ("evil.example", False),
         ("localhost.evil.example", False),
         ("127.0.0.1.evil.example", False),
+        ("[::1].evil.example", False),
         ("192.168.1.5", False),
         ("box.lan, evil.example", False),
         ("", False),
