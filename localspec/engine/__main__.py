@@ -40,8 +40,13 @@ def _to_error(failure: Exception) -> errors.LocalspecError:
     if isinstance(failure, errors.LocalspecError):
         return failure
     traceback.print_exception(failure)  # on standard error: the engine's log
-    hint = errors.Hint("{verbose} shows where it happened.")
-    return errors.EngineError(f"Internal error: {type(failure).__name__}.", hint)
+    if isinstance(failure, OSError):
+        hint = "Free disk space or raise your disk quota, then run it again."
+        return errors.StorageError(f"The engine cannot use the disk: {failure.strerror}.", hint)
+    return errors.EngineError(
+        f"Internal error: {type(failure).__name__}.",
+        errors.Hint("{verbose} shows where it happened."),
+    )
 
 
 class CommandServer:

@@ -82,6 +82,7 @@ def make_faults(out: int) -> dict[str, Callable[[], object]]:
         "deep": lambda: os.write(out, b"[" * 60_000 + b"\n"),
         "endless": lambda: [os.write(out, b"[" * 65536) for _ in range(200)],
         "disk": write_to_full_disk,
+        "bug": lambda: 1 // 0,
         "flood": lambda: [os.write(2, b"x" * 1023 + b"\n") for _ in range(8192)],
         "exit": lambda: os._exit(3),
         "newer": lambda: os.write(out, wire.encode_output(0, other_version)),

@@ -115,7 +115,7 @@ def test_it_measures_while_nobody_waits(zoo: Zoo, start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("phase", "fault"),
-    [("load", "kill"), ("probe", "abort"), ("decode", "disk"), ("prefill", "hang")],
+    [("load", "kill"), ("probe", "abort"), ("decode", "segv"), ("prefill", "hang")],
 )
 def test_an_exit_has_its_cause(phase: str, fault: str, zoo: Zoo, start: Start) -> None:
     how, code = EXITS[fault]
@@ -131,6 +131,23 @@ def test_an_exit_has_its_cause(phase: str, fault: str, zoo: Zoo, start: Start) -
         assert isinstance(last, EngineExit)
         assert (last.how, bool(last.hint)) == (how, True), last.log
     assert text_of(events).startswith(" one two three") is (phase == "decode")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "reason"),
+    [("disk", errors.StorageError, "No space left"), ("bug", errors.EngineError, "ZeroDivision")],
+)
+def test_an_unexpected_error_fails_one_command(
+    fault: str, kind: type[errors.LocalspecError], reason: str, zoo: Zoo, start: Start
+) -> None:
+    engine = start(PATIENT, ("decode", fault))
+    engine.load(LoadCommand(str(zoo["chatter"]), None, SMALL))
+    events: list[Event] = []
+    with pytest.raises(kind, match=reason) as raised:
+        events += engine.generate(ASK)
+    assert raised.value.hint
+    short = GenerateCommand("a", GREEDY, max_tokens=2)
+    assert text_of(engine.generate(short)) == " one two", "the engine goes on"
 
 
 def test_the_last_lines_of_llama_cpp_are_read_before_its_abort_is_reported() -> None:
