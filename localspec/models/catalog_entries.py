@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Literal, get_args
@@ -13,6 +14,7 @@ from localspec.models.reference import parse_file_name
 UseCase = Literal["chat", "code", "writing", "documents"]
 ModelKind = Literal["model", "eagle3", "mtp", "dflash", "dspark"]
 PairStatus = Literal["verified", "reported", "untested"]
+Tier = Literal["current", "good", "old"]
 
 USE_CASES: tuple[UseCase, ...] = get_args(UseCase)
 MEMORY_KINDS = ("attention", "swa", "hybrid-rollback", "hybrid-checkpoint")
@@ -144,6 +146,16 @@ class CatalogShape:
 
 
 @dataclass(frozen=True, slots=True)
+class MakerSampling:
+    """Sampling parameters that the makers of a model suggest, by name; empty: they give none."""
+
+    source: str
+    plain: Mapping[str, float] = field(default_factory=dict)
+    thinking: Mapping[str, float] = field(default_factory=dict)
+    """For answers that begin with thinking."""
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogModel:
     """A model file of a repository, or a bundled one; None is unknown."""
 
@@ -167,6 +179,10 @@ class CatalogModel:
     shape_source: str = ""
     kind: ModelKind = "model"
     use: tuple[UseCase, ...] = ()
+    released: str = ""  # A date, or its beginning: 2026-03-01, 2026-07.
+    tier: Tier = "good"
+    """Its standing in the field: an opinion, whose source the catalogue states."""
+    sampling: MakerSampling | None = None
     note: str = ""
 
     @property

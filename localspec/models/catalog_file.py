@@ -23,9 +23,11 @@ from localspec.models.catalog_entries import (
     CatalogModel,
     CatalogPair,
     CatalogShape,
+    MakerSampling,
     ModelKind,
     PairSettings,
     PairStatus,
+    Tier,
 )
 from localspec.models.gguf.validation import MAX_EXPERTS, MAX_LAYERS
 from localspec.sanitize import sanitize
@@ -52,14 +54,20 @@ def read_files(
     its pairs.  Raises UsageError for a damaged file.
     """
     models: dict[str, CatalogModel] = {}
+    samplings: dict[str, MakerSampling] = {}
     pairs: dict[str, tuple[Path, dict[str, Any]]] = {}
     for path, text in files:
         with _explain_damage(path):
             document = _read_document(text)
+            for id_, entry in _read_section(document, "sampling").items():
+                with _inside(f"sampling {id_}"):
+                    fields = _read_fields(entry, _SAMPLING_READERS, ("id", "source"))
+                    del fields["id"]
+                    samplings[id_] = MakerSampling(**fields)
             for id_, entry in _read_section(document, "models").items():
                 with _inside(f"model {id_}"):
                     if not _is_hide_entry(entry):
-                        models[id_] = _read_model(entry)
+                        models[id_] = _read_model(entry, samplings)
                         continue
                 models.pop(id_, None)
                 for pair_id, (_, pair) in tuple(pairs.items()):
@@ -111,7 +119,7 @@ def _read_document(text: str) -> dict[str, Any]:
     document = _construct(root, set()) if root else {}
     if not isinstance(document, dict):
         raise ValueError("it must be a table with `schema`, `models` and `pairs`")
-    if unknown := document.keys() - {"schema", "models", "pairs"}:
+    if unknown := document.keys() - {"schema", "models", "pairs", "sampling"}:
         raise ValueError(f"unknown section {_quote(min(unknown))}")
     if document.get("schema", "1") != "1":
         raise ValueError("its schema is newer than this localspec supports")
@@ -234,11 +242,15 @@ def _read_rounded_size(value: Any) -> int:
     return int(upper_bound / 10 ** len(digits) * (2**30 if size[3] == "GiB" else 2**20))
 
 
-def _read_temperature(value: Any) -> float:
-    text = _read_text(value)
-    if not re.fullmatch(r"[0-2](\.[0-9]{1,3})?", text) or float(text) > 2:
-        raise ValueError(f"{_quote(text)} is not a number from 0 to 2")
-    return float(text)
+def _number_between(low: float, high: float) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        text = _read_text(value)
+        is_number = re.fullmatch(r"-?[0-9]{1,7}(\.[0-9]{1,3})?", text)
+        if not is_number or not low <= float(text) <= high:
+            raise ValueError(f"{_quote(text)} is not a number from {low:g} to {high:g}")
+        return float(text)
+
+    return read
 
 
 def _read_layers(value: Any) -> tuple[int, ...]:
@@ -278,8 +290,12 @@ def _read_fields(
     return fields
 
 
-def _read_model(entry: dict[str, Any]) -> CatalogModel:
+def _read_model(entry: dict[str, Any], samplings: Mapping[str, MakerSampling]) -> CatalogModel:
     fields = _read_fields(entry, _MODEL_READERS, ("id", "title"))
+    if "sampling" in fields:
+        if fields["sampling"] not in samplings:
+            raise ValueError(f"key sampling: there is no sampling {fields['sampling']}")
+        fields["sampling"] = samplings[fields["sampling"]]
     if "shape" in fields:
         fields["shape_source"] = fields["shape"].pop("source")
         shape = CatalogShape(architecture=fields.get("architecture", ""), **fields["shape"])
@@ -293,10 +309,10 @@ def _read_model(entry: dict[str, Any]) -> CatalogModel:
     for key in ("repo", "file"):
         if key not in fields:
             raise ValueError(f"key {key} is missing")
-    if ("sha256" in fields) != ("revision" in fields):
-        raise ValueError("keys sha256 and revision need each other")
-    if "package" in fields and not fields.keys() >= {"bytes", "sha256"}:
-        raise ValueError("key package needs bytes and sha256")
+    if "revision" in fields and "sha256" not in fields:
+        raise ValueError("key revision needs sha256")
+    if "package" in fields and not fields.keys() >= {"bytes", "sha256", "revision"}:
+        raise ValueError("key package needs bytes, sha256 and revision")
     if "bytes" in fields and "about" in fields:
         raise ValueError("keys bytes and about exclude each other")
     return CatalogModel(**fields)
@@ -338,7 +354,7 @@ _SHAPE_READERS: dict[str, Reader] = {"source": _read_text} | {
 _SETTINGS_READERS: dict[str, Reader] = {
     "draft_max": _integer_between(1, 64),
     "ctx": _integer_between(256, 10**7),
-    "temperature": _read_temperature,
+    "temperature": _number_between(0, 2),
 }
 _MODEL_READERS: dict[str, Reader] = {
     **dict.fromkeys(("title", "licence", "family", "architecture", "note"), _read_text),
@@ -362,6 +378,23 @@ _MODEL_READERS: dict[str, Reader] = {
     ),
     "kind": _one_of(get_args(ModelKind)),
     "use": _read_use_cases,
+    "released": _text_matching(re.compile(r"20\d\d-\d\d(-\d\d)?").fullmatch, "a date"),
+    "tier": _one_of(get_args(Tier)),
+    "sampling": _read_id,
+}
+_SAMPLING_VALUES = {
+    name: _number_between(low, high)
+    for name, low, high in (
+        ("temperature", 0, 2), ("top_p", 0, 1), ("top_k", 0, 10**6), ("min_p", 0, 1),
+        ("presence_penalty", -2, 2), ("repeat_penalty", 0, 2),
+    )
+}  # fmt: skip
+_read_sampling: Reader = lambda value: _read_fields(value, _SAMPLING_VALUES, ())  # noqa: E731
+_SAMPLING_READERS: dict[str, Reader] = {
+    "id": _read_id,
+    "source": _read_text,
+    "plain": _read_sampling,
+    "thinking": _read_sampling,
 }
 _PAIR_READERS: dict[str, Reader] = {
     **dict.fromkeys(("id", "target", "draft"), _read_id),
