@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Literal, get_args
@@ -147,11 +146,12 @@ class CatalogShape:
 
 @dataclass(frozen=True, slots=True)
 class MakerSampling:
-    """Sampling parameters that the makers of a model suggest, by name; empty: they give none."""
+    """What the makers of a model suggest, as names and values of sampling parameters."""
 
+    id: str
     source: str
-    plain: Mapping[str, float] = field(default_factory=dict)
-    thinking: Mapping[str, float] = field(default_factory=dict)
+    plain: tuple[tuple[str, float], ...] = ()
+    thinking: tuple[tuple[str, float], ...] = ()
     """For answers that begin with thinking."""
 
 

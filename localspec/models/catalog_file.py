@@ -59,11 +59,7 @@ def read_files(
     for path, text in files:
         with _explain_damage(path):
             document = _read_document(text)
-            for id_, entry in _read_section(document, "sampling").items():
-                with _inside(f"sampling {id_}"):
-                    fields = _read_fields(entry, _SAMPLING_READERS, ("id", "source"))
-                    del fields["id"]
-                    samplings[id_] = MakerSampling(**fields)
+            samplings |= _read_samplings(document)
             for id_, entry in _read_section(document, "models").items():
                 with _inside(f"model {id_}"):
                     if not _is_hide_entry(entry):
@@ -86,6 +82,15 @@ def read_files(
         with _explain_damage(path), _inside(f"pair {id_}"):
             read_pairs[id_] = _read_pair(entry, models)
     return models, read_pairs
+
+
+def _read_samplings(document: dict[str, Any]) -> dict[str, MakerSampling]:
+    samplings = {}
+    for id_, entry in _read_section(document, "sampling").items():
+        with _inside(f"sampling {id_}"):
+            fields = _read_fields(entry, _SAMPLING_READERS, ("source",))
+            samplings[id_] = MakerSampling(**fields | {"id": id_})
+    return samplings
 
 
 @contextmanager
@@ -292,10 +297,9 @@ def _read_fields(
 
 def _read_model(entry: dict[str, Any], samplings: Mapping[str, MakerSampling]) -> CatalogModel:
     fields = _read_fields(entry, _MODEL_READERS, ("id", "title"))
-    if "sampling" in fields:
-        if fields["sampling"] not in samplings:
-            raise ValueError(f"key sampling: there is no sampling {fields['sampling']}")
-        fields["sampling"] = samplings[fields["sampling"]]
+    if (sampling := fields.get("sampling")) is not None:
+        with _inside("key sampling"):
+            fields["sampling"] = samplings[_one_of(samplings)(sampling)]
     if "shape" in fields:
         fields["shape_source"] = fields["shape"].pop("source")
         shape = CatalogShape(architecture=fields.get("architecture", ""), **fields["shape"])
@@ -389,7 +393,7 @@ _SAMPLING_VALUES = {
         ("presence_penalty", -2, 2), ("repeat_penalty", 0, 2),
     )
 }  # fmt: skip
-_read_sampling: Reader = lambda value: _read_fields(value, _SAMPLING_VALUES, ())  # noqa: E731
+_read_sampling: Reader = lambda value: tuple(_read_fields(value, _SAMPLING_VALUES, ()).items())  # noqa: E731
 _SAMPLING_READERS: dict[str, Reader] = {
     "id": _read_id,
     "source": _read_text,
