@@ -21,6 +21,7 @@ from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
 from localspec.protocol.wire import KvType, LoadCommand
 from localspec.units import gib
 
+_COMFORTABLE_CTX = 16384  # Taken for a GPU with room for it.
 CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)  # Sizes the search tries.
 HEAD_DESCRIPTIONS = {
     "eagle3": "EAGLE-3 head: one layer trained on the hidden states of this model. "
@@ -169,8 +170,12 @@ class SettingsAdvisor:
             variants = self._with_and_without_workers(request)
             return max((a.quick_fit(variant) for a, variant in variants), key=_rank_with_workers)
         tries = [self._default_settings(request)]
-        if not request.kv and tries[0].target_settings.flash_attn != "off":
-            tries.append(with_both_settings(tries[0], kv_type="q8_0"))
+        if not request.ctx and self.machine.devices and self.target.n_ctx_train >= _COMFORTABLE_CTX:
+            tries.insert(0, with_both_settings(tries[0], n_ctx=_COMFORTABLE_CTX))
+        if self.target.n_swa:
+            tries.insert(1, with_settings(tries[0], swa_full=False))
+        if not request.kv and tries[-1].target_settings.flash_attn != "off":
+            tries.append(with_both_settings(tries[-1], kv_type="q8_0"))
         if not request.ctx:
             tries.append(with_both_settings(tries[-1], n_ctx=CONTEXT_SIZES[-2]))
         fits = []

@@ -103,19 +103,22 @@ def resolve_shapes(
     Raises NotFoundError if none has the model, and hub errors.
     """
     resolved_draft = draft or request.draft
+    target = _resolve_member(request.target, planner)
     return join(
-        _resolve_member(request.target, planner),
-        _resolve_member(resolved_draft, planner) if resolved_draft else None,
+        target, _resolve_member(resolved_draft, planner, target) if resolved_draft else None
     )
 
 
 def from_catalog(pair: CatalogPair) -> PairShapes | None:
-    """From the catalogue alone; None for unknown shapes and for heads."""
-    if pair.draft_kind not in ("model", "lookup"):
-        return None
+    """From the catalogue alone; None for unknown shapes."""
     target = _catalog_member(pair.target)
-    draft = _catalog_member(pair.draft) if pair.draft else None
-    return PairShapes(target, draft) if target and (draft or not pair.draft) else None
+    if target is None:
+        return None
+    if pair.spec == "mtp" and pair.draft is None:
+        own_layer = replace(target.shape, head_kind="mtp")
+        return PairShapes(target, replace(target, shape=own_layer))
+    draft = _catalog_member(pair.draft, target) if pair.draft else None
+    return PairShapes(target, draft) if draft or not pair.draft else None
 
 
 def join(target: PairMember, draft: PairMember | None) -> PairShapes:
@@ -132,10 +135,13 @@ def member(name: str, source: ShapeSource, found: Header, path: Path | None = No
         return PairMember(name, source, shape.from_header(found), found, path)
 
 
-def _resolve_member(request: ResolvedModel, planner: PullPlanner | None) -> PairMember:
+def _resolve_member(
+    request: ResolvedModel, planner: PullPlanner | None, target: PairMember | None = None
+) -> PairMember:
+    """`target`: that of a head."""
     if (path := request.find_path()) is not None:
         return member(request.name, "file", reader.read_model(path), path)
-    known = _catalog_member(request.catalog_model) if request.catalog_model else None
+    known = _catalog_member(request.catalog_model, target) if request.catalog_model else None
     if planner is not None:
         try:
             return member(request.name, "hub", planner.full_header(planner.plan_model(request)))
@@ -148,10 +154,13 @@ def _resolve_member(request: ResolvedModel, planner: PullPlanner | None) -> Pair
     return known
 
 
-def _catalog_member(model: CatalogModel) -> PairMember | None:
+def _catalog_member(model: CatalogModel, target: PairMember | None = None) -> PairMember | None:
     if model.path is not None:
         return member(model.id, "file", reader.read(model.path), model.path)
+    is_head = model.kind != "model"
     known = shape_from_catalog(model)
+    if is_head and target is not None and model.size is not None:
+        known = _head_shape(model.kind, model.quantization, model.size, target.shape)
     return PairMember(model.id, "shape", known) if known else None
 
 
@@ -213,6 +222,46 @@ def shape_from_numbers(shape: CatalogShape, quantization: str, n_bytes: int) -> 
         ssm_inner=inner,
         ssm_channels=channels,
         weight_type="Q8_0" if is_mxfp4 and is_mostly_dense else _weight_type(quantization),
+    )
+
+
+_BLOCK_LAYERS, _BLOCK_ROWS = 5, 16  # Of DFlash and DSpark heads, as published.
+_REDUCED_VOCABULARY = 32_000  # Tokens that an EAGLE-3 head drafts.
+
+
+def _head_shape(kind: str, quantization: str, n_bytes: int, target: ModelShape) -> ModelShape:
+    """A head of `n_bytes`: layers like the target's last one with attention.
+
+    A separate MTP layer has embeddings and an output matrix of its own, EAGLE-3 an output matrix
+    for fewer tokens; block heads borrow the target's.
+    """
+    bits = next((_BITS[name] for name in _BITS if name in quantization), 4.5)
+    n_rows = {"mtp": target.n_vocab, "eagle3": _REDUCED_VOCABULARY}.get(kind, 0)
+    table = min(int(n_rows * target.n_embd * bits / 8), n_bytes // 2)
+    n_input = table if kind == "mtp" else 0
+    is_block = kind in ("dflash", "dspark")
+    n_layers = _BLOCK_LAYERS if is_block else 1
+    weights = (n_bytes - table - n_input) // n_layers
+    like = next(layer for layer in reversed(target.layers) if layer.n_head)
+    layer = replace(
+        like, weights=weights, experts=0, expert_matrix=0, matrix=weights // 4, is_swa=False
+    )
+    return ModelShape(
+        target.architecture if kind == "mtp" else kind,
+        (layer,) * n_layers,
+        target.n_embd,
+        target.n_vocab,
+        target.n_ctx_train,
+        n_mtp=int(kind == "mtp"),
+        input_bytes=n_input,
+        output_bytes=table,
+        output_matrix=table,
+        output_reads=table,
+        has_mtp_output=kind == "mtp",
+        weight_type=_weight_type(quantization),
+        head_kind=kind,
+        head_block=_BLOCK_ROWS if is_block else 0,
+        n_target_layers=3 if kind == "eagle3" else n_layers,
     )
 
 

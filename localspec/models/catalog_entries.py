@@ -16,6 +16,10 @@ PairStatus = Literal["verified", "reported", "untested"]
 Tier = Literal["current", "good", "old"]
 
 USE_CASES: tuple[UseCase, ...] = get_args(UseCase)
+UNSUPPORTED_HEADS = ("gemma4-assistant", "dflash2")
+"""Heads that the engine cannot run: Gemma's architecture, and our name for DFlash2."""
+TIERS: tuple[Tier, ...] = get_args(Tier)
+"""The best first."""
 MEMORY_KINDS = ("attention", "swa", "hybrid-rollback", "hybrid-checkpoint")
 MIXERS = {
     "mamba2": "mamba2", "granitehybrid": "mamba2", "qwen35": "delta", "qwen35moe": "delta",
@@ -227,7 +231,13 @@ class CatalogPair:
     @property
     def draft_kind(self) -> str:
         """`model`, `lookup` without a draft, or the kind of head."""
-        return self.draft.kind if self.draft else "lookup"
+        own_head = "mtp" if self.spec == "mtp" else "lookup"
+        return self.draft.kind if self.draft else own_head
+
+    @property
+    def is_supported(self) -> bool:
+        """False if the engine cannot run the draft."""
+        return self.draft is None or self.draft.architecture not in UNSUPPORTED_HEADS
 
     @property
     def size(self) -> int | None:

@@ -19,6 +19,7 @@ from localspec.errors import UsageError
 from localspec.models import reference
 from localspec.models.catalog_entries import (
     MEMORY_KINDS,
+    TIERS,
     USE_CASES,
     CatalogModel,
     CatalogPair,
@@ -27,7 +28,6 @@ from localspec.models.catalog_entries import (
     ModelKind,
     PairSettings,
     PairStatus,
-    Tier,
 )
 from localspec.models.gguf.validation import MAX_EXPERTS, MAX_LAYERS
 from localspec.sanitize import sanitize
@@ -383,7 +383,7 @@ _MODEL_READERS: dict[str, Reader] = {
     "kind": _one_of(get_args(ModelKind)),
     "use": _read_use_cases,
     "released": _text_matching(re.compile(r"20\d\d-\d\d(-\d\d)?").fullmatch, "a date"),
-    "tier": _one_of(get_args(Tier)),
+    "tier": _one_of(TIERS),
     "sampling": _read_id,
 }
 _SAMPLING_VALUES = {
