@@ -109,7 +109,9 @@ def suggest(
     shown = [
         each
         for each in assessed
-        if each and (target or each.verdict in ("fits", "unknown") or each.is_bundled)
+        if each
+        and (target or each.verdict in ("fits", "unknown") or each.is_bundled)
+        and (target or not each.is_bundled or each.pair.draft_kind == "model")
     ]
     best: dict[str, CatalogPair] = {}
     for each in sorted(shown, key=_draft_sort_key):

@@ -294,7 +294,9 @@ def test_heads_are_pairs_with_what_is_known_of_them() -> None:
     heads_ = [pair for pair in known.pairs.values() if pair.draft_kind in draft_heads.KIND_TITLES]
     assert {pair.draft_kind for pair in heads_} == set(draft_heads.KIND_TITLES)
     for pair in heads_:
-        assert pair.draft is not None
+        if pair.draft is None:
+            assert pair.target.shape and pair.target.shape.mtp_layers
+            continue
         if pair.draft.path is not None:  # ours
             continue
         assert pair.draft.size and pair.draft.repo
