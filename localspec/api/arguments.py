@@ -105,7 +105,8 @@ def parse_answer_options(
         if front_end == "python" and values.pop(name, None) is not None:
             warnings.warn(f"{name} is ignored here: {instead}.", stacklevel=2)
     raw, probabilities, seed = (values.pop(name, None) for name in ("raw", "probabilities", "seed"))
-    settings = ChatSettings.from_catalog(pair.suggested_settings).with_values(values)
+    settings = ChatSettings.from_catalog(pair.suggested_settings, values.get("think"))
+    settings = settings.with_values(values)
     seed = secrets.randbits(31) if seed is None else seed
     return {"settings": settings, "seed": seed, "raw": raw, "probabilities": probabilities}
 

@@ -14,7 +14,7 @@ from localspec.config.option_types import Option
 from localspec.config.options import OPTIONS
 from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import catalog
+from localspec.models import catalog, maker_sampling
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
 
@@ -47,8 +47,12 @@ class ChatSettings:
     json_schema: str = ""  # A JSON Schema that answers satisfy, as JSON.
 
     @classmethod
-    def from_catalog(cls, suggested: catalog.PairSettings) -> ChatSettings:
-        sampling = SamplingParams()
+    def from_catalog(
+        cls, suggested: catalog.PairSettings, think: bool | None = None
+    ) -> ChatSettings:
+        """The values of the target's makers, then those of the pair."""
+        values: dict[str, Any] = maker_sampling.parameters(suggested.sampling, thinks=think)
+        sampling = SamplingParams(**values)
         if suggested.temperature is not None:
             sampling = replace(sampling, temperature=suggested.temperature)
         return cls(sampling, draft_length=suggested.draft_max)

@@ -249,7 +249,8 @@ def build_settings(pair: launch.ResolvedPair, given: dict[str, Any]) -> ChatSett
     """Of the options that the command has; the catalogue's where they are open."""
     values = {name: given[name] for name in ANSWER_OPTIONS if given.get(name) is not None}
     values.pop("seed", None)  # that of the conversation
-    return ChatSettings.from_catalog(pair.suggested_settings).with_values(values)
+    settings = ChatSettings.from_catalog(pair.suggested_settings, values.get("think"))
+    return settings.with_values(values)
 
 
 def resolve_or_pull(

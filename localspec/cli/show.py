@@ -11,7 +11,14 @@ import click
 from localspec.cli import global_options, pull, shell_completion, terminal
 from localspec.cli.terminal import format_columns
 from localspec.errors import NotFoundError, OfflineError
-from localspec.models import catalog, draft_heads, model_lookup, pull_plan, reference
+from localspec.models import (
+    catalog,
+    draft_heads,
+    maker_sampling,
+    model_lookup,
+    pull_plan,
+    reference,
+)
 from localspec.models.catalog import CatalogModel
 from localspec.models.gguf.header import Header
 from localspec.models.hub.client import HubClient
@@ -101,7 +108,8 @@ def _format_details(
             yield ""
         model = item.resolved.catalog_model
         more = _header_facts(item.header) if item.header else _catalog_facts(model)
-        facts = (*_file_facts(item), *more)
+        sampling = maker_sampling.describe(maker_sampling.find(item.header, model))
+        facts = (*_file_facts(item), *more, ("sampling", sampling or "default"))
         yield from format_columns([(name, value) for name, value in facts if value])
         if head_lines := list(pull.format_sidecar_heads(item)):
             yield ""

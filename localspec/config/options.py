@@ -64,7 +64,7 @@ _SAMPLING = (
     Option(
         "temperature",
         number("0 (greedy) or more; 0.8 is common"),
-        "Sampling temperature; 0 is greedy.  [default: the pair's own, else 0.8]",
+        "Sampling temperature; 0 is greedy.  [default: the pair's own, else its makers', else 0.8]",
         setting=Setting(
             "answers.temperature",
             _NEW_CHATS,

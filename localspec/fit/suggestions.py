@@ -8,9 +8,9 @@ drafts of one target, the one with which an answer takes the least time comes fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from math import inf
 
 from localspec.errors import NotFoundError
 from localspec.fit import pair_shapes, verdict
@@ -228,7 +228,7 @@ def _sort_key(
         is_slow,
         pair is not best[pair.target.id],
         TIERS.index(pair.target.tier),
-        bool(n_ctx) and n_ctx < _LONG_CONTEXT,
+        bool(machine.devices) and (n_ctx or _LONG_CONTEXT) < _LONG_CONTEXT,
         -(tokens_per_second if is_slow else _effective_size(pair.target)),
         -suggestion.bytes,
     )
@@ -238,7 +238,9 @@ def _effective_size(model: CatalogModel) -> float:
     """Parameters of a dense model that is about as good."""
     total = model.parameters or (_model_size(model) or 0) * 8 / _BITS_PER_PARAMETER
     active = model.active or total
-    return total ** (1 - _ACTIVE_WEIGHT) * active**_ACTIVE_WEIGHT
+    return math.exp(
+        (1 - _ACTIVE_WEIGHT) * math.log(total or 1) + _ACTIVE_WEIGHT * math.log(active or 1)
+    )
 
 
 def _tokens_per_second(suggestion: PairSuggestion, machine: MachineProfile) -> float:
@@ -246,7 +248,7 @@ def _tokens_per_second(suggestion: PairSuggestion, machine: MachineProfile) -> f
     if suggestion.fit is not None and suggestion.fit.speed.plain is not None:
         return estimate_tokens_per_second(suggestion.fit)
     if machine.devices:
-        return inf
+        return math.inf
     n_bytes = _bytes_per_token(suggestion.pair.target)
     speed = machine.hardware.find_speed(HOST, "", n_bytes)
     if speed.bandwidth is None:

@@ -10,7 +10,13 @@ from pathlib import Path
 from localspec import speculation_methods
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import catalog, draft_heads, model_lookup, pair_compatibility
+from localspec.models import (
+    catalog,
+    draft_heads,
+    maker_sampling,
+    model_lookup,
+    pair_compatibility,
+)
 from localspec.models.gguf import reader
 from localspec.models.model_lookup import ModelRequest, NotDownloadedError, ResolvedModel
 from localspec.sanitize import sanitize
@@ -83,8 +89,13 @@ def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
     NotFoundError (NotDownloadedError if it can be downloaded), AccessError, ModelFileError, or
     IncompatiblePairError.
     """
-    pair = _resolve_files(model_lookup.resolve(model or model_lookup.default_pair_id()), draft)
+    request = model_lookup.resolve(model or model_lookup.default_pair_id())
+    pair = _resolve_files(request, draft)
     check_target(pair.target)
+    sampling = maker_sampling.find(reader.read(pair.target), request.target.catalog_model)
+    if sampling is not None:
+        suggested = replace(pair.suggested_settings, sampling=sampling)
+        pair = replace(pair, suggested_settings=suggested)
     if draft == "auto":
         pair = with_detected_head(pair)
     if pair.draft is not None:

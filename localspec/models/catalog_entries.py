@@ -212,6 +212,7 @@ class PairSettings:
     draft_max: int | None = None
     ctx: int | None = None
     temperature: float | None = None
+    sampling: MakerSampling | None = None  # Of the target.
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
     shape = "{layers: 2, embd: 64, ff: 128, heads: 4, kv_heads: 2, vocab: 300, source: a test}"
     models = "".join(
         f"  - {{id: {name}, title: Tiny, repo: {repo}, file: {file}, bytes: {size}, family: tiny,"
-        f" architecture: llama, parameters: 900B, use: [chat], shape: {shape}}}\n"
+        f" architecture: llama, parameters: 900B, tier: current, use: [chat], shape: {shape}}}\n"
         for name, repo, file in (("chatty", TARGET, FILES[0]), ("chatty-draft", DRAFT, FILES[1]))
     )
     pair = f"pairs:\n  - {{id: {PAIR}, target: chatty, draft: chatty-draft}}\n"
