@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import field
 from pathlib import Path
 from typing import Literal, get_args
@@ -16,6 +17,7 @@ PairStatus = Literal["verified", "reported", "untested"]
 Tier = Literal["current", "good", "old"]
 
 USE_CASES: tuple[UseCase, ...] = get_args(UseCase)
+_QUANTIZATION = re.compile(r"[-._](I?Q[1-8](_[A-Z0-9]+)*|MXFP4(_MOE)?|BF16|F16|F32)(?=[-.]|\Z)")
 UNSUPPORTED_HEADS = ("gemma4-assistant", "dflash2")
 """Heads that the engine cannot run: Gemma's architecture, and our name for DFlash2."""
 TIERS: tuple[Tier, ...] = get_args(Tier)
@@ -197,7 +199,8 @@ class CatalogModel:
     @property
     def quantization(self) -> str:
         """From the file's name, as Q4_K_M; may be empty."""
-        return parse_file_name(self.file).tag
+        stem = parse_file_name(self.file).stem.upper()
+        return found[1] if (found := _QUANTIZATION.search(stem)) else ""
 
     @property
     def path(self) -> Path | None:

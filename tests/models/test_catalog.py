@@ -316,7 +316,11 @@ def test_shapes_are_proved_by_published_bytes_and_parameters(own: Path) -> None:
     shaped = [model for model in catalog.load().models.values() if model.shape]
     for model in shaped:
         assert model.shape is not None
-        is_own = model.id in OWN_MIXTURE or model.id.startswith(("qwen3.5-", "qwen3.6-")) or "UD-" in model.file
+        is_own = (
+            model.id in OWN_MIXTURE
+            or model.id.startswith(("qwen3.5-", "qwen3.6-"))
+            or "UD-" in model.file
+        )
         if model.bytes and not is_own:
             left = model.bytes - writer.data_size(
                 synthetic_header.build(model.shape, model.quantization)
