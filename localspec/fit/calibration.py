@@ -68,7 +68,9 @@ def summarize_reads(
     """The bytes a pair reads, stored with its measurements so that they apply to other models."""
 
     def summarize(reads: PassReads) -> ModelReads:
-        return ModelReads(round(reads.weights), reads.devices, reads.weight_type, reads.is_moe)
+        size, shape = round(reads.weights), reads.shape
+        kind, is_moe = shape.weight_type, shape.is_moe
+        return ModelReads(size, reads.devices, kind, is_moe, shape.architecture)
 
     first = speed.count_reads(target, load.target_settings, hardware.devices)
     if draft is None or draft.head_kind:  # a head's pass does more than read weights
@@ -106,7 +108,7 @@ def _models(reads: PairReads) -> list[ModelReads]:
 
 def _fit_speeds(hardware: HardwareSpeed, usable: _Measured) -> dict[_Key, DeviceSpeed]:
     """By device and weight type; the type "" is fitted to all, for types not measured."""
-    curves, passes = _mean_verify_curves(usable), _measured_passes(usable)
+    curves, passes = _mean_verify_curves(usable), _measured_passes(hardware, usable)
     speeds: dict[_Key, DeviceSpeed] = {}
     for device in dict.fromkeys(device for device, _ in passes):
         nominal = hardware.nominal_speeds.get(device, UNKNOWN_SPEED)
@@ -163,7 +165,7 @@ def _measured_acceptance(
     return found
 
 
-def _measured_passes(records: _Measured) -> dict[_Key, list[MeasuredPass]]:
+def _measured_passes(hardware: HardwareSpeed, records: _Measured) -> dict[_Key, list[MeasuredPass]]:
     """For each size the fastest, as other programs slow the rest."""
     fastest: defaultdict[_Key, dict[int, float]] = defaultdict(dict)
     for reads, measured in records:
@@ -171,7 +173,8 @@ def _measured_passes(records: _Measured) -> dict[_Key, list[MeasuredPass]]:
         for model, ms in zip(_models(reads), times, strict=False):
             if _is_time(ms) and len(model.devices) == 1 and model.read > 0:
                 by_size = fastest[model.devices[0], model.family]
-                dense_ms = ms / speed.moe_slowdown(model.moe)
+                kind = hardware.nominal_speeds.get(model.devices[0], UNKNOWN_SPEED).kind
+                dense_ms = ms / speed.moe_slowdown(model.moe, model.architecture, kind)
                 by_size[model.read] = min(dense_ms, by_size.get(model.read, dense_ms))
     return {
         key: [MeasuredPass(size, ms) for size, ms in by_size.items()]

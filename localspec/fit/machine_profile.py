@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from localspec import paths
 from localspec.fit import calibration
-from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed, NetworkLine, from_devices
+from localspec.fit.speed import HardwareSpeed, NetworkLine, from_devices, nominal_cpu
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, gpu_catalog, measurements
 from localspec.machine.device import HOST, Device
@@ -37,7 +37,7 @@ def detect(refresh: bool = False) -> MachineProfile:
     """This computer, with the speeds measured on it."""
     detected = device_detection.detect_devices(refresh)
     records = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite").read_all()
-    nominal = from_devices(detected.devices, TYPICAL_CPU_SPEED)
+    nominal = from_devices(detected.devices, nominal_cpu(detected.devices))
     hardware = calibration.calibrate(nominal, records)
     past_loads = tuple(record.memory for record in records if record.memory)
     return MachineProfile(detected.devices, detected.cpu, hardware, past_loads)
@@ -105,9 +105,12 @@ def with_catalog_gpu(
 
 
 def _replace_gpu(machine: MachineProfile, gpu: Device) -> MachineProfile:
-    """Of the measured speeds only the CPU's remain."""
-    hardware = machine.hardware
-    cpu_speed = hardware.nominal_speeds.get(HOST, TYPICAL_CPU_SPEED)
-    measured = {key: speed for key, speed in hardware.measured_speeds.items() if key[0] == HOST}
-    hardware = replace(from_devices((gpu,), cpu_speed), measured_speeds=measured)
+    """Of the measured speeds only the CPU's remain; a GPU that shares memory brings its CPU."""
+    if gpu.unified:
+        hardware = from_devices((gpu,), nominal_cpu((gpu,)))
+    else:
+        before = machine.hardware
+        measured = {key: speed for key, speed in before.measured_speeds.items() if key[0] == HOST}
+        hardware = from_devices((gpu,), before.nominal_speeds[HOST])
+        hardware = replace(hardware, measured_speeds=measured)
     return replace(machine, devices=(gpu,), hardware=hardware)

@@ -26,6 +26,9 @@ FloatRange = tuple[float, float]
 
 FIXED_MS = {"gpu": 1.5, "metal": 1.5, "cpu": 0.3}
 """Fixed time of a pass, whatever the model size: kernel launches."""
+_CUDA_FIXED_MS, _CUDA_EFFICIENCY = 0.7, 0.71
+"""Least squares on 70 published runs of dense Q4_K models.  Other backends: 1.66 ms with 0.78 (RX
+7900 XT, 38 models) and 1.67 ms with 0.84 (M4 Pro, 22 models)."""
 TABLE_ERROR = 0.25  # Relative error of a one-token pass estimated from gpus.yaml.
 CALIBRATED_ERROR = 0.08  # The same if passes were measured on this machine.
 ASSUMED_ERROR = 0.5  # The same if the bandwidth is only typical of such computers.
@@ -47,7 +50,8 @@ have a step from 4 to 5.
 """
 _MOE_SLOWDOWN = 1.36
 """Mixtures of experts take longer than their bytes suggest: 206 and 96 tok/s estimated, 152 and 71
-measured (30B with 3B active, RX 7900 XT and M4 Pro)."""
+measured (30B with 3B active, RX 7900 XT and M4 Pro).  Not gpt-oss, except on Macs: 280 tok/s on an
+RTX 4090, 84 on an RTX 3060 and on a GB10."""
 _CPU_ATTENTION_SLOWDOWN = 2.3
 """Attention on a CPU, relative to reading as many bytes of weights (3.0 and 6.9 GB/s, 1 thread)."""
 _DEVICE_CROSSING_MS = 0.045  # Copying activations from one device to the next: 30 to 60 µs.
@@ -123,6 +127,19 @@ TYPICAL_CPU_SPEED = replace(
 """A rough assumption; show it with its basis."""
 
 
+def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
+    """The CPU's speed until it is measured.
+
+    Beside a GPU that shares its memory it reads that memory too: 200 to 240 of 400 GB/s on an M1
+    Max, 120 of 256 on a Ryzen AI Max.
+    """
+    for device in devices:
+        if device.unified and not device.worker and (spec := gpu_catalog.match_device(device)):
+            basis = f"half of {spec.bandwidth:g} GB/s assumed ({spec.name}), not measured yet"
+            return replace(TYPICAL_CPU_SPEED, bandwidth=spec.bandwidth, efficiency=0.5, basis=basis)
+    return TYPICAL_CPU_SPEED
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkLine:
     """The line to a worker, as measured before loading."""
@@ -175,7 +192,10 @@ def _nominal_speed(device: Device) -> DeviceSpeed:
         return replace(UNKNOWN_SPEED, kind=kind)
     caveat = ", unconfirmed" if "bandwidth" in spec.unconfirmed else ""
     basis = f"{spec.bandwidth:g} GB/s{caveat} ({spec.name})"
-    return DeviceSpeed(spec.bandwidth, fixed_ms=FIXED_MS[kind], kind=kind, basis=basis)
+    speed = DeviceSpeed(spec.bandwidth, fixed_ms=FIXED_MS[kind], kind=kind, basis=basis)
+    if device.backend == "CUDA":
+        speed = replace(speed, fixed_ms=_CUDA_FIXED_MS, efficiency=_CUDA_EFFICIENCY)
+    return speed
 
 
 @dataclass(slots=True)
@@ -197,11 +217,8 @@ class DeviceReads:
 class PassReads:
     """What one token of a model reads."""
 
+    shape: ModelShape
     by_device: Mapping[str, DeviceReads]  # By device name; devices in use only.
-    weight_type: str  # The most common quantisation by bytes, such as Q4_K.
-    n_expert: int = 0
-    n_expert_used: int = 0
-    n_embd: int = 0
 
     @property
     def weights(self) -> float:
@@ -211,13 +228,9 @@ class PassReads:
     def devices(self) -> tuple[str, ...]:
         return tuple(self.by_device)
 
-    @property
-    def is_moe(self) -> bool:
-        return self.n_expert > 1
-
     def experts_used_ratio(self, width: int) -> float:
         """Distinct experts used by a batch of `width` tokens, relative to one token."""
-        share = self.n_expert_used / self.n_expert
+        share = self.shape.n_expert_used / self.shape.n_expert
         return float((1 - (1 - share) ** width) / share)
 
 
@@ -255,8 +268,7 @@ def count_reads(
     if target and borrows:
         output.dense += target.output_matrix
     pairs = zip(placed.backend_names, reads, strict=True)
-    used = {name: part for name, part in pairs if part.weights}
-    return PassReads(used, shape.weight_type, shape.n_expert, shape.n_expert_used, shape.n_embd)
+    return PassReads(shape, {name: part for name, part in pairs if part.weights})
 
 
 def _kv_read_bytes(
@@ -274,7 +286,7 @@ def _kv_read_bytes(
 def find_speeds(reads: PassReads, hardware: HardwareSpeed) -> dict[str, DeviceSpeed]:
     """Of the devices that a pass uses."""
     return {
-        name: hardware.find_speed(name, reads.weight_type, part.weights)
+        name: hardware.find_speed(name, reads.shape.weight_type, part.weights)
         for name, part in reads.by_device.items()
     }
 
@@ -282,25 +294,30 @@ def find_speeds(reads: PassReads, hardware: HardwareSpeed) -> dict[str, DeviceSp
 def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> float:
     """Milliseconds of a pass of `width` tokens.  Requires known bandwidths."""
     speeds = find_speeds(reads, hardware)
-    ms = sum(_device_ms(reads, name, speed, width) for name, speed in speeds.items())
+    shape = reads.shape
+    ms = sum(
+        _device_ms(reads, name, speed, width)
+        * moe_slowdown(shape.is_moe, shape.architecture, speed.kind)
+        for name, speed in speeds.items()
+    )
     ms += _DEVICE_CROSSING_MS * (len(speeds) - 1)
-    ms *= moe_slowdown(reads.is_moe)
     # A round trip to each worker in the chain, with the activations of each token there and back.
     # The width is as that of the pass before; a change sends the graph again.
     for line in (hardware.lines[name] for name in speeds if name in hardware.lines):
-        n_bytes = _REQUEST_BYTES + 2 * 4 * width * reads.n_embd
+        n_bytes = _REQUEST_BYTES + 2 * 4 * width * shape.n_embd
         ms += line.round_trip_ms + 1e3 * n_bytes / line.bytes_per_second
     return ms
 
 
-def moe_slowdown(is_moe: bool) -> float:
+def moe_slowdown(is_moe: bool, architecture: str, kind: CurveKind) -> float:
     """Factor on the time estimated from bytes."""
-    return _MOE_SLOWDOWN if is_moe else 1.0
+    is_slower = is_moe and (architecture != "gpt-oss" or kind == "metal")
+    return _MOE_SLOWDOWN if is_slower else 1.0
 
 
 def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> float:
     """The fixed time scales with the width too, as in the measured curves of small models."""
-    part, weight_type = reads.by_device[device], reads.weight_type
+    part, weight_type = reads.by_device[device], reads.shape.weight_type
     verify_cost = speed.verify_cost(width, weight_type)
     ms = (part.layer_share * speed.fixed_ms + speed.read_ms(part.dense)) * verify_cost
     # Attention is bound by compute on a CPU, by memory on a GPU.
@@ -375,7 +392,7 @@ def estimate_speed(
     parts = {name: _device_ms(reads, name, speed, 1) for name, speed in speeds.items()}
     error = sum(parts[name] * speeds[name].error for name in parts) / (sum(parts.values()) or 1.0)
     plain = 1e3 / t1 * (1 - error), 1e3 / t1 * (1 + error)
-    costs, max_draft = _estimate_costs(load, (reads, draft_reads), draft, hardware, use)
+    costs = _estimate_costs(load, (reads, draft_reads), draft, hardware, use)
     is_measured = all(speed.measured for speed in speeds.values())
     by_workload: dict[str, WorkloadSpeed] = {}
     if target.has_recurrent_state and not target.can_rollback:
@@ -384,7 +401,7 @@ def estimate_speed(
         kind = "cpu" if any(speed.kind == "cpu" for speed in speeds.values()) else "table"
         has_curves = is_measured and all(speed.verify_curve for speed in speeds.values())
         speedup_error = _SPEEDUP_ERRORS["measured" if has_curves else kind]
-        basis, speedups = _expect_speedups(load, draft, hardware, use, (costs, max_draft))
+        basis, speedups = _expect_speedups(load, draft, hardware, use, costs)
         for name, (low, high) in speedups.items():
             by_workload[name] = _workload_speed(t1, error, low, high, speedup_error)
         expected = by_workload.get(use.workload, by_workload["chat"]).tokens_per_second
@@ -398,8 +415,8 @@ def _estimate_costs(
     draft: ModelShape | None,
     hardware: HardwareSpeed,
     use: UseCase,
-) -> tuple[SpeculationCosts, int]:
-    """`reads`: of target and draft.  Also the longest draft."""
+) -> SpeculationCosts:
+    """`reads`: of target and draft."""
     target_reads, draft_reads = reads
     t1 = estimate_ms(target_reads, hardware)
     host_ms = _HOST_MS if use.temperature > 0 else _HOST_GREEDY_MS
@@ -410,7 +427,7 @@ def _estimate_costs(
     elif draft_reads:
         draft_ms = estimate_ms(draft_reads, hardware)
     curve = estimate_verify_curve(target_reads, hardware, load.draft_max + 1)
-    return SpeculationCosts(draft_ms / t1, curve, host_ms / t1), min(max_draft, DRAFT_MAX)
+    return SpeculationCosts(draft_ms / t1, curve, host_ms / t1, min(max_draft, DRAFT_MAX))
 
 
 def _expect_speedups(
@@ -418,31 +435,22 @@ def _expect_speedups(
     draft: ModelShape | None,
     hardware: HardwareSpeed,
     use: UseCase,
-    costs: tuple[SpeculationCosts, int],
+    costs: SpeculationCosts,
 ) -> tuple[str, dict[str, tuple[FloatRange, FloatRange]]]:
     """What they are based on; by workload the lowest and the highest, each with the share of the
     text that is drafted.
-
-    With a draft it drafts in every round, even if plain decoding is faster.
     """
-    max_draft = costs[1]
-
-    def best_speedup(rate: float) -> float:
-        probs, lengths = [rate**n for n in range(1, max_draft + 1)], range(1, max_draft + 1)
-        return max(
-            (speedup_model.expected_speedup(costs[0], probs, n) for n in lengths), default=1.0
-        )
-
     if draft is None:
         basis = "typical gains of prompt lookup"
-        copied = max(1.0, best_speedup(_COPY_ACCEPTANCE))
+        copied = max(1.0, costs.best_speedup(_COPY_ACCEPTANCE))
         ends = [
             [(1 / (1 - share + share / copied), share * (copied > 1)) for share in shares]
             for shares in _COPIED_SHARES
         ]
     else:
         rates, basis = _find_rates(load, draft, hardware, use)
-        ends = [[(best_speedup(rate), float(max_draft > 0)) for rate in each] for each in rates]
+        share = float(costs.max_draft > 0)
+        ends = [[(costs.best_speedup(rate), share) for rate in each] for each in rates]
     return basis, {name: (low, high) for name, (low, high) in zip(_WORKLOADS, ends, strict=True)}
 
 

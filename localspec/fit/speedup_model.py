@@ -22,9 +22,16 @@ class SpeculationCosts:
     c: float  # One draft token.
     verify_curve: Mapping[int, float]  # v: a target pass, by the number of tokens.
     host: float = 0.0  # o: added to each drafting round.
+    max_draft: int = DRAFT_MAX
 
     def verify_cost(self, width: float) -> float:
         return interpolate_curve(self.verify_curve, width)
+
+    def best_speedup(self, rate: float) -> float:
+        """Of drafting in every round with one acceptance rate, even if plain decoding is faster."""
+        probs = [rate**n for n in range(1, self.max_draft + 1)]
+        speedups = (expected_speedup(self, probs, n) for n in range(1, len(probs) + 1))
+        return max(speedups, default=1.0)
 
 
 @dataclass(frozen=True, slots=True)

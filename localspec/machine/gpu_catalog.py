@@ -124,23 +124,22 @@ def find(name: str) -> GpuSpec:
 
 
 def match_device(device: Device) -> GpuSpec | None:
-    """The GPU of a real device, by its full name and memory size; None if ambiguous.
+    """The GPU of a device, by its full name and memory size; None if ambiguous.
 
     Only exact names match: a laptop GPU is not the desktop GPU, an RTX 4060 not an RTX 4060 Ti.
+    Of versions with different bandwidths the nearest size counts.  A size that is not sold is
+    that of a rebuilt GPU, which keeps its bandwidth.
     """
     description = device.description.lower()
     gpus = _gpus_by_name().get("".join(_name_words(description.split(",")[0])), ())
-    if not gpus or device.total is None:
+    total = device.total
+    if not gpus or total is None:
         return gpus[0] if len(gpus) == 1 else None
-    if gpus[0].kind != "gpu":  # the share of system memory it reports varies
-        return gpus[0]
-    candidates = [
-        (abs(device.total / _GIB - size), replace(gpu, vram_gib=(size,)))
-        for gpu in gpus
-        for size in gpu.vram_gib
-    ]
-    distance, best = min(candidates, key=lambda candidate: candidate[0])
-    return best if distance <= 0.1 * best.vram_gib[0] else None
+    sized = [replace(gpu, vram_gib=(size,)) for gpu in gpus for size in gpu.vram_gib]
+    best = min(sized, key=lambda gpu: abs((gpu.as_device().total or 0) - total))
+    # The share of system memory that a GPU reports varies.
+    is_near = best.kind != "gpu" or abs(total / _GIB / best.vram_gib[0] - 1) <= 0.1
+    return best if is_near or len({gpu.bandwidth for gpu in gpus}) == 1 else None
 
 
 def _name_words(text: str) -> list[str]:

@@ -52,6 +52,7 @@ class ModelReads:
     devices: tuple[str, ...]
     family: str  # The most common quantisation, such as Q4_K.
     moe: bool = False
+    architecture: str = ""  # Empty: measured by an earlier version.
 
 
 @dataclass(frozen=True, slots=True)

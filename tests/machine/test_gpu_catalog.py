@@ -56,6 +56,10 @@ TYPED = [
     ("Apple M1", "Apple M1", 8),
     ("dgx spark", "GB10", 128),
     ("780M", "Radeon 780M", 32),
+    ("P40", "Tesla P40", 24),
+    ("V100 32GB", "Tesla V100", 32),
+    ("RTX PRO 6000", "RTX PRO 6000 Blackwell", 96),
+    ("1050 Ti", "GTX 1050 Ti", 4),
 ]
 
 
@@ -118,7 +122,15 @@ DEVICES = [
     ("Intel(R) Arc(tm) B580 Graphics (BMG G21)", 11.9, "Arc B580"),
     ("Apple M1 Pro", 10.7, "Apple M1 Pro"),
     ("AMD Radeon 8060S Graphics (RADV GFX1151)", 96, "Ryzen AI Max+ 395"),
-    ("NVIDIA GeForce RTX 4060", 15.7, None),  # not sold with this size
+    ("NVIDIA GeForce RTX 2080 Ti", 21.5, "RTX 2080 Ti"),  # rebuilt, with the same bandwidth
+    ("NVIDIA GeForce RTX 3060", 15.7, None),  # sold with two bandwidths, not with this size
+    ("Tesla V100-SXM2-32GB", 31.7, "Tesla V100"),
+    ("Tesla P40", 23.9, "Tesla P40"),
+    ("NVIDIA RTX A5000", 23.7, "RTX A5000"),
+    ("NVIDIA RTX 4000 Ada Generation", 19.6, "RTX 4000 Ada"),
+    ("NVIDIA RTX 4000 Ada Generation Laptop GPU", 11.7, None),
+    ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 95, "RTX PRO 6000 Blackwell"),
+    ("AMD Radeon 680M (RADV REMBRANDT)", 12, "Radeon 680M"),
     ("NVIDIA GeForce GTX 1070 with Max-Q Design", 7.9, None),
     ("AMD Radeon Graphics (RADV RENOIR)", 8, None),
     ("Intel(R) Arc(TM) Graphics", 16, None),
@@ -149,8 +161,38 @@ def test_a_pretend_card_is_recognised_again() -> None:
             found = gpu_catalog.match_device(card.as_device(size))
             assert found is not None
             assert found.name == card.name
-            if card.kind == "gpu":
-                assert found.bandwidth == card.bandwidth
+            assert found.bandwidth == card.bandwidth
+
+
+@pytest.mark.parametrize(
+    ("name", "reported", "bandwidth"),
+    [
+        ("Apple M3 Max", 27, 300),
+        ("Apple M3 Max", 36, 400),
+        ("Apple M3 Max", 72, 300),
+        ("Apple M4 Max", 27, 410),
+        ("Apple M4 Max", 96, 546),
+        ("Apple M5 Max", 96, 614),
+        ("Apple M4 Pro", 18, 273),
+    ],
+)
+def test_the_memory_of_a_mac_tells_which_chip_it_has(
+    name: str, reported: float, bandwidth: float
+) -> None:
+    """Metal reports two thirds or three quarters of it."""
+    found = gpu_catalog.match_device(device(name, reported))
+    assert found is not None and found.bandwidth == bandwidth
+
+
+def test_a_size_given_by_hand_keeps_or_chooses_the_bandwidth() -> None:
+    for name, gib, bandwidth in (
+        ("RTX 2080 Ti", 22, 616),
+        ("M4 Max", 128, 546),
+        ("M4 Max", 36, 410),
+    ):
+        (gpu,) = machine_profile.with_gpu(name, gib).devices
+        found = gpu_catalog.match_device(gpu)
+        assert found is not None and found.bandwidth == bandwidth
 
 
 def test_a_gpu_that_shares_memory_adds_no_second_pool() -> None:
