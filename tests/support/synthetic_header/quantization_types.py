@@ -15,21 +15,9 @@ TensorShape = tuple[str, tuple[int, ...]]
 """A tensor's name and its dimensions, row length first."""
 
 GGML_TYPE_IDS = {name: number for number, (name, _, _) in GGML_TYPES.items()}
-QUANTIZATIONS = {
-    "F32": "F32",
-    "F16": "F16",
-    "BF16": "BF16",
-    "Q8_0": "Q8_0",
-    "Q6_K": "Q6_K",
-    "Q5_K_M": "Q5_K",
-    "Q5_K_S": "Q5_K",
-    "Q4_K_M": "Q4_K",
-    "Q4_K_S": "Q4_K",
-    "Q5_0": "Q5_0",
-    "Q4_0": "Q4_0",
-    "Q4_1": "Q4_1",
-    "MXFP4": "MXFP4",
-}
+_PLAIN = ("F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_0", "Q4_0", "Q4_1", "MXFP4")
+_MIXED = {"Q5_K_M": "Q5_K", "Q5_K_S": "Q5_K", "Q4_K_M": "Q4_K", "Q4_K_S": "Q4_K"}
+QUANTIZATIONS = {**dict(zip(_PLAIN, _PLAIN, strict=True)), **_MIXED}
 """By name of the quantisation, the type of most tensors."""
 _MIXTURE = re.compile(r"(?:UD-)?(Q[456]_K)_(?:M|L|XL)\Z")
 FILE_TYPE_IDS = {name: number for number, name in FILE_TYPES.items()}
@@ -115,18 +103,13 @@ class _QuantizationState:
     def _type_of_values(self, i: int, *, fused: bool) -> str:
         if self._experts == 8:
             return "Q8_0"
+        main_type = QUANTIZATIONS[self._recipe]
         if fused:  # as in files made before 2026; newer ones mix more and fewer bits
-            return {"Q4_K_M": "Q5_K", "Q5_K_M": "Q6_K"}.get(
-                self._recipe, QUANTIZATIONS[self._recipe]
-            )
+            return {"Q4_K_M": "Q5_K", "Q5_K_M": "Q6_K"}.get(self._recipe, main_type)
         if self._recipe in ("Q4_K_M", "Q5_K_M") and _use_more_bits(i, self._n_value_tensors):
             return "Q6_K"
-        is_70b = self._layers == _LAYERS_OF_70B and QUANTIZATIONS[self._recipe] == "Q4_K"
-        return (
-            "Q5_K"
-            if is_70b or (self._recipe == "Q4_K_S" and i < 4)
-            else QUANTIZATIONS[self._recipe]
-        )
+        is_70b = self._layers == _LAYERS_OF_70B and main_type == "Q4_K"
+        return "Q5_K" if is_70b or (self._recipe == "Q4_K_S" and i < 4) else main_type
 
     def _type_of_down(self, i: int) -> str:
         if self._recipe in ("Q4_K_M", "Q5_K_M") and _use_more_bits(i, self._layers):

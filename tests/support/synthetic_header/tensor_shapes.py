@@ -7,48 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from localspec.lazy_dataclass import dataclass
 from localspec.models.catalog_entries import CatalogShape
 from tests.support.synthetic_header.quantization_types import TensorShape
 
+_TRAITS = {
+    "qwen2": "qkv_biases", "gpt-oss": "qkv_biases", "qwen3": "qk_norms", "qwen3moe": "qk_norms",
+    "gemma2": "post_norms", "gemma3": "qk_norms post_norms", "gemma4": "qk_norms post_norms",
+    "phi3": "fused_projections", "qwen35": "qk_norms gated_attention",
+    "qwen35moe": "qk_norms gated_attention", "lfm2": "qk_norms", "lfm2moe": "qk_norms",
+}  # fmt: skip
+"""The differences of an architecture from llama's.
 
-@dataclass(frozen=True, slots=True)
-class ArchitectureTraits:
-    """The differences of an architecture from llama's."""
-
-    qkv_biases: bool = False
-    qk_norms: bool = False
-    post_norms: bool = False
-    """Norms also after attention and feed-forward."""
-    fused_projections: bool = False
-    """One matrix for queries, keys and values; one for gate and up."""
-    gated_attention: bool = False
-    """The query matrix also produces a gate for the attention's output."""
-    output_norm: str = "output_norm"
+post_norms: norms also after attention and feed-forward.  fused_projections: one matrix for queries,
+keys and values; one for gate and up.  gated_attention: the query matrix also produces a gate for
+the attention's output.
+"""
 
 
-ARCHITECTURE_TRAITS = {
-    "llama": ArchitectureTraits(),
-    "mistral3": ArchitectureTraits(),
-    "smollm3": ArchitectureTraits(),
-    "granite": ArchitectureTraits(),
-    "qwen2": ArchitectureTraits(qkv_biases=True),
-    "qwen3": ArchitectureTraits(qk_norms=True),
-    "qwen3moe": ArchitectureTraits(qk_norms=True),
-    "gemma2": ArchitectureTraits(post_norms=True),
-    "gemma3": ArchitectureTraits(qk_norms=True, post_norms=True),
-    "gemma4": ArchitectureTraits(qk_norms=True, post_norms=True),
-    "gpt-oss": ArchitectureTraits(qkv_biases=True),
-    "phi3": ArchitectureTraits(fused_projections=True),
-    "deepseek2": ArchitectureTraits(),
-    "mamba2": ArchitectureTraits(),
-    "granitehybrid": ArchitectureTraits(),
-    "qwen35": ArchitectureTraits(qk_norms=True, gated_attention=True),
-    "qwen35moe": ArchitectureTraits(qk_norms=True, gated_attention=True),
-    "lfm2": ArchitectureTraits(qk_norms=True, output_norm="token_embd_norm"),
-    "lfm2moe": ArchitectureTraits(qk_norms=True, output_norm="token_embd_norm"),
-}
-"""The supported architectures."""
+def _has(shape: CatalogShape, trait: str) -> bool:
+    return trait in _TRAITS.get(shape.architecture, "").split()
 
 
 def list_tensor_shapes(shape: CatalogShape) -> list[TensorShape]:
@@ -60,18 +37,15 @@ def list_tensor_shapes(shape: CatalogShape) -> list[TensorShape]:
 
 
 def _global_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
-    embd, traits = shape.embd, ARCHITECTURE_TRAITS[shape.architecture]
+    embd = shape.embd
     yield "token_embd.weight", (embd, shape.vocab)
     if not shape.tied:
         yield "output.weight", (embd, shape.vocab)
-    yield f"{traits.output_norm}.weight", (embd,)
+    is_lfm2 = shape.architecture.startswith("lfm2")
+    yield f"{'token_embd_norm' if is_lfm2 else 'output_norm'}.weight", (embd,)
     if shape.rope_factors:
-        tables = (
-            ("rope_factors_long", "rope_factors_short")
-            if traits.fused_projections
-            else ("rope_freqs",)
-        )
-        for table in tables:
+        two = ("rope_factors_long", "rope_factors_short")
+        for table in two if _has(shape, "fused_projections") else ("rope_freqs",):
             yield f"{table}.weight", ((shape.rope_dim or shape.key_dim) // 2,)
     if shape.layer_embd:
         wide = shape.layer_embd * shape.layers
@@ -103,12 +77,12 @@ def _layer_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
 
 
 def _attention_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
-    traits, embd = ARCHITECTURE_TRAITS[shape.architecture], shape.embd
+    embd = shape.embd
     key = (0 if shape.has_full_attention(layer) else shape.sliding_head_dim) or shape.key_dim
     value = shape.value_dim or key
     heads, n_kv = shape.heads, shape.n_head_kv(layer)
     wide = {
-        "q": heads * key * (2 if traits.gated_attention else 1),
+        "q": heads * key * (2 if _has(shape, "gated_attention") else 1),
         "k": n_kv * key,
         "v": n_kv * value,
     }
@@ -116,20 +90,24 @@ def _attention_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]
         wide = {"q": wide["q"]}
     elif shape.keys_as_values and shape.has_full_attention(layer):
         del wide["v"]
-    if traits.fused_projections:
+    if _has(shape, "fused_projections"):
         yield "attn_qkv.weight", (embd, sum(wide.values()))
     else:
         for part, width in wide.items():
             yield f"attn_{part}.weight", (embd, width)
-            if traits.qkv_biases:
+            if _has(shape, "qkv_biases"):
                 yield f"attn_{part}.bias", (width,)
-            if traits.qk_norms and part != "v":
+            if _has(shape, "qk_norms") and part != "v":
                 yield f"attn_{part}_norm.weight", (key,)
     yield "attn_output.weight", (heads * value, embd)
     if shape.architecture == "gpt-oss":
         yield "attn_output.bias", (embd,)
         yield "attn_sinks.weight", (heads,)
-    if traits.post_norms or traits.gated_attention or shape.architecture == "gpt-oss":
+    if (
+        _has(shape, "post_norms")
+        or _has(shape, "gated_attention")
+        or shape.architecture == "gpt-oss"
+    ):
         yield "post_attention_norm.weight", (embd,)
 
 
@@ -151,19 +129,19 @@ def _mla_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
 
 
 def _feed_forward_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
-    traits, embd = ARCHITECTURE_TRAITS[shape.architecture], shape.embd
+    embd = shape.embd
     ff = shape.n_ff(layer)
-    if not traits.gated_attention and shape.architecture != "gpt-oss":
+    if not _has(shape, "gated_attention") and shape.architecture != "gpt-oss":
         yield "ffn_norm.weight", (embd,)
     both = shape.architecture == "gemma4"
     if shape.experts and layer >= shape.dense_layers:
         yield from _expert_tensors(shape)
     if not shape.experts or layer < shape.dense_layers or both:
-        if not traits.fused_projections:
+        if not _has(shape, "fused_projections"):
             yield "ffn_gate.weight", (embd, ff)
-        yield "ffn_up.weight", (embd, 2 * ff if traits.fused_projections else ff)
+        yield "ffn_up.weight", (embd, 2 * ff if _has(shape, "fused_projections") else ff)
         yield "ffn_down.weight", (ff, embd)
-    if traits.post_norms:
+    if _has(shape, "post_norms"):
         yield "post_ffw_norm.weight", (embd,)
 
 
