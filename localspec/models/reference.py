@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from localspec.errors import ModelFileError, NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
@@ -47,7 +47,10 @@ class RepoFile:
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """A file of a repository: `file`, else the quantisation `tag`, else llama.cpp's default."""
+    """A file of a repository: `file`, else the quantisation `tag`, else llama.cpp's default.
+
+    A `file` that ends in a slash is a folder, of which the default is meant.
+    """
 
     repo: str
     tag: str | None = None
@@ -68,9 +71,8 @@ Reference = Path | HubReference | NameReference
 
 def parse(text: str) -> Reference:
     """Parse a typed reference, without access to the disk.  Raises UsageError if it is none."""
-    hub_path = _strip_host(text)
-    if hub_path is not None:
-        return _parse_hub(hub_path, text)
+    if (pieces := _split_address(text)) is not None:
+        return _parse_hub(pieces, text)
     if not text or len(text) > _MAX_LENGTH or "\0" in text:
         raise _unreadable_error(text)
     if "://" in text:
@@ -82,7 +84,7 @@ def parse(text: str) -> Reference:
         return Path(text)
     if "/" in text:
         stem = text.partition(":")[0].partition("@")[0]
-        return _parse_hub(text, text) if is_repo_id(stem) else Path(text)
+        return _parse_hub(text.split("/"), text) if is_repo_id(stem) else Path(text)
     name, colon, tag = text.partition(":")
     if _NAME.fullmatch(name) and (not colon or _TAG.fullmatch(tag)):
         return NameReference(name, tag or None)
@@ -163,27 +165,35 @@ def choose_files(
 ) -> tuple[RepoFile, ...]:
     """The file that a reference selects, with all its splits in order.
 
-    `file` names it.  Without `file`, it is the first model, in the repository's own order, whose
-    path holds `tag` (or Q4_K_M, or Q8_0) followed by a dot or a dash; without a tag and a match,
-    the first model.  Raises NotFoundError, with the available files.
+    `file` names it, or its folder.  Without `file`, it is the first model, in the repository's own
+    order, whose path holds the word `tag` (or Q4_K_M, or Q8_0) followed by a dot or a dash; without
+    a tag and a match, the first model.  Of m-I-Compact and m-Compact the tag Compact is the latter.
+    Raises NotFoundError, with the available files.
     """
     safe = [f for f in files if is_safe_gguf_path(f.path)]
-    if file is not None:
+    if file is not None and not file.endswith("/"):
         chosen = next((f for f in safe if f.path == file), None)
     else:
-        models = list_models(safe)
+        models = [f for f in list_models(safe) if f.path.startswith(file or "")]
         tagged = (
-            model
-            for wanted in ((tag,) if tag else ("Q4_K_M", "Q8_0"))
-            for model in models
-            if re.search(re.escape(wanted) + "[.-]", model.path, re.IGNORECASE)
+            _tagged_first(models, wanted) for wanted in ((tag,) if tag else ("Q4_K_M", "Q8_0"))
         )
-        chosen = next(tagged, models[0] if models and not tag else None)
+        chosen = next(filter(None, tagged), models[0] if models and not tag else None)
     if chosen is None:
         of_tag = f"GGUF for {_quote(tag)}" if tag else "GGUF file"
         what = f"file {_quote(file)}" if file else of_tag
         raise NotFoundError(f"The repository has no {what}.", _list_choices(safe, bool(file)))
     return _all_splits(safe, chosen)
+
+
+def _tagged_first(models: Sequence[RepoFile], tag: str) -> RepoFile | None:
+    pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(tag)}[.-]", re.IGNORECASE)
+    matches = [(found.start(), m) for m in models if (found := pattern.search(m.path))]
+    if not matches:
+        return None
+    start, first = matches[0]  # and one without a further word between its name and the tag
+    plainer = (m for at, m in matches if at < start and first.path.startswith(m.path[:at]))
+    return next(plainer, first)
 
 
 def list_models(files: Sequence[RepoFile]) -> list[RepoFile]:
@@ -238,17 +248,24 @@ def _list_choices(files: Sequence[RepoFile], by_file: bool) -> str:
     return f"It has: {', '.join(map(_quote, choices[:12]))}{more}"
 
 
-def _strip_host(text: str) -> str | None:
-    """The part after hf:// or the hub's host name, where a browser writes %20 for a space."""
+def _split_address(text: str) -> list[str] | None:
+    """The parts of a path after hf:// or the hub's host name, decoded; None for another text.
+
+    A page of a file's details (`?show_file_info=FILE`) is the file's.
+    """
     if text[:5].lower() == "hf://":
-        return text[5:]
+        return text[5:].strip("/").split("/")
     host = re.match(r"(https?://)?((www\.)?huggingface\.co|hf\.co)/", text, re.IGNORECASE)
-    return unquote(re.split("[?#]", text[host.end() :])[0]) if host else None
+    if host is None:
+        return None
+    url = urlsplit(text[host.end() :].strip())
+    pieces = [unquote(piece) for piece in url.path.strip("/").split("/")]
+    shown = parse_qs(url.query).get("show_file_info")
+    return [*pieces, *shown[-1].split("/")] if shown and len(pieces) == 2 else pieces
 
 
-def _parse_hub(hub_path: str, typed: str) -> HubReference:
+def _parse_hub(pieces: Sequence[str], typed: str) -> HubReference:
     """`user/repo[@revision][/file][:tag]`, or a page's address: `user/repo/blob/main/file`."""
-    pieces = hub_path.strip("/").split("/")
     if len(pieces) < 2:
         raise _unreadable_error(typed)
     name, rest, tag = pieces[1], pieces[2:], None
@@ -257,13 +274,17 @@ def _parse_hub(hub_path: str, typed: str) -> HubReference:
         if colon and not _TAG.fullmatch(tag):
             raise _unreadable_error(typed)
     name, at, revision = name.partition("@")
-    if rest and rest[0] in ("blob", "resolve", "tree") and len(rest) >= 2:
-        revision, rest = rest[1], rest[2:]
+    folder = ""
+    if rest and rest[0] in ("blob", "resolve", "raw", "tree") and len(rest) >= 2:
+        n = 4 if rest[1] == "refs" and len(rest) > 4 else 2  # refs/pr/1
+        revision, page, rest = "/".join(rest[1:n]), rest[0], rest[n:]
+        folder = "/" if page == "tree" and rest and not rest[-1].endswith(".gguf") else ""
     repo, file = f"{pieces[0]}/{name}", "/".join(rest)
     is_wrong = (at and not revision) or (revision and not is_revision(revision))
-    if is_wrong or not is_repo_id(repo) or (file and not is_safe_gguf_path(file)):
+    is_path = is_safe_path(file) if folder else not file or is_safe_gguf_path(file)
+    if is_wrong or not is_repo_id(repo) or not is_path:
         raise _unreadable_error(typed)
-    return HubReference(repo, tag or None, file or None, revision or None)
+    return HubReference(repo, tag or None, file + folder or None, revision or None)
 
 
 def _unreadable_error(text: str) -> UsageError:

@@ -63,6 +63,10 @@ TYPED: list[tuple[str, Reference]] = [
         HubReference("a/b", None, "my model.gguf", "main"),
     ),
     ("https://huggingface.co/a/b/tree/main", HubReference("a/b", None, None, "main")),
+    ("https://huggingface.co/a/b/tree/main/UD-Q4", HubReference("a/b", None, "UD-Q4/", "main")),
+    ("https://huggingface.co/a/b?show_file_info=s%2Fc.gguf", HubReference("a/b", None, "s/c.gguf")),
+    ("hf.co/a/b/resolve/refs%2Fpr%2F1/c.gguf ", HubReference("a/b", None, "c.gguf", "refs/pr/1")),
+    ("hf.co/a/b/blob/refs/pr/1/s/c.gguf", HubReference("a/b", None, "s/c.gguf", "refs/pr/1")),
     ("model.gguf", Path("model.gguf")),
     ("MODEL.GGUF", Path("MODEL.GGUF")),
     ("folder/model.gguf", Path("folder/model.gguf")),
@@ -179,6 +183,10 @@ CHOICES: list[tuple[list[str], str | None, str]] = [
     (["m-MXFP4.gguf"], "mxfp4", "m-MXFP4.gguf"),
     (["m-QAD-Q4_0.gguf"], "Q4_0", "m-QAD-Q4_0.gguf"),
     (["BF16/m-BF16.gguf", "m-Q4_0.gguf"], "BF16", "BF16/m-BF16.gguf"),
+    (["m-BF16.gguf", "m-F16.gguf"], "F16", "m-F16.gguf"),
+    (["m-TQ1_0.gguf", "m.q1_0.gguf"], "Q1_0", "m.q1_0.gguf"),
+    (["m-I-Compact.gguf", "m-Compact.gguf"], "Compact", "m-Compact.gguf"),
+    (["a-I-Compact.gguf", "m-Compact.gguf"], "Compact", "a-I-Compact.gguf"),
     (
         ["dflash-m-Q8_0.gguf", "imatrix-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "m-Q8_0.gguf"],
         None,
@@ -193,6 +201,22 @@ CHOICES: list[tuple[list[str], str | None, str]] = [
 def test_which_file_a_reference_means() -> None:
     for paths, tag, wanted in CHOICES:
         assert chosen(paths, tag) == [wanted]
+
+
+def test_a_folder_means_the_default_of_its_files() -> None:
+    files = ["a-Q4_K_M.gguf", "s/b-Q8_0.gguf", "s/b-Q4_K_M.gguf", "so/c-Q4_K_M.gguf"]
+    assert chosen(files, file="s/") == ["s/b-Q4_K_M.gguf"]
+    with pytest.raises(NotFoundError, match="no file t/"):
+        chosen(files, file="t/")
+
+
+@pytest.mark.parametrize("tag", ["F16", "Q4_0", "Q4_K", "Q1_0", "IQ4_NL"])
+def test_a_tag_is_a_whole_word(tag: str) -> None:
+    """Property: what is chosen has the tag between signs, never within a longer word."""
+    words = ("F16", "BF16", "Q4_0", "IQ4_0", "Q4_K", "Q4_K_M", "TQ1_0", "Q1_0", "IQ4_NL")
+    for n in range(len(words)):
+        files = [f"m-{word}.gguf" for word in (*words[n:], *words[:n])]
+        assert chosen(files, tag) == [f"m-{tag}.gguf"]
 
 
 PARTS = [f"m-q4_k_m-{n:05}-of-00003.gguf" for n in (2, 3, 1)]
