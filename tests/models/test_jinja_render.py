@@ -24,6 +24,11 @@ NO_SYSTEM = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
     "[{{ m.role }}]{{ m.content }}{% endfor %}"
 )
+ALTERNATING_AFTER_SYSTEM = (
+    "{% set n = namespace(last='') %}{% for m in messages %}{% if m.role == n.last %}"
+    "{{ raise_exception('must alternate') }}{% endif %}{% set n.last = m.role %}"
+    "[{{ m.role }}]{{ m.content }}{% endfor %}"
+)
 ALTERNATING = (
     "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('must alternate') }}{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -130,6 +135,44 @@ def test_a_refused_system_prompt_becomes_part_of_the_first_question(source: str)
     assert rendered.text == "[user]Be brief.\n\nHi[assistant]Hello[user]More"
     assert codes(rendered) == ["template-roles"]
     assert "the system prompt became part of the first message" in rendered.notices[0].message
+
+
+ONE_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("source", [ONE_SYSTEM + BY_ROLE, ONE_SYSTEM + ALTERNATING_AFTER_SYSTEM])
+def test_a_later_system_prompt_leaves_the_first_in_its_place(source: str) -> None:
+    chat = (SYSTEM, HI, HELLO, ChatMessage("system", "Be kind."), MORE)
+    rendered = render(source, chat, TOKENS)
+    assert rendered.text == "[system]Be brief.[user]Hi[assistant]Hello[user]Be kind.\n\nMore"
+    assert "later system prompts" in rendered.notices[0].message
+    (notice,) = render(source, (SYSTEM, SYSTEM, HI), TOKENS).notices
+    assert "joined" in notice.message
+
+
+PARTS_ONLY = (
+    "{% for m in messages %}[{{ m.role }}]{% for part in m['content'] %}"
+    "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}"
+)
+EITHER = (
+    "{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}"
+    "PARTS{% endif %}{% endfor %}"
+)
+STRICT_PARTS = "{{ messages[0].content[0].text.strip() }}" + PARTS_ONLY
+
+
+@pytest.mark.parametrize("source", [PARTS_ONLY, EITHER, BY_ROLE])
+def test_no_message_is_lost_whether_a_template_reads_texts_or_parts(source: str) -> None:
+    assert text(source, SYSTEM, *CHAT) == "[system]Be brief.[user]Hi[assistant]Hello[user]More"
+    assert text(source, SYSTEM, HI) == "[system]Be brief.[user]Hi", "nothing of the chat before"
+    assert text(source, HI, ChatMessage("assistant", "")) == "[user]Hi[assistant]"
+
+
+def test_a_template_that_fails_for_a_text_gets_parts() -> None:
+    assert text(STRICT_PARTS, HI) == "Hi[user]Hi"
 
 
 def test_neighbours_of_a_role_are_joined_where_they_must_alternate() -> None:

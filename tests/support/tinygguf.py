@@ -50,6 +50,7 @@ class Model:
     controls: Sequence[str] = ()
     """The words that are control tokens; the last one ends a turn."""
     template: str = ""
+    add_eos: bool = False
     mask: int | None = None
     """The mask token of a block head."""
     spoken: Path | None = None
@@ -111,6 +112,8 @@ class Model:
         writer.add_token_types(types[: len(tokens)])
         writer.add_bos_token_id(BOS)
         writer.add_eos_token_id(EOS)
+        if self.add_eos:
+            writer.add_add_eos_token(self.add_eos)
         if self.mask is not None:
             writer.add_mask_token_id(self.mask)
         if self.controls:

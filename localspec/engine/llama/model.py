@@ -175,7 +175,8 @@ class LlamaVocab:
     ) -> list[int]:
         """Tokens of a text, with BOS if the model uses one; special tokens are parsed.
 
-        Raises PromptTooLongError for a text with very many of these.
+        The EOS that some files add (tokenizer.ggml.add_eos_token, from training) is left out: no
+        prompt ends with it.  Raises PromptTooLongError for a text with very many of these.
         """
         data = text.encode("utf-8", "replace")
         if parse_special and len(data) > 3 * _MAX_SPECIAL and self._has_too_many_special(text):
@@ -189,7 +190,8 @@ class LlamaVocab:
                 self.handle, data, len(data), buffer, size, add_special, parse_special
             )
             if n >= 0:
-                return list(buffer[:n])
+                has_eos = add_special and self.add_eos and n and buffer[n - 1] == self.eos
+                return list(buffer[: n - bool(has_eos)])
             if -n <= size:
                 raise EngineError("llama.cpp could not tokenize the text.", "Shorten the prompt.")
             size = -n

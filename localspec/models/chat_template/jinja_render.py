@@ -105,37 +105,68 @@ def _merge_same_roles(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     ]
 
 
-def _move_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+def _move_system_to_user(messages: Sequence[ChatMessage], first: int = 0) -> list[ChatMessage]:
+    """The system messages from the `first` on become text of the user."""
     return _merge_same_roles(
-        [ChatMessage("user", m.content) if m.role == "system" else m for m in messages]
+        [
+            ChatMessage("user", m.content) if m.role == "system" and i >= first else m
+            for i, m in enumerate(messages)
+        ]
     )
+
+
+def _move_later_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    return _move_system_to_user(messages, first=1)
 
 
 _ROLE_CHANGES: tuple[tuple[Callable[[Sequence[ChatMessage]], list[ChatMessage]], str], ...] = (
     (_merge_same_roles, "messages of the same role were joined"),
+    (_move_later_system_to_user, "later system prompts became the user's text"),
     (_move_system_to_user, "the system prompt became part of the first message"),
 )
 
 
 def _render_text(source: str, messages: Sequence[ChatMessage], options: Mapping[str, Any]) -> str:
     tags = thinking_tags.detect_tags(source)
+    bodies = [_template_message(message, tags) for message in messages]
+    if _takes_parts(source):
+        bodies = [_with_parts(body) for body in bodies]
+    text = _generate(source, bodies, options)
+    if not text.strip():
+        raise ValueError("its output is empty")
+    return text
+
+
+def _generate(source: str, bodies: Sequence[dict[str, Any]], options: Mapping[str, Any]) -> str:
     template, environment = _compile(source)
     environment.n_steps = 0
     pieces, length = [], 0
     for piece in template.generate(
-        messages=[_template_message(message, tags) for message in messages],
-        documents=None,
-        add_generation_prompt=True,
-        **options,
+        messages=list(bodies), documents=None, add_generation_prompt=True, **options
     ):
         length += len(piece)
         if length > MAX_PROMPT_CHARS:
             raise ValueError(f"its output exceeds {MAX_PROMPT_CHARS:,} characters")
         pieces.append(piece)
-    text = "".join(pieces)
-    if not text.strip():
-        raise ValueError("its output is empty")
-    return text
+    return "".join(pieces)
+
+
+@lru_cache(maxsize=4)
+def _takes_parts(source: str) -> bool:
+    """Whether a template reads only content in typed parts: it would lose a plain text."""
+    body = {"role": "user", "content": "localspec-asks-9417"}
+    found = []
+    for probe in (body, _with_parts(body)):
+        try:
+            found.append(body["content"] in _generate(source, [probe], {}))
+        except Exception:  # a template may raise anything: then it is asked as it is
+            found.append(False)
+    return found == [False, True]
+
+
+def _with_parts(body: dict[str, Any]) -> dict[str, Any]:
+    content = body["content"]
+    return body | {"content": [{"type": "text", "text": content}] if content else []}
 
 
 def _template_message(

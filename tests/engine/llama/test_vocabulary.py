@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from localspec.errors import EngineError
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from tests.sessions import SETTINGS
+from tests.support import tinygguf
 from tests.support.tinygguf import BOS, EOS, FIRST_BYTE
 from tests.support.zoo import Zoo
 
@@ -69,6 +72,16 @@ def test_words_are_found_and_a_first_token_is_added(words: LlamaVocab) -> None:
     tokens = words.tokenize("the")
     assert tokens[0] == BOS
     assert [words.token_text(token) for token in tokens[1:]] == ["▁the".encode()]
+
+
+def test_an_eos_that_a_file_adds_ends_no_prompt(words: LlamaVocab, tmp_path: Path) -> None:
+    """Fine-tunes keep tokenizer.ggml.add_eos_token from training."""
+    path = replace(tinygguf.llama(0), add_eos=True).write(tmp_path / "eos.gguf")
+    model = LlamaContext(path, ModelRole(SETTINGS, 1, 0))
+    assert model.vocabulary.add_eos
+    for text in ("the", "the</s>", ""):
+        assert model.vocabulary.tokenize(text) == words.tokenize(text)
+    model.close()
 
 
 def test_special_tokens_are_recognised(words: LlamaVocab) -> None:
