@@ -101,6 +101,9 @@ def test_a_key_that_stands_twice() -> None:
     ("change", "words"),
     [
         (lambda m: m.add(b"llama.block_count", U32, 0), "block_count is 0"),
+        (lambda m: m.add(b"llama.rope.freq_base", 12, 1e300), "rope.freq_base is of type float64"),
+        (lambda m: m.put(b"llama.x", 12, [1.0]), "llama.x is of type float64"),
+        (lambda m: m.add(b"split.tensors.count", 10, 2**40), "split keys are invalid"),
         (lambda m: m.add(b"llama.block_count", U32, 513), "block_count is 513"),
         (lambda m: m.add(b"llama.nextn_predict_layers", U32, 3), "nextn_predict_layers is 3"),
         (lambda m: m.add(b"llama.expert_count", U32, 1025), "expert_count is 1025"),

@@ -241,6 +241,32 @@ def test_old_cached_headers_are_removed(
     assert len(list((tmp_path / "data/headers").iterdir())) == 3
 
 
+def test_the_cache_is_bounded_by_bytes(
+    tmp_path: Path, new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hostile header of control characters takes six bytes for each in JSON."""
+    monkeypatch.setattr(reader, "_MAX_CACHE_BYTES", 30_000)
+    monkeypatch.setattr(reader, "_MAX_CACHED_TEXT", 3_000)
+    new_process()
+    for n in range(12):
+        file = gguffile.model().add(b"some.text", STRING, b"\x01" * 500 * n)
+        reader.read(written(tmp_path, file.data(), f"{n}.gguf"))
+        size = sum(path.stat().st_size for path in (tmp_path / "data/headers").iterdir())
+        assert size <= 30_000
+    assert size > 0
+
+
+def test_a_cached_header_of_a_file_of_another_time(
+    tmp_path: Path, new_process: Callable[[], None]
+) -> None:
+    path = written(tmp_path, gguffile.model().data())
+    reader.read(path)
+    path.write_bytes(path.read_bytes().replace(b"Tiny", b"Tall"))
+    os.utime(path, ns=(1, 1))
+    new_process()
+    assert reader.read(path).name == "Tall"
+
+
 def test_a_long_header_is_read_once_and_no_further() -> None:
     file = gguffile.model([b"word %d" % i for i in range(150_000)], tokenizer=b"gpt2")
     file.put(b"tokenizer.ggml.merges", STRING, [b"some merge %d" % i for i in range(150_000)])

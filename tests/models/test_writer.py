@@ -7,10 +7,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from localspec.models.gguf import reader, writer
 from localspec.models.gguf.header import SplitInfo, merge_splits
 from localspec.models.gguf.parser import Value
+from tests.models import gguffile
 from tests.support import synthetic_header, tinygguf
 from tests.support.families import FAMILIES, write_ghost
 
@@ -101,8 +103,36 @@ def test_parts_are_joined(tmp_path: Path) -> None:
     again = merge_splits(parts)
     assert (again.tensors, again.keys, again.size) == (whole.tensors, whole.keys, whole.size)
     assert merge_splits([whole]) is whole
+    odd = [replace(part, tensors=(part.tensors[0]._replace(n_bytes=12),)) for part in parts]
+    assert [tensor.offset for tensor in merge_splits(odd).tensors] == [0, 32], "aligned"
     write_ghost(again, "", tmp_path / "joined.gguf")
     assert len(loaded(tmp_path / "joined.gguf")) == 1
+
+
+def test_any_value_that_a_header_may_hold_can_be_written(tmp_path: Path) -> None:
+    """Property: of each type the extremes, alone and in an array, are read and written again."""
+    extremes: dict[int, tuple[Any, ...]] = {
+        **{t: (0, 2 ** (8 * n) - 1) for t, n in {0: 1, 2: 2, 4: 4, 10: 8}.items()},
+        **{
+            t: (-(2 ** (8 * n - 1)), 2 ** (8 * n - 1) - 1)
+            for t, n in {1: 1, 3: 2, 5: 4, 11: 8}.items()
+        },
+        6: (3.4028234663852886e38, -0.0, float("inf"), float("-inf")),
+        12: (1e300, -1.7e308, 0.5, float("inf")),
+        7: (True, False),
+    }
+    for type_, values in extremes.items():
+        file = gguffile.model()
+        for n, value in enumerate(values):
+            file.add(b"other.%d" % n, type_, value)
+        file.put(b"other.all", type_, values)
+        data = file.data()
+        header = reader.parse(data, len(data))
+        path = tmp_path / "x.gguf"
+        content = writer.serialize_header(header)
+        path.write_bytes(content + bytes(writer.data_size(header)))
+        again = reader.read(path).keys
+        assert all(again[key] == value for key, value in header.keys.items() if "other" in key)
 
 
 def test_keys_of_every_kind_come_through(tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ _TOKENS_KEY = "tokenizer.ggml.tokens"
 _TYPES_KEY = "tokenizer.ggml.token_type"
 
 UINT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
-UINT64, INT64 = 10, 11
+UINT64, INT64, FLOAT64 = 10, 11, 12
 SCALAR_STRUCTS = {
     type_: struct.Struct(f"<{code}")
-    for type_, code in zip((*range(STRING), UINT64, INT64, 12), "BbHhIif?Qqd", strict=True)
+    for type_, code in zip((*range(STRING), UINT64, INT64, FLOAT64), "BbHhIif?Qqd", strict=True)
 }
 _U32, _U64 = SCALAR_STRUCTS[UINT32], SCALAR_STRUCTS[UINT64]
 

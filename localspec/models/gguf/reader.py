@@ -30,6 +30,8 @@ from localspec.sanitize import sanitize
 
 _FIRST_READ_BYTES = 256 * 1024  # The whole header of a model with a small vocabulary.
 _MAX_CACHE_FILES = 100
+_MAX_CACHE_BYTES = 64_000_000
+_MAX_CACHED_TEXT = 2_000_000  # Characters of one header; a chat template has 20,000.
 _CACHE_FORMAT = 3  # Increase it when headers are validated differently.
 _SPLIT_ENDING = "-{:05d}-of-{:05d}.gguf"
 
@@ -52,6 +54,7 @@ def parse(
     try:
         contents = parser.parse(GgufByteStream(data, size, read_more))
         architecture = contents.text("general.architecture")
+        validation.check_types(contents, architecture)
         if complete:
             validation.check_file_size(contents, size)
         header = Header(
@@ -127,12 +130,22 @@ def _read_cached(path: str, size: int, mtime_ns: int) -> Header:
         if cached["key"] == key:
             return _from_json(cached["header"], Path(path))
     header = _read_file(Path(path), size)
-    data_files.write_json(name, {"key": key, "header": _to_json(header)})
+    if _count_text(header) <= _MAX_CACHED_TEXT:
+        data_files.write_json(name, {"key": key, "header": _to_json(header)})
     with suppress(OSError):
-        files = (paths.data_dir() / "headers").iterdir()
-        for old in sorted(files, key=lambda file: -file.stat().st_mtime)[_MAX_CACHE_FILES:]:
-            old.unlink()
+        files, n_bytes = (paths.data_dir() / "headers").iterdir(), 0
+        newest = sorted(files, key=lambda file: -file.stat().st_mtime)
+        for number, file in enumerate(newest, 1):
+            n_bytes += file.stat().st_size
+            if number > _MAX_CACHE_FILES or n_bytes > _MAX_CACHE_BYTES:
+                file.unlink()
     return header
+
+
+def _count_text(header: Header) -> int:
+    """Characters of all values, which a hostile header may have by the million."""
+    values = (v if isinstance(v, tuple) else (v,) for v in header.keys.values())
+    return sum(len(text) for value in values for text in value if isinstance(text, str))
 
 
 def _to_json(header: Header) -> dict[str, Any]:

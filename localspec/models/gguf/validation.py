@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from localspec.errors import ModelFileError
 from localspec.models.gguf import architectures
 from localspec.models.gguf.header import Header, SplitInfo
-from localspec.models.gguf.parser import UINT16, GgufContents, InvalidGgufError, Value
+from localspec.models.gguf.parser import FLOAT64, UINT16, GgufContents, InvalidGgufError, Value
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
@@ -29,6 +29,14 @@ _PER_LAYER_SLIDING_WINDOW = architectures.name_set(
     "dflash dots3note gemma4 gemma4-assistant granite_swa maple mimo2 spark2_5 step35"
 )
 """Architectures with a sliding window flag per layer; at least one must be set."""
+
+
+def check_types(contents: GgufContents, architecture: str) -> None:
+    """Raise InvalidGgufError for float64: llama.cpp takes no architecture key of that type."""
+    for key, type_ in contents.key_types.items():
+        array = contents.arrays.get(key)
+        if key.startswith(f"{architecture}.") and FLOAT64 in (type_, array and array.element_type):
+            raise InvalidGgufError(f"has a damaged header: {key[:80]} is of type float64")
 
 
 def check_hparams(header: Header) -> None:
@@ -74,7 +82,12 @@ def read_split(contents: GgufContents) -> SplitInfo | None:
     values = [contents.keys.get(f"split.{name}", 0) for name in ("no", "count", "tensors.count")]
     types = [contents.key_types.get(f"split.{name}", UINT16) for name in ("no", "count")]
     number, count, n_tensors = (value if isinstance(value, int) else -1 for value in values)
-    if min(number, count, n_tensors) < 0 or types != [UINT16, UINT16] or count > 1000:
+    if (
+        min(number, count, n_tensors) < 0
+        or types != [UINT16, UINT16]
+        or count > 1000
+        or n_tensors >= 2**31
+    ):
         raise InvalidGgufError("has a damaged header: its split keys are invalid")
     if count < 2:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from math import isfinite
 
 from localspec.models.gguf import parser
 from localspec.models.gguf.header import Header
@@ -15,6 +16,7 @@ _FIXED_KEY_TYPES = {
     "split.tensors.count": parser.INT32,
 }
 """Keys whose type cannot be inferred from their value."""
+_MAX_FLOAT32 = 3.4028235e38
 
 
 def serialize_header(header: Header) -> bytes:
@@ -71,7 +73,11 @@ def _pack_value(key: str, value: Value) -> bytes:
 def _infer_value_type(values: Sequence[object]) -> int:
     """The type that llama.cpp expects for such values."""
     first = values[0] if values else 0
-    for kind, type_ in ((bool, parser.BOOL), (float, parser.FLOAT32), (str, STRING)):
+    floats = [value for value in values if isinstance(value, float)]
+    if floats:  # infinite and NaN are float32, too
+        fits = all(abs(value) < _MAX_FLOAT32 or not isfinite(value) for value in floats)
+        return parser.FLOAT32 if fits else parser.FLOAT64
+    for kind, type_ in ((bool, parser.BOOL), (str, STRING)):
         if isinstance(first, kind):
             return type_
     numbers = [value for value in values if isinstance(value, int)]
