@@ -115,7 +115,9 @@ def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairShap
 
     return run_cancellable(
         lambda stop: resolve_shapes(
-            request, named_draft, PullPlanner(HubClient(endpoint), stop, refresh=False)
+            request,
+            named_draft,
+            PullPlanner(HubClient(endpoint, on_wait=notify), stop, refresh=False),
         )
     )
 

@@ -271,7 +271,7 @@ def resolve_or_pull(
             notify(missing.message)
         pull_options = pull.PullOptions(yes=yes, quiet=quiet and yes)
         request = resolve(missing.pull_reference)
-        if pull.pull_models([request], HubClient(), pull_options) is None:
+        if pull.pull_models([request], HubClient(on_wait=notify), pull_options) is None:
             raise missing
 
     return launch.resolve_or_pull(model, draft, pull_missing)

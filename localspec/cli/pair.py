@@ -8,7 +8,7 @@ import click
 
 from localspec.cli import global_options, options, pull, shell_completion
 from localspec.cli.global_options import FiniteRange, flag, number_option, text_option
-from localspec.cli.terminal import echo, echo_columns, echo_json
+from localspec.cli.terminal import echo, echo_columns, echo_json, notify
 from localspec.errors import UsageError
 from localspec.fit import machine_profile
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, suggest
@@ -89,7 +89,7 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
     target_model = request.target
 
     def check(stop: CancelToken) -> PlannedPair | None:
-        planner = PullPlanner(HubClient(endpoint), stop, refresh=False)
+        planner = PullPlanner(HubClient(endpoint, on_wait=notify), stop, refresh=False)
         items = planner.plan_model(target_model), planner.plan_model(draft_model)
         return pull_plan.check_pair(*items)
 

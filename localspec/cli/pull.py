@@ -22,6 +22,7 @@ from localspec.models.hub.download import DownloadPhase, DownloadState, RateLimi
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PlannedModel, PullPlan
+from localspec.models.reference import HubReference
 from localspec.units import bytes_per_second, duration, gb, percent, short_count
 
 
@@ -50,7 +51,8 @@ def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> i
     localspec pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M --dry-run
     """
     requests = [model_lookup.resolve(text) for text in refs]
-    plan = pull_models(requests, HubClient(endpoint), PullOptions(**given))
+    hub = HubClient(endpoint, on_wait=terminal.notify)
+    plan = pull_models(requests, hub, PullOptions(**given))
     if plan is None:
         echo("Nothing was downloaded.", err=True)
         return 1
@@ -68,7 +70,10 @@ def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
     if item.header is not None and draft_heads.file_draft_kind(item.header) != "model":
         echo("This draft head is used automatically when its target runs.", err=True)
         return
-    echo(f"Ready: localspec run {shlex.quote(request.name)}")
+    name, source = request.name, request.target.source
+    if isinstance(source, HubReference) and item.repo is not None:  # it may have been renamed
+        name = name.replace(source.repo, item.repo)
+    echo(f"Ready: localspec run {shlex.quote(name)}")
     if request.pair is not None:
         return
     model = request.target.catalog_model
@@ -276,6 +281,8 @@ class DownloadProgressLine:
     def _format(self, state: DownloadState) -> str:
         size = state.job.file.size
         share = percent(state.done_bytes / size if size else None)
+        if state.note:
+            return f"{self._name}  {share}  {state.note}"
         if state.phase is not DownloadPhase.LOADING:
             done = f" {share}" if state.done_bytes else ""
             return f"{self._name}  {_PHASE_TEXT.get(state.phase, state.phase)}{done} …"
@@ -294,7 +301,7 @@ class DownloadProgressLine:
 @global_options.JSON
 def search_command(text: tuple[str, ...], limit: int, endpoint: str | None, as_json: bool) -> None:
     """Search the Hugging Face hub for repositories with GGUF files, most downloaded first."""
-    hub = HubClient(endpoint)
+    hub = HubClient(endpoint, on_wait=terminal.notify)
     repositories = run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
     if as_json:
         repos = [asdict(r) | {"updated": r.updated and r.updated.isoformat()} for r in repositories]

@@ -40,7 +40,7 @@ def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> No
 
     Reads the header of the file, here or on the hub. For a repository, also lists its models.
     """
-    request, hub = model_lookup.resolve(ref), HubClient(endpoint)
+    request, hub = model_lookup.resolve(ref), HubClient(endpoint, on_wait=terminal.notify)
     items, files = pull.run_cancellable(
         lambda stop: _resolve_details(request, PullPlanner(hub, stop, refresh=False))
     )

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from localspec.errors import ChecksumError, OfflineError
+from localspec.errors import AccessDeniedError, ChecksumError, OfflineError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility, reference
 from localspec.models.catalog import CatalogModel
@@ -173,13 +173,15 @@ class PullPlanner:
             reader.check_magic(path)
             size = path.stat().st_size
             return PlannedModel(resolved, path.name, size, path=path, header=reader.read(path))
+        notes: tuple[str, ...] = ()
         local = resolved.find_local() if _is_pinned(source) or not self._refresh else None
         if local is None:
             try:
                 repo_info = self.repo_info(source.repo, source.revision)
-            except OfflineError:
+            except (OfflineError, AccessDeniedError) as error:
                 if (local := resolved.find_local()) is None:
                     raise
+                notes = (error.message,) if isinstance(error, AccessDeniedError) else ()
             else:
                 return self._plan_hub_model(resolved, source, repo_info)
         return PlannedModel(
@@ -190,6 +192,7 @@ class PullPlanner:
             revision=local.revision,
             path=local.path,
             header=reader.read(local.path),
+            notes=notes,
         )
 
     def _plan_hub_model(
@@ -197,18 +200,19 @@ class PullPlanner:
     ) -> PlannedModel:
         chosen = reference.choose_files(repo_info.files, source.tag, source.file)
         notes = _check_catalog_entry(resolved.catalog_model, chosen)
-        commit = repo_info.revision
-        files = tuple(_plan_file(source, commit, file) for file in chosen)
+        repo, commit = repo_info.repo, repo_info.revision
+        ref = None if _is_pinned(source) else source.revision or "main"
+        files = tuple(_plan_file(DownloadJob(repo, commit, file, ref)) for file in chosen)
         path, file = files[0].path, chosen[0].path
         if path:
             header = reader.read(path)
         else:
-            header = self._hub.read_header(source.repo, commit, file, self._cancel)
+            header = self._hub.read_header(repo, commit, file, self._cancel)
         return PlannedModel(
             resolved,
             file,
             size=sum(file.size for file in chosen),
-            repo=source.repo,
+            repo=repo,
             revision=commit,
             files=files,
             path=path,
@@ -238,21 +242,16 @@ def _is_pinned(source: HubReference) -> bool:
     return bool(source.revision and reference.COMMIT_HASH.fullmatch(source.revision))
 
 
-def _plan_file(source: HubReference, commit: str, file: RepoFile) -> PlannedFile:
-    ref = None if _is_pinned(source) else source.revision or "main"
-    job = DownloadJob(source.repo, commit, file, ref)
+def _plan_file(job: DownloadJob) -> PlannedFile:
+    file = job.file
     cached = CachedFile(hub_cache.cache_root(), job)
     for path in (cached.pointer_path, cached.blob_path):  # the blob may be of another commit
-        if _file_size(path) == file.size:
+        if hub_cache.has_file(cached.cache, job.repo, path, file.size):
             return PlannedFile(job, file.size, path, "hub")
-    if partial := _file_size(cached.partial_path):
-        return PlannedFile(job, min(partial, file.size))
+    if os.path.isfile(cached.partial_path):
+        return PlannedFile(job, min(cached.partial_path.stat().st_size, file.size))
     for local in inventory.iter_files():
-        is_same = (local.repo, local.file, local.size) == (source.repo, file.path, file.size)
+        is_same = (local.repo, local.file, local.size) == (job.repo, file.path, file.size)
         if is_same and local.origin != "hub":
             return PlannedFile(job, file.size, local.path, local.origin)
     return PlannedFile(job, 0)
-
-
-def _file_size(path: Path) -> int:
-    return path.stat().st_size if os.path.isfile(path) else 0

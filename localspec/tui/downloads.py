@@ -104,8 +104,8 @@ def _format_progress(state: DownloadState, width: int) -> str:
     if width >= 100:
         done = f"{gb(state.done_bytes)} of " if state.done_bytes else ""
         parts.append(f"{done}{gb(state.job.file.size)}".rjust(18))
-    if state.phase != "loading":
-        return "  ".join([*parts, state.phase])
+    if state.note or state.phase != "loading":
+        return "  ".join([*parts, state.note or state.phase])
     if state.rate and width >= 70:
         parts.append(bytes_per_second(state.rate))
     if state.eta is not None:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from localspec.errors import (
     DownloadError,
     ModelFileError,
     NotFoundError,
+    OfflineError,
     UsageError,
 )
 from localspec.models.gguf import reader
+from localspec.models.hub import client
 from localspec.models.hub.client import HubClient, HubSearchResult, RepoInfo
 from localspec.models.reference import RepoFile
 from tests.support.downloads import DATA, FILE, MIB, QUICK, REPO, SHA256, Desk
@@ -65,6 +68,94 @@ def test_a_card_may_say_anything(desk: Desk) -> None:
     for card, expected in cards:
         desk.hub.cards[REPO] = card
         assert desk.client.list_files(REPO).licence == expected
+
+
+ODD_VALUES: tuple[object, ...] = (
+    None,
+    "x",
+    5,
+    -5,
+    1e999,
+    True,
+    [],
+    [5],
+    {},
+    {"sha256": 7},
+    "9" * 400,
+)
+
+
+@pytest.mark.parametrize("key", ["cardData", "siblings", "gated", "id", "sha", "file", "search"])
+def test_values_of_any_type_are_an_answer_or_no_hubs(key: str, desk: Desk) -> None:
+    """Property: whatever types a hub sends, it is a list of files or an error that says so."""
+    for value in ODD_VALUES:
+        body: Any = {"id": REPO, "sha": COMMIT, "siblings": [{"rfilename": FILE, "size": 5}]}
+        if key == "file":
+            file_names = ("rfilename", "size", "blobId", "lfs")
+            body["siblings"] = [body["siblings"][0] | {name: value} for name in file_names]
+        elif key == "search":
+            names = ("id", "downloads", "likes", "lastModified", "gated")
+            body = [{"id": REPO, name: value} for name in names]
+        else:
+            body[key] = value
+        desk.hub.faults[API].append(Fault("json", body=json.dumps(body)))
+        with suppress(DownloadError):
+            if key == "search":
+                desk.client.search("x")
+            else:
+                assert all(file.size >= 0 for file in desk.client.list_files(REPO).files)
+
+
+def test_an_answer_without_end_is_no_hubs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_MAX_JSON_BYTES", 1000)
+    with pytest.raises(DownloadError, match="not a model hub"):
+        desk.hub.faults[API].append(Fault("json", body=" " * 2000))
+        desk.client.list_files(REPO)
+
+
+def test_a_wait_that_the_hub_asks_for_is_reported(desk: Desk) -> None:
+    said: list[str] = []
+    desk.client.on_wait = said.append
+    for headers in ({"Retry-After": "0"}, {"Retry-After": "1"}, {"RateLimit": '"api";r=0;t=1'}):
+        desk.hub.faults[API].append(Fault("status", status=429, headers=headers))
+    assert desk.client.list_files(REPO).revision == COMMIT
+    assert said == ["The hub is busy and asks to wait 1 s."] * 2
+
+
+@pytest.mark.parametrize("token", ["“hf_abc”", "hf_abc\u200b", "hf\x7fabc"])
+def test_a_token_that_no_header_can_have_is_named(
+    token: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    mine = HubClient(desk.hub.url, retry_policy=QUICK)
+    with pytest.raises(AccessDeniedError, match="HF_TOKEN contains") as raised:
+        mine.list_files(REPO)
+    assert raised.value.message.isascii() and "abc" not in raised.value.message
+    assert desk.hub.seen == []
+
+
+PROXIES = [
+    ("socks://127.0.0.1:9/", "it is no http:// proxy"),
+    ("socks5://127.0.0.1:9", "SOCKS needs the package socksio"),
+    ("http://me:secret@127.0.0.1:9", "cannot be reached through the proxy http://127.0.0.1:9 of"),
+]
+
+
+@pytest.mark.parametrize("variable", ["ALL_PROXY", "http_proxy"])
+def test_a_proxy_that_cannot_be_used_is_named(
+    variable: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_PROXY", "no_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for proxy, reason in PROXIES:
+        monkeypatch.setenv(variable, proxy)
+        with pytest.raises((DownloadError, OfflineError)) as raised:
+            desk.client.list_files(REPO)
+        assert reason in raised.value.message and variable in raised.value.message
+        assert "secret" not in raised.value.message + raised.value.hint
+        assert variable in raised.value.hint
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert desk.client.list_files(REPO).revision == COMMIT
 
 
 def test_names_that_could_harm_are_not_even_listed(desk: Desk) -> None:

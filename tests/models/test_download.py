@@ -91,6 +91,8 @@ PASSING: dict[str, tuple[list[Fault], list[int]]] = {
     "short-once": ([Fault("short", after=MIB)], [0, 0]),
     "another-encoding": ([Fault("gzip")], [0, 0]),
     "no-length": ([Fault("chunked")], [0]),
+    "no-end": ([Fault("endless")], [0]),
+    "no-end-after-a-drop": ([Fault("drop", after=MIB), Fault("endless")], [0, MIB]),
 }
 
 
@@ -114,6 +116,13 @@ def test_a_link_that_expires_on_the_way_is_made_anew(tmp_path: Path) -> None:
         hub.faults[BODY].extend([Fault("drop", after=MIB), Fault("status", status=403)])
         assert desk.is_whole(desk.fetch())
         assert sum(seen.kind == LINK for seen in hub.seen) == 3
+
+
+def test_a_wait_that_the_hub_asks_for_is_reported(desk: Desk) -> None:
+    desk.hub.faults[BODY].append(Fault("status", status=429, headers={"Retry-After": "1"}))
+    assert desk.is_whole(desk.fetch())
+    assert "The hub is busy and asks to wait 1 s." in [state.note for state in desk.said]
+    assert desk.said[-1].note == ""
 
 
 def test_a_redirect_that_fails_at_first_is_asked_for_again(desk: Desk) -> None:

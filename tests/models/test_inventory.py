@@ -370,13 +370,23 @@ def test_places_that_cannot_be_looked_at_are_left_out(
     assert only().file == "m-Q4_K_M.gguf"
 
 
-def test_folders_that_are_links_are_not_entered(home: Path) -> None:
+def test_a_loop_of_links_is_walked_once(home: Path) -> None:
     put(home / "models" / "m.gguf")
     (home / "models" / "again").symlink_to(home / "models")
+    (home / "models" / "up").symlink_to(home)
     (home / ".lmstudio").mkdir()
     (home / ".lmstudio" / "models").symlink_to(home / "models")
-    assert len(inventory.list_models()) == 2, "a program's own folder may be a link"
+    assert [one.path.name for one in inventory.list_models()] == ["m.gguf"] * 2
     assert other_apps.lmstudio_folders() == [home / ".lmstudio" / "models"]
+
+
+@pytest.mark.parametrize("top", ["models", ".lmstudio/models"])
+def test_a_folder_of_models_on_another_disk_is_listed_and_removed(home: Path, top: str) -> None:
+    put(home / "disk" / "name" / "m.gguf")
+    (home / top).mkdir(parents=True)
+    (home / top / "user").symlink_to(home / "disk")
+    assert (only().repo, only().file) == ("user/name", "m.gguf")
+    assert model_lookup.resolve("user/name").target.require_path() == only().path
 
 
 def test_a_folder_without_an_end_is_left(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from localspec.errors import ChecksumError, OfflineError, StorageError
+from localspec.errors import AccessDeniedError, ChecksumError, OfflineError, StorageError
 from localspec.models import model_lookup, pull_plan
 from localspec.models.catalog import CatalogModel
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import download_file
+from localspec.models.local_files import inventory
 from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PullPlanner
-from tests.support.fake_hub import API, BODY, FakeHub
+from tests.support.fake_hub import API, BODY, FakeHub, Fault
 from tests.support.zoo import Zoo
 
 REPO = "org/Tiny-GGUF"
@@ -56,6 +58,72 @@ def test_the_commit_of_the_plan_is_fetched_when_the_branch_has_moved(hub: FakeHu
     path = download_file(client, item.files[0].job)
     assert path.read_bytes() == planned and item.revision in path.parts
     assert len([seen for seen in hub.seen if seen.kind == API]) == 1, "resolved once"
+
+
+@pytest.mark.parametrize("spelling", ["ORG/tiny-gguf", "former/Name-GGUF"])
+def test_another_spelling_or_a_former_name_is_the_same_model(hub: FakeHub, spelling: str) -> None:
+    hub.names["former/Name-GGUF"] = REPO
+    client = HubClient(hub.url)
+    (item,) = pull_plan.build(client, [model()]).models
+    path = download_file(client, item.files[0].job)
+    request = model_lookup.resolve(f"{spelling}:Q8_0")
+    (again,) = pull_plan.build(client, [request]).models
+    assert (again.repo, again.path, again.missing_bytes) == (REPO, path, 0)
+    is_case = spelling.lower() == REPO.lower()
+    assert request.target.find_path() == (path if is_case else None), "without the hub"
+    assert [m.repo for m in inventory.list_models()] == [REPO]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_expired_token_keeps_nobody_from_a_model_that_is_here(hub: FakeHub, status: int) -> None:
+    client = HubClient(hub.url)
+    path = download_file(client, pull_plan.build(client, [model()]).models[0].files[0].job)
+    hub.always[API] = Fault("status", status=status)
+    (item,) = pull_plan.build(client, [model()]).models
+    assert (item.path, item.missing_bytes) == (path, 0)
+    assert str(status) in item.notes[0]
+    with pytest.raises(AccessDeniedError, match=str(status)):
+        pull_plan.build(client, [model_lookup.resolve(f"{REPO}:Q4_K_M")])
+
+
+@pytest.mark.parametrize("moved", ["models--org--Tiny-GGUF", "models--org--Tiny-GGUF/blobs"])
+def test_a_part_of_the_cache_on_another_disk_is_as_it_was(
+    hub: FakeHub, tmp_path: Path, moved: str
+) -> None:
+    """Moved and linked: listed, opened, planned, downloaded again and removed alike."""
+    client, request = HubClient(hub.url), model_lookup.resolve(f"{REPO}:Q8_0")
+    (item,) = pull_plan.build(client, [request]).models
+    path = download_file(client, item.files[0].job)
+    folder = tmp_path / "hub" / moved
+    shutil.move(folder, tmp_path / "disk")
+    folder.symlink_to(tmp_path / "disk")
+    assert [one.path for one in inventory.list_models()] == [path]
+    assert request.target.find_path() == path
+    (again,) = pull_plan.build(client, [request]).models
+    assert (again.path, again.missing_bytes) == (path, 0)
+    assert download_file(client, again.files[0].job) == path
+    other = model_lookup.resolve(f"{REPO}:Q4_K_M")
+    (item,) = pull_plan.build(client, [other]).models
+    assert download_file(client, item.files[0].job) == other.target.find_path()
+    assert len(inventory.list_models()) == 2
+    for one in inventory.list_models():
+        assert inventory.remove(one) == one.size
+    assert inventory.list_models() == ()
+
+
+def test_a_file_that_is_not_listed_is_not_planned_as_present(hub: FakeHub, tmp_path: Path) -> None:
+    """Property: whatever a link leads to, `list` and `pull` agree."""
+    client, request = HubClient(hub.url), model_lookup.resolve(f"{REPO}:Q8_0")
+    (item,) = pull_plan.build(client, [request]).models
+    path = download_file(client, item.files[0].job)
+    outside = tmp_path / "outside.gguf"
+    shutil.copy(path, outside)
+    path.unlink()
+    path.symlink_to(outside)
+    path.parents[2].joinpath("blobs", item.files[0].job.file.digest).unlink()
+    (again,) = pull_plan.build(client, [request]).models
+    assert inventory.list_models() == () and again.path is None
+    assert request.target.find_path() is None
 
 
 def test_too_little_room_is_said_first(hub: FakeHub) -> None:

@@ -39,11 +39,12 @@ class Fault:
 
     kind: str
     """drop, reset, stall, slow, short, corrupt, swap, norange, status, portal, bare (headers),
-    chunked or gzip."""
+    chunked, endless (chunked) or gzip."""
     after: int = 0
     """Bytes of the response before it happens."""
     status: int = 503
     headers: Mapping[str, str] = field(default_factory=dict)
+    body: str = ""  # Of a `json` reply.
     rate: float = 0.0
     """Bytes per second, for `slow`."""
 
@@ -97,6 +98,8 @@ class FakeHub:
         self.earlier: dict[str, dict[str, dict[str, _File]]] = {}
         """The files of earlier commits."""
         self.cards: dict[str, dict[str, Any]] = {}
+        self.names: dict[str, str] = {}
+        """Former names of repositories; the hub ignores case, too."""
         self.gated: dict[str, str] = {}
         """Repository to the token that opens it."""
         self.lies: dict[str, dict[str, str | None]] = {}
@@ -202,13 +205,19 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/api/models":
             self._search(parse_qs(url.query))
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
-            if self._allowed(found[1], found[2] or "main", False):
-                self._reply_json(self._info(found[1]))  # always of the newest commit
+            repo = self._own_name(found[1])
+            if self._allowed(repo, found[2] or "main", False):
+                self._reply_json(self._info(repo))  # always of the newest commit
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-            if self._allowed(found[1], found[2], True):
-                self._file(found[1], found[2], found[3], fault)
+            repo = self._own_name(found[1])
+            if self._allowed(repo, found[2], True):
+                self._file(repo, found[2], found[3], fault)
         else:
             self._refuse(404, "", "No such endpoint")
+
+    def _own_name(self, repo: str) -> str:
+        own = {name.lower(): name for name in self.hub.repos}
+        return self.hub.names.get(repo) or own.get(repo.lower(), repo)
 
     def _kind(self, path: str) -> str:
         if path.startswith("/cdn/"):
@@ -223,6 +232,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Whether the fault replaced the whole response."""
         if fault.kind == "status":
             self._reply(fault.status, b"", dict(fault.headers))
+        elif fault.kind == "json":
+            self._reply(200, fault.body.encode(), {"Content-Type": "application/json"})
         elif fault.kind == "portal":
             self._reply(200, PORTAL, {"Content-Type": "text/html"})
         elif fault.kind == "stall" and not fault.after:
@@ -306,19 +317,21 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start}-{start + len(data) - 1}/{total}"
         if kind == "gzip":
             headers["Content-Encoding"] = "gzip"
-        self._begin(status, headers, None if kind == "chunked" else len(data))
+        self._begin(status, headers, None if kind in ("chunked", "endless") else len(data))
         if self.command != "HEAD":
             self._send(data, fault)
 
     def _send(self, data: bytes, fault: Fault | None) -> None:
         ends = fault.after if fault and fault.kind in ("drop", "reset", "stall") else len(data)
-        chunked = fault is not None and fault.kind == "chunked"
+        chunked = fault is not None and fault.kind in ("chunked", "endless")
         for start in range(0, min(ends, len(data)), _BLOCK):
             block = data[start : min(start + _BLOCK, ends)]
             if fault and fault.rate and self.hub.closing.wait(len(block) / fault.rate):
                 return
             self.wfile.write(b"%x\r\n%b\r\n" % (len(block), block) if chunked else block)
             self._note(len(block))
+        while fault and fault.kind == "endless" and not self.hub.closing.is_set():
+            self.wfile.write(b"%x\r\n%b\r\n" % (_BLOCK, bytes(_BLOCK)))
         if chunked:
             self.wfile.write(b"0\r\n\r\n")
         if ends < len(data) and fault:

@@ -72,11 +72,14 @@ class CachedFile:
             yield
 
     def create_folders(self) -> None:
-        """Raises StorageError if a link leads out of the cache."""
-        for parent in (self.blob_path.parent, self.pointer_path.parent):
-            real_repo_folder = Path(os.path.realpath(self.repo_folder))
-            if not Path(os.path.realpath(parent)).is_relative_to(real_repo_folder):
-                raise StorageError(f"{parent} leads out of the cache.", "Remove this link.")
+        """Raises StorageError if a link leads out of the repository's folder.
+
+        The folder itself and `blobs` may be links: users move them to another disk.
+        """
+        snapshot = self.pointer_path.parent
+        if not Path(os.path.realpath(snapshot)).is_relative_to(os.path.realpath(self.repo_folder)):
+            raise StorageError(f"{snapshot} leads out of the cache.", "Remove this link.")
+        for parent in (self.blob_path.parent, snapshot):
             parent.mkdir(parents=True, exist_ok=True)
         tag = self.cache / "CACHEDIR.TAG"
         if not tag.exists():

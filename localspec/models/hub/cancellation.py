@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from localspec.errors import DownloadError
 from localspec.lazy_dataclass import dataclass
+from localspec.units import duration
 
 _T = TypeVar("_T")
 
@@ -67,12 +68,27 @@ class RetryPolicy:
         return float(min(self.max_delay, self.first_delay * 2 ** (attempt - 1)))
 
 
-def retry(call: Callable[[], _T], cancel: CancelToken, policy: RetryPolicy) -> _T:
-    """Repeat `call` after a RetryableError, as far as `policy` allows."""
+def retry(
+    call: Callable[[], _T],
+    cancel: CancelToken,
+    policy: RetryPolicy,
+    on_wait: Callable[[str], None] = lambda _: None,
+) -> _T:
+    """Repeat `call` after a RetryableError, as far as `policy` allows.
+
+    `on_wait` receives a sentence if the hub asks to wait.
+    """
     attempt = 1
     while True:
         try:
             return call()
         except RetryableError as error:
-            cancel.sleep(policy.delay_before_retry(attempt, error))
+            seconds = policy.delay_before_retry(attempt, error)
+            if error.retry_after:
+                on_wait(wait_text(seconds))
+            cancel.sleep(seconds)
             attempt += 1
+
+
+def wait_text(seconds: float) -> str:
+    return f"The hub is busy and asks to wait {duration(max(1, seconds))}."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from localspec import __version__, config
-from localspec.errors import DownloadError, OfflineError, UsageError
+from localspec.errors import AccessDeniedError, DownloadError, OfflineError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import reference
 from localspec.models.hub.cancellation import CancelToken, RetryableError, RetryPolicy, retry
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
+_MAX_JSON_BYTES = 64_000_000  # Of a list of files; the largest known has 5 MB.
+_WRONG_FORM = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What reading an answer of another form raises."""
 _DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 _HEADER_REQUEST_BYTES = 20_000_000  # Bytes per request: the largest vocabularies take 16 MB.
 
@@ -65,14 +68,16 @@ class HubClient:
         token: str | bool | None = None,
         offline: bool = False,
         retry_policy: RetryPolicy | None = None,
+        on_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`on_wait` receives a sentence while the hub asks to wait (a limit of requests)."""
         endpoint = endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
         self.endpoint = endpoint.rstrip("/")
         if not self.endpoint.startswith(("https://", "http://")):
             hint = f"A valid one looks like {DEFAULT_ENDPOINT}."
             raise UsageError(f"{self.endpoint!r} is not a web address.", hint)
         self.offline = offline or config.resolve().get("network.offline")
-        self.retry_policy = retry_policy or RetryPolicy()
+        self.retry_policy, self.on_wait = retry_policy or RetryPolicy(), on_wait
         self._token = token
 
     def list_files(
@@ -94,7 +99,10 @@ class HubClient:
         reference.check_gguf_path(file)
         cancel = cancel or CancelToken()
         location, data = (repo, revision, file), bytearray()
-        return retry(lambda: self._fetch_header(location, data, cancel), cancel, self.retry_policy)
+        policy = self.retry_policy
+        return retry(
+            lambda: self._fetch_header(location, data, cancel), cancel, policy, self.on_wait
+        )
 
     def search(
         self, text: str, limit: int = 20, cancel: CancelToken | None = None
@@ -143,6 +151,7 @@ class HubClient:
         headers = build_hf_headers(
             token=self._token, library_name="localspec", library_version=__version__
         )
+        self._check_token(headers.get("authorization", ""))
         address = StreamAddress(self.endpoint, repo, url, headers)
         stream = ResponseStream(address, start, end, cancel, self.retry_policy)
         try:
@@ -150,6 +159,16 @@ class HubClient:
             yield stream
         finally:
             stream.abandon()
+
+    def _check_token(self, header: str) -> None:
+        """Raise AccessDeniedError for a character that no HTTP header can have."""
+        if wrong := [character for character in header if not " " <= character <= "~"]:
+            name = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "The token of `hf auth login`"
+            name = "The given token" if isinstance(self._token, str) else name
+            raise AccessDeniedError(
+                f"{name} contains {wrong[0]!a}, which no token does.",
+                "Copy the token again, without quotation marks and spaces around it.",
+            )
 
     def _request(
         self,
@@ -165,13 +184,17 @@ class HubClient:
 
         def fetch() -> _T:
             with self._open(url, repo, 0, None, cancel) as stream:
-                body = b"".join(stream)
+                body = bytearray()
+                for chunk in stream:
+                    body += chunk
+                    if len(body) > _MAX_JSON_BYTES:
+                        raise not_a_hub_error(self.endpoint)
             try:
                 return parse(json.loads(body))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            except (*_WRONG_FORM, RecursionError) as error:
                 raise not_a_hub_error(self.endpoint) from error
 
-        return retry(fetch, cancel, self.retry_policy)
+        return retry(fetch, cancel, self.retry_policy, self.on_wait)
 
     def _fetch_header(
         self, location: tuple[str, str, str], data: bytearray, cancel: CancelToken
@@ -199,19 +222,22 @@ class HubClient:
 
 
 def _parse_repo(repo: str, info: Any) -> RepoInfo:
-    """Raises KeyError, TypeError or ValueError for an answer of another form."""
+    """Raises one of _WRONG_FORM.  The repository has the hub's own name, also after a renaming."""
     if not reference.COMMIT_HASH.fullmatch(info["sha"]):
         raise ValueError("no commit")
     files = []
     for file in info.get("siblings") or ():
-        path, size = file["rfilename"], file.get("size")
-        digest = (file.get("lfs") or {}).get("sha256") or file.get("blobId") or ""
-        if isinstance(size, int) and reference.is_safe_path(path):
+        path, size, lfs = file["rfilename"], file.get("size"), file.get("lfs")
+        digest = (lfs if isinstance(lfs, dict) else {}).get("sha256") or file.get("blobId") or ""
+        if isinstance(size, int) and size >= 0 and reference.is_safe_path(path):
             files.append(RepoFile(path, size, digest if _DIGEST.fullmatch(digest) else ""))
-    card = info.get("cardData") or {}
+    card = info.get("cardData")
+    card = card if isinstance(card, dict) else {}
+    own_name = info.get("id")
+    is_name = isinstance(own_name, str) and reference.is_repo_id(own_name)
     licence = card.get("license_name") or card.get("license")
     return RepoInfo(
-        repo=repo,
+        repo=own_name if is_name else repo,
         revision=info["sha"],
         files=tuple(files),
         licence=sanitize(licence, multiline=False)[:100] if isinstance(licence, str) else None,
@@ -228,5 +254,5 @@ def _parse_search_result(entry: Any) -> HubSearchResult | None:
         updated_at = datetime.fromisoformat(updated) if updated else None
         downloads, likes = int(entry.get("downloads") or 0), int(entry.get("likes") or 0)
         return HubSearchResult(repo, downloads, likes, updated_at, bool(entry.get("gated")))
-    except (KeyError, TypeError, ValueError, AttributeError, UsageError):
+    except (*_WRONG_FORM, UsageError):
         return None

@@ -23,7 +23,7 @@ from localspec.errors import (
 from localspec.lazy_dataclass import dataclass
 from localspec.models import reference
 from localspec.models.hub.cached_file import CachedFile, DownloadJob, explain_disk_errors
-from localspec.models.hub.cancellation import CancelToken, RetryableError
+from localspec.models.hub.cancellation import CancelToken, RetryableError, wait_text
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.response_stream import LOGIN_HINT
 from localspec.models.local_files import hub_cache
@@ -52,6 +52,7 @@ class DownloadState:
     rate: float | None = None  # Bytes per second.
     eta: float | None = None  # Seconds.
     error: LocalspecError | None = None
+    note: str = ""  # Why nothing arrives at the moment.
     path: Path | None = None  # The file, once it is done.
 
 
@@ -106,15 +107,16 @@ class _ProgressReporter:
         self._last_report = -_MIN_REPORT_INTERVAL
         self._samples: deque[tuple[float, int]] = deque()
 
-    def report(self, phase: str, done: int) -> None:
+    def report(self, phase: str, done: int, note: str = "") -> None:
         now = monotonic()
         rate = self._measure_rate(now, done) if phase == DownloadPhase.LOADING else None
-        if phase == self._state.phase and now - self._last_report < _MIN_REPORT_INTERVAL:
+        is_same = (phase, note) == (self._state.phase, self._state.note)
+        if is_same and now - self._last_report < _MIN_REPORT_INTERVAL:
             return
         self._last_report = now
         job = self._state.job
         eta = (job.file.size - done) / rate if rate else None
-        self._state = DownloadState(job, DownloadPhase(phase), done, rate, eta)
+        self._state = DownloadState(job, DownloadPhase(phase), done, rate, eta, note=note)
         self._on_progress(self._state)
 
     def _measure_rate(self, now: float, done: int) -> float | None:
@@ -153,11 +155,11 @@ class _Transfer:
         self,
         hub: HubClient,
         cached_file: CachedFile,
-        report: Callable[[str, int], None],
+        report: Callable[..., None],
         cancel: CancelToken,
         rate_limiter: RateLimiter,
     ) -> None:
-        """`report` receives the phase and the bytes done."""
+        """`report` receives the phase, the bytes done, and why nothing arrives."""
         self._hub, self._report = hub, report
         self._job, self._file = cached_file.job, cached_file.job.file
         self._partial_path = cached_file.partial_path
@@ -219,7 +221,10 @@ class _Transfer:
                 stopped = RetryableError(message)
                 if isinstance(error, RetryableError):
                     stopped = RetryableError(message, error.hint, error.retry_after)
-                self._cancel.sleep(self._hub.retry_policy.delay_before_retry(attempt, stopped))
+                seconds = self._hub.retry_policy.delay_before_retry(attempt, stopped)
+                if stopped.retry_after:
+                    self._report("loading", self._n_bytes, wait_text(seconds))
+                self._cancel.sleep(seconds)
                 attempt += 1
 
     def _request_rest(self, handle: int) -> None:
@@ -240,6 +245,8 @@ class _Transfer:
                 self._rate_limiter.acquire(len(chunk), self._cancel)
                 if new:
                     self._write_chunk(handle, new)
+                if self._n_bytes >= file.size:
+                    break  # a hub may send more than it announced, or without end
         if self._n_bytes < file.size:
             raise RetryableError("The connection ended early.")
 

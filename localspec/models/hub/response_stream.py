@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,8 @@ from queue import Empty, Full, Queue
 from socket import SHUT_RDWR
 from time import monotonic
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import proxy_bypass
 
 from localspec.errors import (
     AccessDeniedError,
@@ -26,6 +29,7 @@ from localspec.models.hub.cancellation import (
     RetryableError,
     RetryPolicy,
 )
+from localspec.sanitize import sanitize
 
 OFFLINE_HINT = "Go online and try again. Downloaded models work offline."
 LOGIN_HINT = "The network may require a login: open any web page in a browser to see."
@@ -170,13 +174,44 @@ def network_error(error: Exception, endpoint: str) -> LocalspecError:
         return error
     if "CERTIFICATE" in str(error):
         return _certificate_error(str(error), endpoint)
-    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)):
+    is_unreachable = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError))
+    is_setting_wrong = isinstance(error, (ImportError, ValueError, httpx.InvalidURL))
+    proxy = _find_proxy(endpoint)
+    if proxy and (is_unreachable or is_setting_wrong):
+        return _proxy_error(error, endpoint, *proxy, is_unreachable=is_unreachable)
+    if is_unreachable:
         return OfflineError(f"{endpoint} cannot be reached.", OFFLINE_HINT)
     if isinstance(error, httpx.TransportError):
         is_stalled = isinstance(error, httpx.TimeoutException)
         reason = "The hub does not respond." if is_stalled else "The connection was lost."
         return RetryableError(reason)
     return DownloadError(f"The request to the hub failed: {type(error).__name__}.", OFFLINE_HINT)
+
+
+def _find_proxy(endpoint: str) -> tuple[str, str] | None:
+    """The variable that sets the proxy of an address, and the proxy without a password."""
+    url = urlsplit(endpoint)
+    if proxy_bypass(url.hostname or ""):
+        return None
+    for name in (f"{url.scheme}_proxy", "all_proxy"):
+        for variable in (name, name.upper()):
+            if proxy := os.environ.get(variable):
+                return variable, sanitize(re.sub(r"//[^/@]*@", "//", proxy), multiline=False)
+    return None
+
+
+def _proxy_error(
+    error: Exception, endpoint: str, variable: str, proxy: str, *, is_unreachable: bool
+) -> LocalspecError:
+    if is_unreachable:
+        return OfflineError(
+            f"{endpoint} cannot be reached through the proxy {proxy} of {variable}.",
+            f"Check the proxy, or unset {variable}. Downloaded models work offline.",
+        )
+    is_missing = isinstance(error, ImportError)
+    reason = "SOCKS needs the package socksio" if is_missing else "it is no http:// proxy"
+    hint = f"Set {variable} to an http:// proxy, or unset it."
+    return DownloadError(f"The proxy {proxy} of {variable} cannot be used: {reason}.", hint)
 
 
 def error_for_status(

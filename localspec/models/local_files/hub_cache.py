@@ -24,6 +24,7 @@ from localspec.models.local_files.local_model import (
     describe_file,
     discard_checksum,
     scan_folder,
+    stat_gguf,
     walk_files,
 )
 from localspec.models.reference import COMMIT_HASH, is_repo_id, is_safe_gguf_path
@@ -88,11 +89,11 @@ def read_ref(repo_folder: Path, ref: str) -> str | None:
 
 
 def iter_repos(cache: Path) -> Iterator[tuple[str, Path]]:
-    """The repositories of a cache and their folders; links and other names are skipped."""
+    """The repositories of a cache and their folders, which may be links to another disk."""
     for entry in scan_folder(cache):
         repo = entry.name.removeprefix("models--").replace("--", "/")
         is_repo = entry.name.startswith("models--") and is_repo_id(repo)
-        if is_repo and entry.is_dir(follow_symlinks=False):
+        if is_repo and os.path.isdir(entry.path):
             yield repo, Path(entry.path)
 
 
@@ -105,9 +106,20 @@ def iter_files(
             top = folder / "snapshots" / commit
             for path in walk_files(top, depth=8):
                 name = path.relative_to(top).as_posix()
-                model = describe_file(path, record, origin, within=cache)
+                model = describe_file(path, record, origin, *_own_folders(cache, folder))
                 if model and is_safe_gguf_path(name):
                     yield replace(model, repo=repo, file=name, revision=commit)
+
+
+def _own_folders(cache: Path, repo_folder: Path) -> tuple[Path, ...]:
+    """Where the files of a repository may be; the user may have moved and linked the last two."""
+    return cache, repo_folder, repo_folder / "blobs"
+
+
+def has_file(cache: Path, repo: str, path: Path, size: int) -> bool:
+    """Whether a file of a repository is here, by the rule by which it is listed."""
+    file_stat = stat_gguf(path, *_own_folders(cache, repo_folder(cache, repo)))
+    return file_stat is not None and file_stat.size == size
 
 
 def _list_commits(folder: Path) -> list[str]:
@@ -115,7 +127,7 @@ def _list_commits(folder: Path) -> list[str]:
     main = read_ref(folder, "main")
     commits: list[tuple[bool, float, str]] = []
     for entry in scan_folder(folder / "snapshots"):
-        if COMMIT_HASH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+        if COMMIT_HASH.fullmatch(entry.name) and os.path.isdir(entry.path):
             with suppress(OSError):  # just removed
                 age = -entry.stat(follow_symlinks=False).st_mtime
                 commits.append((entry.name != main, age, entry.name))

@@ -113,12 +113,14 @@ def find(
     """
     commit = revision
     if revision and not reference.COMMIT_HASH.fullmatch(revision):
-        commit = hub_cache.read_ref(hub_cache.repo_folder(hub_cache.cache_root(), repo), revision)
-        if commit is None:
+        folders = hub_cache.iter_repos(hub_cache.cache_root())
+        refs = (hub_cache.read_ref(f, revision) for r, f in folders if r.lower() == repo.lower())
+        if (commit := next(refs, None)) is None:
             return None
     models: dict[str, LocalModel] = {}
     for model in filter(None, map(_join_splits, _group_splits(iter_files()))):
-        if model.repo == repo and commit in (None, model.revision):
+        is_repo = (model.repo or "").lower() == repo.lower()  # the hub ignores case
+        if is_repo and commit in (None, model.revision):
             folder, slash, _ = model.file.rpartition("/")
             for path in model.parts or (Path(model.file),):
                 models.setdefault(f"{folder}{slash}{path.name}", model)

@@ -59,13 +59,13 @@ class LocalModel:
 
 
 def describe_file(
-    path: Path, record: ChecksumRecord, origin: ModelOrigin, within: Path | None = None
+    path: Path, record: ChecksumRecord, origin: ModelOrigin, *within: Path
 ) -> LocalModel | None:
     """A file of no repository, with its expected checksum, by its name, and its recorded one.
 
-    None unless it is a GGUF inside `within`, as `stat_gguf` says.
+    None unless it is a GGUF inside one of `within`, as `stat_gguf` says.
     """
-    if (file_stat := stat_gguf(path, within)) is None:
+    if (file_stat := stat_gguf(path, *within)) is None:
         return None
     actual = lookup_checksum(record, file_stat)
     blob = _BLOB_NAME.fullmatch(file_stat.real_path.name)
@@ -92,15 +92,15 @@ class GgufFileStat(NamedTuple):
     is_owned: bool
 
 
-def stat_gguf(path: Path, within: Path | None = None) -> GgufFileStat | None:
-    """None unless `path` is a readable GGUF inside `within`, or a link to one.
+def stat_gguf(path: Path, *within: Path) -> GgufFileStat | None:
+    """None unless `path` is a readable GGUF inside one of the folders, or a link to one.
 
-    None for a link that leads out of `within`, a FIFO, a device, an empty file and a loop of
-    links.  Without `within` a link may lead anywhere: users link their large files.
+    None for a link that leads out of them, a FIFO, a device, an empty file and a loop of links.
+    Without `within` a link may lead anywhere: users link their large files.
     """
     try:
         real = Path(os.path.realpath(path, strict=True))
-        if within and not real.is_relative_to(os.path.realpath(within)):
+        if within and not any(real.is_relative_to(os.path.realpath(top)) for top in within):
             return None
         if not stat.S_ISREG(real.stat().st_mode):  # before opening: a FIFO would block
             return None
@@ -120,22 +120,32 @@ def stat_gguf(path: Path, within: Path | None = None) -> GgufFileStat | None:
 def walk_files(folder: Path, depth: int) -> Iterator[Path]:
     """The files up to `depth` levels below a folder, sorted by name.
 
-    Links to folders are not followed; the walk stops after `_MAX_ENTRIES` entries.
+    Links to folders are followed, each folder once; the walk stops after `_MAX_ENTRIES` entries.
     """
     entries_left = _MAX_ENTRIES
-    pending = [(folder, depth)]
+    pending, seen = [(folder, depth)], set[str]()
     while pending:
         current, levels = pending.pop()
         subfolders = []
+        if (real := os.path.realpath(current)) in seen:
+            continue
+        seen.add(real)
         for entry in scan_folder(current):
             entries_left -= 1
             if entries_left <= 0:
                 return
-            if entry.is_dir(follow_symlinks=False):
+            if _is_folder(entry):
                 subfolders.append((Path(entry.path), levels - 1))
             else:
                 yield Path(entry.path)
         pending += reversed(subfolders) if levels > 0 else ()
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a loop of links, or a folder that may not be entered
+        return False
 
 
 def scan_folder(folder: Path) -> list[os.DirEntry[str]]:

@@ -96,7 +96,7 @@ def _ollama_models(folder: Path, record: ChecksumRecord) -> Iterator[LocalModel]
                 if (match := re.fullmatch("sha256:([0-9a-f]{64})", digest)) is None:
                     continue
                 blob = folder / "blobs" / f"sha256-{match[1]}"
-                model = describe_file(blob, record, "ollama", within=folder)
+                model = describe_file(blob, record, "ollama", folder, folder / "blobs")
                 if model and model.size == layer.get("size"):
                     repo, file = _ollama_name(manifest.relative_to(folder / name).parts)
                     yield replace(model, repo=repo, file=file)
