@@ -153,7 +153,7 @@ def test_what_is_refused(zoo: Zoo, tmp_path: Path) -> None:
     for model, arguments, said in (
         ("target", ("--keep", "0-9"), "no layer 2"),
         ("target", ("--keep", "1-0"), "'1-0' is no layer"),
-        ("target", ("--keep", ""), "'' is no layer"),
+        ("target", ("--keep", ""), "it is empty"),
         ("target", (), "names no layer to exit from"),
         ("hybrid", ("--keep", "0"), "recurrent state"),
         ("eagle3", ("--keep", "0"), "draft head"),
