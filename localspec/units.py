@@ -1,5 +1,7 @@
 """Formats memory sizes, speeds, shares, durations and counts for display."""
 
+from collections.abc import Sequence
+
 
 def gib(n_bytes: float) -> str:
     """A memory size, in units of 2**30 bytes."""
@@ -39,6 +41,12 @@ def milliseconds(ms: float | None) -> str:
 
 def count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def join_first(names: Sequence[str], limit: int) -> str:
+    """`a, b, c`; of more than `limit` names the first ones `and 30 more`."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def short_count(n: int) -> str:

@@ -30,7 +30,7 @@ from localspec.api.arguments import (
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.context_window import check_answer
 from localspec.errors import LocalspecError
-from localspec.launch import Engine, LoadOptions
+from localspec.launch import Engine, LoadOptions, recent_pairs
 from localspec.launch.engine_host import POLL_SECONDS, EngineHost, EngineJob
 from localspec.protocol.events import EngineReady, Notice
 from localspec.speculation_methods import Spec
@@ -46,6 +46,7 @@ class LLM:
 
     `model` and `draft` take the same values as `localspec run`: `demo`, a pair or model of the
     catalogue, `user/repo:QUANT`, or the path of a .gguf file; `draft` also `auto` or `none`.
+    Without `model`, it is the one that `localspec run` takes; a notice names it.
     Nothing is downloaded unless `pull` is true. After loading, the network is not used.
 
     An LLM can be used from any thread, and in a notebook with a running event loop. It answers one
@@ -63,7 +64,7 @@ class LLM:
     @expand_signature(MachineOptions)
     def __init__(
         self,
-        model: str | os.PathLike[str] = "demo",
+        model: str | os.PathLike[str] | None = None,
         draft: str | os.PathLike[str] = "auto",
         *,
         spec: Spec = "auto",
@@ -72,11 +73,12 @@ class LLM:
         pull: bool = False,
         **machine: Unpack[MachineOptions],
     ) -> None:
-        self._name = arguments.to_reference("model", model)
+        given = None if model is None else arguments.to_reference("model", model)
         self._spec, self._seed, self._template = spec, seed, template
         arguments.check_pair_arguments(spec, seed, template)
         draft = arguments.to_reference("draft", draft)
         with python_hints():
+            self._name, draft, why = recent_pairs.resolve_default(given, draft)
             self._pair = arguments.resolve_files(self._name, draft, pull=pull)
             launch.check_drafter(self._pair, spec)
         load_options = LoadOptions(**arguments.check_options(machine, MachineOptions))
@@ -89,7 +91,9 @@ class LLM:
         except BaseException:
             self._engine_host.close()
             raise
-        self.notices: tuple[Notice, ...] = (*loading.notices, *self._initial_ready.notices)
+        chosen = [Notice("info", "default-model", f"Answering with {self._name}, {why}.")]
+        notices = (*loading.notices, *self._initial_ready.notices)
+        self.notices: tuple[Notice, ...] = (*(chosen if why else ()), *notices)
         """Notices of loading, with `message` and `hint`."""
         # At exit, engine_host closes all engines itself.
         weakref.finalize(self, self._engine_host.end).atexit = False

@@ -35,6 +35,7 @@ from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
 from localspec.protocol.events import GenerationFinished, Notice, Round
 from localspec.protocol.wire import GenerateCommand, InspectCommand
 from localspec.sanitize import sanitize
+from localspec.text_decoding import decode_text
 
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
@@ -411,7 +412,7 @@ class ChatSession:
         self.pending_attachments = ()
         self.stats = self.stats.for_new_chat()
 
-    def attach_file(self, path_text: str) -> Attachment:
+    def attach_file(self, path_text: str) -> tuple[Attachment, str]:
         """Add a text file to the next question. Raises LocalspecError if it cannot be read."""
         name, path = sanitize(path_text, multiline=False), Path(os.path.expanduser(path_text))
         try:
@@ -423,15 +424,17 @@ class ChatSession:
             raise NotFoundError(f"There is no file {name}.", "Type: /read FILE") from error
         except (OSError, ValueError) as error:
             raise StorageError(f"{name} cannot be read: {error}.", "Type: /read FILE") from error
-        if len(data) > _MAX_FILE_BYTES or b"\0" in data:
-            what = "too large" if len(data) > _MAX_FILE_BYTES else "not a text file"
-            raise UsageError(f"{name} is {what}.", "Give the path of a text file of up to 4 MB.")
-        text = data.decode("utf-8-sig", "replace").replace("\r\n", "\n").rstrip("\n")
-        if text.count("\ufffd") * 10 > len(text):
-            raise UsageError(f"{name} is not a text file.", "Give the path of a UTF-8 text file.")
+        hint = "Give the path of a text file of up to 4 MB."
+        if len(data) > _MAX_FILE_BYTES:
+            raise UsageError(f"{name} is too large.", hint)
+        try:
+            text, note = decode_text(data)
+        except ValueError as error:
+            raise UsageError(f"{name} is not a text file.", hint) from error
+        text = text.replace("\r\n", "\n").rstrip("\n")
         attachment = Attachment(sanitize(path.name, multiline=False), text)
         self.pending_attachments = (*self.pending_attachments, attachment)
-        return attachment
+        return attachment, note
 
     def export(self, path_text: str) -> Path:
         """Write the chat to a file; its suffix selects the format. Raises LocalspecError.

@@ -223,10 +223,11 @@ def _read(session: ChatSession, text: str) -> CommandResult:
     if text == "-":
         session.pending_attachments = ()
         return CommandResult("No files are attached.")
-    file = session.attach_file(_unquote_path(text))
+    file, note = session.attach_file(_unquote_path(text))
     n = file.text.count("\n") + 1
     lines = "1 line" if n == 1 else f"{short_count(n)} lines"
-    return CommandResult(f"Attached to your next message: {file.name}, {lines}.")
+    how = f", {note} (it is not UTF-8)" if note else ""
+    return CommandResult(f"Attached to your next message: {file.name}, {lines}{how}.")
 
 
 def _rename(session: ChatSession, title: str) -> CommandResult:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
@@ -89,6 +91,16 @@ class _LazyGroup(click.Group):
         command = getattr(module, f"{name}_command", None) or module.command
         return global_options.add_to_command(command)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and name not in (*_COMMANDS, *_ALIASES):
+            near = difflib.get_close_matches(name, _COMMANDS, n=1)
+            hint = f"Did you mean {near[0]}?" if near else "See: localspec --help"
+            raise errors.UsageError(f"There is no command {name!r}.", hint)
+        return super().resolve_command(ctx, args)
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         items = [CompletionItem(name, help=about) for name, about in _COMMANDS.items()]
         options = click.Command.shell_complete(self, ctx, incomplete)
@@ -155,6 +167,8 @@ def _run_tui(context: click.Context) -> int:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit with its exit code."""
     _prepare_streams()
+    if not os.environ.get("LOCALSPEC_DEBUG"):
+        threading.excepthook = _print_thread_error
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = localspec.main(argv, "localspec", standalone_mode=False, obj=argv) or 0
@@ -177,6 +191,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+def _print_thread_error(failure: threading.ExceptHookArgs) -> None:
+    """A bug in a thread is one line, too; the command goes on."""
+    if isinstance(failure.exc_value, Exception):
+        _print_error(_explain(failure.exc_value), [])
 
 
 def _explain(error: Exception) -> errors.LocalspecError:

@@ -15,7 +15,6 @@ from localspec.cli.terminal import echo, echo_json, notify
 from localspec.errors import LocalspecError
 from localspec.fit import advisor, machine_profile
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
-from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.speed import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport, confirm_fit, is_in_system_memory
@@ -42,7 +41,7 @@ from localspec.units import gib, token_rate_range
     type=click.Choice(["f16", "q8_0/f16", "q8_0", "q4_0"]),
     help="Type of the KV cache.  [default: what fits]",
 )
-@click.option("--gpu", metavar="NAME", help='Estimate for another GPU, such as "RTX 4060".')
+@global_options.GPU
 @global_options.VRAM
 @click.option(
     "--use",
@@ -69,7 +68,7 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     if not given["draft"]:
         subject = subject.add_found_head()
     subject.check_head()
-    machine = _machine_profile(given["gpu"], given["vram"])
+    machine = machine_profile.simulate(given["gpu"], given["vram"])
     can_skip = options.can_skip_workers()
     workers = preflight.check_all(given["workers"], _print_skipped if can_skip else None)
     machine = machine_profile.with_workers(machine, workers)
@@ -120,12 +119,6 @@ def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairShap
             PullPlanner(HubClient(endpoint, on_wait=notify), stop, refresh=False),
         )
     )
-
-
-def _machine_profile(gpu: str | None, vram: float | None) -> MachineProfile:
-    if gpu is not None:
-        return machine_profile.with_gpu(gpu, vram)
-    return machine_profile.with_vram(vram) if vram else machine_profile.detect()
 
 
 _BAR_WIDTH = 48

@@ -150,6 +150,7 @@ def add_to_command(command: click.Command) -> click.Command:
 ENDPOINT = text_option("--endpoint", "URL", "A mirror of the Hugging Face hub.  Also: HF_ENDPOINT.")
 JSON = flag("--json", "as_json", about="Print one JSON document.")
 YES = flag("-y", "--yes", about="Do not ask.")
+GPU = click.option("--gpu", metavar="NAME", help='Estimate for another GPU, such as "RTX 4060".')
 VRAM = number_option(
     "--vram",
     "Estimate for a GPU with this much memory.",

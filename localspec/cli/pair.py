@@ -30,18 +30,17 @@ def command() -> None:
 
 @command.command("suggest")
 @click.argument("ref", required=False, shell_complete=shell_completion.complete_model)
+@global_options.GPU
 @global_options.VRAM
 @click.option("--use", type=click.Choice(USE_CASES), help="Prefer pairs for this use.")
 @flag("--all", "everything", about=f"List all, not only {_MAX_SHOWN}.")
 @global_options.JSON
-def _suggest(
-    ref: str | None, vram: float | None, use: str | None, everything: bool, as_json: bool
-) -> None:
+def _suggest(ref: str | None, use: str | None, everything: bool, as_json: bool, **gpu: Any) -> None:
     """List the pairs that fit, best first; with REF only those of that model.
 
     Does not use the network.
     """
-    machine = machine_profile.with_vram(vram) if vram is not None else machine_profile.detect()
+    machine = machine_profile.simulate(**gpu)
     suggestions = suggest(machine, SuggestionCriteria(use), ref)
     device = (*machine.devices, machine.cpu)[0]
     free = device.free or 0

@@ -32,6 +32,7 @@ from localspec.launch import recent_pairs
 from localspec.protocol.events import EngineReady, encode
 from localspec.protocol.wire import GenerateCommand
 from localspec.sanitize import sanitize
+from localspec.text_decoding import decode_text
 from localspec.units import count
 
 _MAX_PROMPT_BYTES = 64 * 1024 * 1024
@@ -64,14 +65,14 @@ def command(model: str | None, **given: Any) -> int:
     """
     is_chat = _is_chat(given)
     saved_chat = _resume_chat(is_chat, given["chat"])
-    text = "" if is_chat else _read_prompt(given["prompt"])
+    text = "" if is_chat else _read_prompt(given["prompt"], quiet=given["quiet"])
     if given["raw"] and given["template"]:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
     if given["json_schema"] and given["grammar"]:
         raise UsageError("--json-schema and --grammar cannot be used together.", "Give one.")
     if given["preset"]:
         given["system"] = given["system"] or presets.find(given["preset"]).system or ""
-    model, draft = _resolve_pair(model, given["draft"], saved_chat)
+    model, draft = _resolve_pair(model, given, saved_chat, is_chat=is_chat)
     if not given["quiet"] and sys.stderr.isatty():
         _warn_unused_gpu()
     pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
@@ -205,11 +206,12 @@ def _stream_answer(
     return interrupt.pressed_at is None
 
 
-def _read_prompt(given: str | None) -> str:
+def _read_prompt(given: str | None, *, quiet: bool) -> str:
     """The prompt of -p, then a blank line and what is piped."""
     if given is None and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("There is no prompt.", 'Give one: localspec run demo -p "import os"')
-    piped = _read_pipe(sys.stdin.buffer) if given is None or _is_piped(sys.stdin) else ""
+    is_read = given is None or _is_piped(sys.stdin)
+    piped = _read_pipe(sys.stdin.buffer, quiet=quiet) if is_read else ""
     text = "\n\n".join(filter(None, (given, piped)))
     if not text:
         raise UsageError("The prompt is empty.", 'Give one: localspec run demo -p "import os"')
@@ -225,7 +227,7 @@ def _is_piped(stdin: TextIO | None) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
-def _read_pipe(stdin: IO[bytes]) -> str:
+def _read_pipe(stdin: IO[bytes], *, quiet: bool) -> str:
     """Standard input as text; blank lines alone count as empty."""
 
     def warn() -> None:
@@ -241,7 +243,13 @@ def _read_pipe(stdin: IO[bytes]) -> str:
         raise UsageError(
             f"The prompt is longer than {_MAX_PROMPT_BYTES >> 20} MiB.", "No context is that large."
         )
-    return data.decode("utf-8", "replace") if data.strip() else ""
+    try:
+        text, note = decode_text(data)
+    except ValueError as error:
+        raise UsageError("Standard input is not text.", "Pipe text into it.") from error
+    if note and not quiet:
+        terminal.notify(f"Standard input is not UTF-8: {note}.")
+    return text if text.strip() else ""
 
 
 def _build_settings(given: dict[str, Any], pair: launch.ResolvedPair) -> ChatSettings:
@@ -284,12 +292,17 @@ def _resume_chat(is_chat: bool, chat: str | None) -> SavedChat | None:
         return history.load_chat(find_chat_id(history, chat), with_events=False)
 
 
-def _resolve_pair(model: str | None, draft: str, saved_chat: SavedChat | None) -> tuple[str, str]:
+def _resolve_pair(
+    model: str | None, given: dict[str, Any], saved_chat: SavedChat | None, *, is_chat: bool
+) -> tuple[str, str]:
     """The named pair; else the saved chat's, else as `recent_pairs.resolve_default`."""
-    pair = saved_chat.list_entry.pair if saved_chat else None
+    pair, draft = saved_chat.list_entry.pair if saved_chat else None, given["draft"]
     if model is None and pair is not None and pair.model:
         return pair.model, pair.draft if draft == "auto" else draft
-    return recent_pairs.resolve_default(model, draft)
+    model, draft, why = recent_pairs.resolve_default(model, draft)
+    if why and not (is_chat or given["quiet"]):  # a chat names its model
+        terminal.notify(f"Answering with {model}, {why}.")
+    return model, draft
 
 
 def _create_session(

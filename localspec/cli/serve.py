@@ -85,7 +85,7 @@ def command(model: str | None, **given: Any) -> int:
         -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
     """
     http_server, rules = import_http_server(), _make_rules(given)
-    model, draft = recent_pairs.resolve_default(model, given["draft"])
+    model, draft, _ = recent_pairs.resolve_default(model, given["draft"])
     pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
     recent_pairs.save_last(*launch.make_portable_refs(model, draft))
     given["spec"] = options.resolve_drafter(pair, given["spec"])

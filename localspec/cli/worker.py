@@ -77,7 +77,8 @@ def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
     for device in server.devices:
         notify(f"{device.name}: {device.description}, {gib(device.free)} free")
     echo(f"{listen}:{server.port}")
-    notify(f"On the other computer: localspec run … --workers HOST:{server.port}  (Ctrl+C ends)")
+    if not until_eof:  # else the other computer has started it, and says how it is used
+        explain_use(listen, server.port)
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     if until_eof:
@@ -91,13 +92,29 @@ def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
     return 0
 
 
-def _refuse_open_address(address: str, *, is_open: bool) -> None:
-    """Raises UsageError."""
+def explain_use(listen: str, port: int) -> None:
+    """To the other computer, which reaches a loopback address through ssh only."""
+    if _is_loopback(listen):
+        here = f"127.0.0.1:{port}"
+        tunnel = f"ssh -N -L {port}:{here} {socket.gethostname()}"
+        use = f"and there: localspec run … --workers {here}  (Ctrl+C ends the worker)"
+        notify(f"On the other computer: {tunnel}", use)
+        return
+    host = socket.gethostname() if listen in ("0.0.0.0", "::") else listen
+    notify(f"On the other computer: localspec run … --workers {host}:{port}  (Ctrl+C ends)")
+
+
+def _is_loopback(address: str) -> bool:
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo(address, None, socket.AF_INET)}
     except (OSError, UnicodeError):
-        addresses = {"0.0.0.0"}  # refused below, or when it is listened on
-    if is_open or all(ipaddress.ip_address(each).is_loopback for each in addresses):
+        return False
+    return all(ipaddress.ip_address(each).is_loopback for each in addresses)
+
+
+def _refuse_open_address(address: str, *, is_open: bool) -> None:
+    """Raises UsageError."""
+    if is_open or _is_loopback(address):
         return
     raise UsageError(
         f"On {address} other computers could connect, and llama.cpp's "

@@ -79,6 +79,13 @@ def _remote_devices(worker: WorkerReport) -> Iterator[Device]:
         )
 
 
+def simulate(gpu: str | None, vram: float | None) -> MachineProfile:
+    """This computer, with a named GPU or one of `vram` GiB if they are given."""
+    if gpu is not None:
+        return with_gpu(gpu, vram)
+    return detect() if vram is None else with_vram(vram)
+
+
 def with_gpu(name: str, vram_gib: float | None = None) -> MachineProfile:
     """This computer with that GPU instead of its own.  Raises NotFoundError."""
     return with_catalog_gpu(detect(), gpu_catalog.find(name), vram_gib)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from localspec import config, data_files
 from localspec.launch import ResolvedPair
@@ -32,18 +33,27 @@ def add_if_path(pair: ResolvedPair) -> None:
         add(pair)
 
 
-def resolve_default(model: str | None, draft: str) -> tuple[str, str]:
+class DefaultPair(NamedTuple):
+    model: str
+    draft: str
+    why: str = ""  # Where it comes from, if it was not named and is not the default pair.
+
+
+def resolve_default(model: str | None, draft: str) -> DefaultPair:
     """Without a model: the pair of config.toml, else of the last run, else the default pair.
 
     config.toml comes first; otherwise the last run would override it after its first use.
     """
     if model is not None:
-        return model, draft
+        return DefaultPair(model, draft)
+    default = model_lookup.default_pair_id()
     if (configured := config.load().get("run.pair")) is not None:
-        return configured, draft
-    if (last := load_last()) is not None:
-        return last[0], last[1] if draft == "auto" else draft
-    return model_lookup.default_pair_id(), draft
+        pair = DefaultPair(configured, draft, "the default model of your settings")
+    elif (last := load_last()) is not None:
+        pair = DefaultPair(last[0], last[1] if draft == "auto" else draft, "the last one used")
+    else:
+        return DefaultPair(default, draft)
+    return pair if pair.model != default else pair._replace(why="")
 
 
 def save_last(model: str, draft: str) -> None:

@@ -145,7 +145,7 @@ def match_device(device: Device) -> GpuSpec | None:
 def _name_words(text: str) -> list[str]:
     """The significant words of a name: ["rtx", "4060", "ti"]."""
     text = _SIZE.sub(" ", _REMARK.sub(" ", _TRADEMARK.sub("", text.lower())))
-    words = re.split(r"[\s_\-]+", _LAPTOP.sub("laptop", text))
+    words = re.split(r"[\s_,\-]+", _LAPTOP.sub("laptop", text))
     return [word for word in words if word and word not in _IGNORED_WORDS]
 
 

@@ -13,6 +13,7 @@ from localspec.errors import NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.catalog_entries import CatalogModel, CatalogPair, PairSettings
 from localspec.sanitize import sanitize
+from localspec.units import join_first
 
 __all__ = ["Catalog", "CatalogModel", "CatalogPair", "PairSettings", "find", "load", "pairs_for"]
 
@@ -58,10 +59,11 @@ def find(catalogue: Catalog, name: str) -> CatalogModel | CatalogPair:
         return entries[matches[0]]
     shown = sanitize(name[:80], multiline=False)
     if matches:
-        hint = f"Choose one: {', '.join(matches[:10])}{', …' if len(matches) > 10 else ''}."
+        hint = f"Choose one: {join_first(matches, 10)}."
         raise NotFoundError(f"{shown} matches several entries.", hint)
-    close = difflib.get_close_matches(part[:80], entries, n=4) or list(catalogue.pairs)[:4]
-    raise NotFoundError(f"The catalogue has no entry {shown}.", f"Closest: {', '.join(close)}.")
+    close = difflib.get_close_matches(part[:80], entries, n=4)
+    hint = f"Closest: {', '.join(close)}." if close else "See: localspec list, localspec pair list"
+    raise NotFoundError(f"The catalogue has no entry {shown}.", hint)
 
 
 def pairs_for(catalogue: Catalog, target: CatalogModel) -> tuple[CatalogPair, ...]:

@@ -17,7 +17,7 @@ from localspec.models.local_files import inventory
 from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
 from localspec.models.reference import HubReference, NameReference, RepoFile
 from localspec.sanitize import sanitize
-from localspec.units import gb
+from localspec.units import gb, join_first
 
 
 class NotDownloadedError(NotFoundError):
@@ -234,8 +234,8 @@ def _resolve_local_name(name: NameReference, text: str, not_found: NotFoundError
     for model in found:
         matches.setdefault((model.repo, (model.repo and model.file) or model.path), model)
     if len(matches) > 1:
-        names = [shortest_reference(model, models) for model in list(matches.values())[:8]]
+        names = [shortest_reference(model, models) for model in matches.values()]
         message = f"{sanitize(name.name, multiline=False)} matches several files."
-        hint = f"Choose one: {sanitize(', '.join(names), multiline=False)}."
+        hint = f"Choose one: {sanitize(join_first(names, 8), multiline=False)}."
         raise NotFoundError(message, hint)
     return _from_source(text, found[0].path)

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from localspec.errors import ModelFileError, NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
+from localspec.units import join_first
 
 HEAD_PREFIXES = ("mtp-", "eagle3-", "dspark-", "dflash-")
 """File name prefixes of heads in their target's repository, best first."""
@@ -244,8 +245,7 @@ def _list_choices(files: Sequence[RepoFile], by_file: bool) -> str:
     choices = list(dict.fromkeys(names))
     if not choices:
         return "It has no GGUF files. Search for the model's name plus GGUF."
-    more = ", …" if len(choices) > 12 else ""
-    return f"It has: {', '.join(map(_quote, choices[:12]))}{more}"
+    return f"It has: {join_first([*map(_quote, choices)], 12)}"
 
 
 def _split_address(text: str) -> list[str] | None:

@@ -15,6 +15,7 @@ from typing import Any, assert_type
 import pytest
 
 from localspec import LLM, Answer, LocalspecError, Piece, Stream, errors
+from localspec.launch import recent_pairs
 from localspec.machine import measurements
 from localspec.protocol.events import Token
 from localspec.protocol.wire import ChatMessage
@@ -75,6 +76,14 @@ def test_the_same_seed_gives_what_the_command_prints(load: Load, more: dict[str,
     assert said["speculation"].keys() == printed["speculation"].keys()
     same = set(said) - {"timings", "speculation", "draft"}
     assert {name: said[name] for name in same} == {name: printed[name] for name in same}
+
+
+def test_without_a_model_it_is_the_one_that_run_takes(zoo: Zoo) -> None:
+    recent_pairs.save_last(str(zoo["parrot"]), "none")
+    with LLM(threads=1) as llm:
+        assert llm.generate("a", max_tokens=2).model == "parrot.gguf"
+        notice = llm.notices[0]
+    assert notice.code == "default-model" and "parrot.gguf, the last one used" in notice.message
 
 
 def test_a_chat_model_is_asked_as_the_command_asks_it(load: Load, zoo: Zoo) -> None:

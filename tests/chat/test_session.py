@@ -282,3 +282,26 @@ def test_copying_takes_the_last_answer_that_there_is(history: ChatHistory) -> No
     talk.ask("one")
     talk.session.ask("two")
     assert talk.session.last_answer_text == "yes"
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "how"),
+    [
+        ("für".encode(), "für", ""),
+        ("für".encode("latin-1"), "für", ", read as Windows-1252 (it is not UTF-8)"),
+        ("für".encode("utf-16"), "für", ", read as UTF-16 (it is not UTF-8)"),
+        (
+            "für".encode() + b"\xff",
+            "für\ufffd",
+            ", 1 invalid byte replaced by \ufffd (it is not UTF-8)",
+        ),
+    ],
+)
+def test_a_file_that_is_not_utf8_is_said_to_be_so(
+    history: ChatHistory, tmp_path: Path, data: bytes, text: str, how: str
+) -> None:
+    (tmp_path / "brief.txt").write_bytes(data)
+    talk = Talk(history)
+    told = talk.type(f"/read {tmp_path / 'brief.txt'}")
+    assert told == f"Attached to your next message: brief.txt, 1 line{how}."
+    assert talk.session.pending_attachments[0].text == text

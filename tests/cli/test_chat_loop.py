@@ -12,7 +12,7 @@ import pytest
 
 from localspec.chat.slash_commands import COMMANDS
 from tests.cli.command import harmful, localspec
-from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
+from tests.support.zoo import HELLO_TEXT, Zoo
 
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
@@ -286,18 +286,6 @@ def test_a_full_context_in_the_middle_of_an_answer(zoo: Zoo, key: str) -> None:
 # --- what it looks like --------------------------------------------------------------------------
 
 
-def test_a_chat_model_with_roles(zoo: Zoo, tmp_path: Path) -> None:
-    with Dialogue("run", zoo["chatty"], *GREEDY, "--system", "Be brief.") as chat:
-        chat.until("> ")
-        for question in ("hello", "and?", "more", "again"):
-            assert CHAT_TEXT in chat.line(question, "tok/s")
-            chat.until("\n> ")
-        assert "Type a message" in chat.line("")
-        assert "the model's own" in chat.line("/show")
-        chat.line(f"/save {tmp_path}/chat.txt")
-    assert (tmp_path / "chat.txt").read_text(encoding="utf-8").count(CHAT_TEXT) == 4
-
-
 def test_thinking_is_folded_or_shown(zoo: Zoo) -> None:
     with Dialogue("run", zoo["thinker"], *GREEDY, "--no-color") as chat:
         chat.until("> ")
@@ -329,36 +317,6 @@ def test_plain(how: str, zoo: Zoo) -> None:
         chat.type(CTRL_D)
         assert chat.end() == 0
         assert chat.seen.isascii() and not harmful(chat.seen.encode())
-
-
-def test_a_journey_in_plain_words(zoo: Zoo, tmp_path: Path) -> None:
-    """What a screen reader reads: each line a sentence, who says it, and what was done."""
-    data = {"LOCALSPEC_DATA_DIR": str(tmp_path), "LOCALSPEC_CONFIG": str(tmp_path / "config.toml")}
-    asked = ("run", zoo["chatter"], *GREEDY, "--max-tokens", "8", "--plain")
-    with Dialogue(*asked, env=data) as chat:
-        chat.until("You: ")
-        typed = {
-            "hello": "chatter: ",
-            "/system Be brief.": "System prompt: Be brief.",
-            "/set temperature 2x": "temperature cannot be '2x'",
-            "/spec off": "spec: off, from the next answer on.",
-            "/regen": "chatter: ",
-            "/edit goodbye": "chatter: ",
-            "/turns": "goodbye",
-            "/undo": "Undone: goodbye",
-            "/nonsense": "Unknown command: /nonsense.",
-            f"/read {tmp_path}": "is not a file",
-            "and again": "chatter: ",
-            "/show": "system prompt: Be brief.",
-            f"/save {tmp_path}/chat.md": "Saved: ",
-        }
-        for line, words in typed.items():
-            assert words in chat.line(line, "\nYou: "), line
-        chat.type(CTRL_D)
-        assert chat.end() == 0
-        assert not harmful(chat.seen.encode()) and "\r" not in chat.seen
-    with Dialogue(*asked, "--continue", env=data) as later:
-        later.until("You: and again\n")
 
 
 def test_help_wraps_between_words(zoo: Zoo) -> None:

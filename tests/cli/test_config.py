@@ -213,3 +213,10 @@ def test_overlap_is_kept_for_runs_and_given_way_to(zoo: Zoo, tmp_path: Path) -> 
         assert "overlapped" not in done.err
     refused = run("--verify", "rejection", "--overlap", "on")
     assert refused.code == 2 and "verification rejection" in refused.err
+
+
+def test_a_preferred_drafter_gives_way_where_a_pair_lacks_it() -> None:
+    ask = ("run", "demo", "-p", "def f(", "--max-tokens", "2")
+    assert localspec(*ask, "--spec", "eagle3").code == 2
+    preferred = localspec(*ask, "--json", env={"LOCALSPEC_ANSWERS_SPEC": "eagle3"})
+    assert preferred.code == 0 and preferred.document["draft"] == "demo-draft.gguf"

@@ -41,6 +41,13 @@ def test_pairs_for_a_gpu() -> None:
         assert pair["needed"] <= 8 * 1024**3 and pair["reasons"]
 
 
+def test_pairs_for_a_named_gpu() -> None:
+    named = localspec("pair", "suggest", "--gpu", "RTX 3060, 12 GiB", "--json").document
+    assert named["gpu"] is True and 11 << 30 < named["memory"] <= 12 << 30
+    unknown = localspec("pair", "suggest", "--gpu", "RTX 3960")
+    assert unknown.code == 3 and "RTX 3" in unknown.err
+
+
 def test_pairs_for_this_computer_and_of_one_model() -> None:
     done = localspec("pair", "suggest", "--json")
     assert done.code == 0 and done.document["gpu"] is False and done.document["memory"] > 0

@@ -69,9 +69,36 @@ def test_a_prompt_is_taken_verbatim(zoo: Zoo) -> None:
     assert document["prompt_tokens"] == len(prompt) + 2
 
 
-def test_standard_input_that_is_no_utf8(zoo: Zoo) -> None:
+@pytest.mark.parametrize(
+    ("piped", "note"),
+    [
+        ("für".encode("latin-1"), "read as Windows-1252"),
+        ("für".encode("utf-16"), "read as UTF-16"),
+        ("für".encode() + b"\xff", "1 invalid byte replaced by"),
+    ],
+)
+def test_standard_input_that_is_not_utf8_is_said_to_be_so(
+    zoo: Zoo, piped: bytes, note: str
+) -> None:
+    done = localspec("run", zoo["parrot"], *GREEDY, stdin=piped)
+    assert done.code == 0 and f"Standard input is not UTF-8: {note}" in done.err
+    assert localspec("run", zoo["parrot"], *GREEDY, "-q", stdin=piped).err == ""
+
+
+def test_binary_standard_input_is_refused(zoo: Zoo) -> None:
     done = localspec("run", zoo["parrot"], *GREEDY, stdin=b"a\xff\xfe\x00b")
-    assert (done.code, done.text) == (0, HELLO_TEXT + "\n")
+    assert (done.code, done.out) == (2, b"") and "is not text" in done.err
+
+
+def test_the_model_is_named_where_it_is_not_the_default(zoo: Zoo, tmp_path: Path) -> None:
+    env = {"LOCALSPEC_DATA_DIR": str(tmp_path)}
+    ask = ("-p", "a", "--max-tokens", "2")
+    assert localspec("run", *ask, env=env).err == "", "the default pair"
+    assert localspec("run", zoo["parrot"], *ask, env=env).err == ""
+    again = localspec("run", *ask, "--json", env=env)
+    assert again.document["model"] == "parrot.gguf"
+    assert again.err.startswith("localspec: Answering with ") and "the last one used" in again.err
+    assert localspec("run", *ask, "-q", env=env).err == ""
 
 
 # --- the JSON document ------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -224,13 +223,6 @@ def has_process(variables: dict[str, str]) -> bool:
             if variables.items() <= process.environ().items():
                 return True
     return False
-
-
-def test_a_prompt_of_a_megabyte(zoo: Zoo) -> None:
-    began = time.monotonic()
-    done = localspec("run", zoo["parrot"], stdin=b"word " * 200_000)
-    one_line(done, 13, "the context holds 1,024")
-    assert time.monotonic() - began < 20
 
 
 def test_a_prompt_without_end_is_not_cut_unsaid(zoo: Zoo) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import shlex
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from localspec.cli import terminal
 from localspec.cli.speculation_text import TOKEN_GLYPHS
 from tests.cli.command import (
+    ROOT,
     TIMEOUT,
     Done,
     command,
@@ -186,3 +194,63 @@ def test_an_error_as_json_that_cannot_be_written(into: str, stderr: str, tmp_pat
     assert done.returncode == 3
     assert done.stderr.startswith(stderr) if stderr else not done.stderr
     assert "Traceback" not in done.stderr
+
+
+# --- the writer ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_the_writer_takes_away_what_harms(capfd: pytest.CaptureFixture[str], text: str) -> None:
+    terminal.echo(f"a {text} b\nc")
+    terminal.echo(text, err=True)
+    terminal.notify(text, text)
+    terminal.echo_text(f"{text}\n{text}")
+    terminal.echo_columns([(text, "x"), ("y", text)])
+    terminal.echo_json({"text": text})
+    terminal.ProgressLine(quiet=False, interval=0).show(text, is_step=True)
+    out, err = capfd.readouterr()
+    assert not harmful(out.encode()) and not harmful(err.encode())
+    assert out.startswith("a ") and out.index("c") < out.index("\n"), "one line"
+
+
+def test_every_line_of_a_command_passes_the_writer() -> None:
+    """Others print an answer's text, which is sanitized token by token, or numbers of requests."""
+    allowed = {"answer_printer.py": {"sys.stdout.write"}, "serve.py": {"print"}}
+    for path in (ROOT / "localspec" / "cli").glob("*.py"):
+        calls = {
+            ast.unparse(n.func)
+            for n in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(n, ast.Call)
+        }
+        sinks = calls & {
+            "print",
+            "click.echo",
+            "click.secho",
+            "sys.stdout.write",
+            "sys.stderr.write",
+        }
+        assert path.name == "terminal.py" or sinks <= allowed.get(path.name, set()), path
+
+
+def test_a_hostile_worker_writes_nothing_to_the_terminal() -> None:
+    device = {"name": "x", "kind": "gpu", "free": 8 << 30, "total": 8 << 30}
+    device["description"] = "\x1b]0;pwn\x07\x1b[31m\u202eevil"
+    version = metadata.version("llama-cpp-python")
+    greeting = {"llama_cpp": version, "is_busy": False, "devices": [device], "memory_limit": None}
+
+    def serve(listening: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(100)
+                    connection.sendall((json.dumps(greeting) + "\n").encode())
+                    while pings := connection.recv(1 << 21):
+                        connection.sendall(b"PONG\n" * max(1, pings.count(b"PING")))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, args=(listening,), daemon=True).start()
+        address = "{}:{}".format(*listening.getsockname())
+        done = localspec("fit", "demo", "--workers", address)
+    assert done.code == 0 and "evil" in done.text, done.err
+    assert not harmful(done.out) and not harmful(done.err.encode())

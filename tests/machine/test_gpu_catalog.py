@@ -38,6 +38,9 @@ def test_every_card_is_found_by_each_of_its_names() -> None:
                 found = gpu_catalog.find(f"{name} {size:g}GB")
                 assert (found.name, found.vram_gib) == (card.name, (size,))
                 assert found.bandwidth == card.bandwidth
+                shown = card.as_device(size).description  # as `fit` prints it
+                for spelling in (f"{name}, {size:g} GiB", shown):
+                    assert gpu_catalog.find(spelling) == found, spelling
 
 
 TYPED = [

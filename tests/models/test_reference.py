@@ -248,6 +248,9 @@ def test_what_there_is_stands_in_the_hint() -> None:
     with pytest.raises(NotFoundError) as failure:
         chosen(OFFICIAL, file="other.gguf")
     assert "m-Q8_0.gguf" in failure.value.hint
+    with pytest.raises(NotFoundError) as failure:
+        chosen([f"m{n}-Q8_0.gguf" for n in range(42)], file="other.gguf")
+    assert failure.value.hint.count(".gguf") == 12 and failure.value.hint.endswith(" and 30 more")
     with pytest.raises(NotFoundError, match="has no GGUF file") as failure:
         chosen(["model.safetensors", "mmproj-m.gguf"])
     assert "no GGUF" in failure.value.hint

@@ -319,7 +319,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
     def _open_with_preset(self, name: str) -> None:
         try:
-            refs = recent_pairs.resolve_default(None, "auto")
+            refs = recent_pairs.resolve_default(None, "auto")[:2]
             pair = replace(launch.resolve_pair(*refs), requested_refs=refs)
             session = self.sessions.for_pair(pair)
             session.start_new_chat()

@@ -1,0 +1,38 @@
+"""`localspec worker`: how the other computer uses it."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from localspec.cli import worker
+from tests.cli.command import localspec
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.5", "localhost"])
+def test_a_loopback_address_is_reached_through_ssh(
+    capfd: pytest.CaptureFixture[str], listen: str
+) -> None:
+    worker.explain_use(listen, 50052)
+    told = capfd.readouterr().err
+    assert f"ssh -N -L 50052:127.0.0.1:50052 {socket.gethostname()}\n" in told
+    assert "localspec run … --workers 127.0.0.1:50052 " in told
+
+
+@pytest.mark.parametrize(
+    ("listen", "host"), [("0.0.0.0", socket.gethostname()), ("192.168.1.5", "192.168.1.5")]
+)
+def test_another_address_is_reached_as_it_is(
+    capfd: pytest.CaptureFixture[str], listen: str, host: str
+) -> None:
+    worker.explain_use(listen, 50052)
+    told = capfd.readouterr().err
+    assert f"--workers {host}:50052 " in told and "ssh" not in told
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0", "192.168.1.5", "no such host"])
+def test_an_open_address_is_refused(listen: str) -> None:
+    done = localspec("worker", "--listen", listen)
+    assert done.code == 2 and not done.out
+    assert "other computers could connect" in done.err and "--via-ssh" in done.err
