@@ -15,7 +15,7 @@ import pytest
 from localspec import LLM, errors
 from tests.api.conftest import Load
 from tests.cli.command import environment
-from tests.cli.household import BAD_PAIR, PAIR, Household
+from tests.cli.installation import BAD_PAIR, PAIR, Installation
 from tests.support.fake_hub import FakeHub
 from tests.support.zoo import HELLO_TEXT, Zoo
 
@@ -172,15 +172,15 @@ def test_only_pull_downloads_and_the_network_is_not_used_afterwards(
     zoo: Zoo, tmp_path: Path
 ) -> None:
     with FakeHub() as hub:
-        house = Household(hub, zoo, tmp_path / "house")
-        told = script(refused(PAIR, "NotFoundError", pull=False), house.env)
+        computer = Installation(hub, zoo, tmp_path / "computer")
+        told = script(refused(PAIR, "NotFoundError", pull=False), computer.env)
         assert told.startswith(f"Get it: localspec pull {PAIR}")
-        offline = house.env | {"HF_HUB_OFFLINE": "1"}
+        offline = computer.env | {"HF_HUB_OFFLINE": "1"}
         assert script(refused(PAIR, "OfflineError", pull=True), offline)
-        assert house.hub.seen == [], "nothing is asked of the hub"
-        assert script(refused(BAD_PAIR, "IncompatiblePairError", pull=True), house.env)
-        assert house.finals() == [], "it is refused before its bytes come"
+        assert computer.hub.seen == [], "nothing is asked of the hub"
+        assert script(refused(BAD_PAIR, "IncompatiblePairError", pull=True), computer.env)
+        assert computer.finals() == [], "it is refused before its bytes come"
         said = "Tiny-Q8_0.gguf Tiny-Draft-Q8_0.gguf 5\n"
-        assert script(ANSWERING, house.env) == said
-        assert house.finals() == ["Tiny-Draft-Q8_0.gguf", "Tiny-Q8_0.gguf"]
-        assert script(ANSWERING, house.without_sockets()) == said
+        assert script(ANSWERING, computer.env) == said
+        assert computer.finals() == ["Tiny-Draft-Q8_0.gguf", "Tiny-Q8_0.gguf"]
+        assert script(ANSWERING, computer.without_sockets()) == said

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.household import Household
+from tests.cli.installation import Installation
 from tests.support.fake_hub import FakeHub
 from tests.support.zoo import Zoo
 
 
 @pytest.fixture
-def house(zoo: Zoo, tmp_path: Path) -> Iterator[Household]:
+def computer(zoo: Zoo, tmp_path: Path) -> Iterator[Installation]:
     with FakeHub() as hub:
-        yield Household(hub, zoo, tmp_path / "house")
+        yield Installation(hub, zoo, tmp_path / "computer")

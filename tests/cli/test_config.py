@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Done, harmful, hello, localspec
-from tests.cli.household import Household
+from tests.cli.installation import Installation
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 KEY = "downloads.limit"
@@ -179,18 +179,20 @@ def test_edit_says_what_is_wrong_afterwards(own: Own, tmp_path: Path) -> None:
     assert gone.code == 3 and "VISUAL" in gone.err
 
 
-def test_pull_and_run_heed_it(house: Household) -> None:
-    config = Path(house.env["LOCALSPEC_CONFIG"])
+def test_pull_and_run_heed_it(computer: Installation) -> None:
+    config = Path(computer.env["LOCALSPEC_CONFIG"])
     config.write_text("[network]\noffline = true\n")
-    done = house.do("pull", "-y", "tiny")
+    done = computer.do("pull", "-y", "tiny")
     assert done.code == 10 and "Set by config.toml (network.offline)" in done.err
     config.write_text('[run]\npair = "nothing-of-the-kind"\n')
-    done = house.do("run", "-p", "x")
+    done = computer.do("run", "-p", "x")
     assert done.code == 3 and "nothing-of-the-kind" in done.err
     config.write_text('[answers]\ntemperature = 0\nspec = "off"\n')
-    answer = json.loads(house.do("run", "demo", "-p", "def f(", "--max-tokens", "8", "--json").out)
+    answer = json.loads(
+        computer.do("run", "demo", "-p", "def f(", "--max-tokens", "8", "--json").out
+    )
     assert answer["speculation"]["drafted"] == 0
-    again = house.do("run", "demo", "-p", "def f(", "--max-tokens", "8", "--json")
+    again = computer.do("run", "demo", "-p", "def f(", "--max-tokens", "8", "--json")
     assert again.document["text"] == answer["text"]  # temperature 0, though no seed was given
 
 

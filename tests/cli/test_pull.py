@@ -16,7 +16,7 @@ from localspec.models.hub.cached_file import DownloadJob
 from localspec.models.hub.download import DownloadPhase, DownloadState
 from localspec.models.reference import RepoFile
 from tests.cli.command import harmful
-from tests.cli.household import BAD_PAIR, BIG, ODD, PAIR, SMALL, Household
+from tests.cli.installation import BAD_PAIR, BIG, ODD, PAIR, SMALL, Installation
 from tests.often import often
 from tests.support.downloads import wait_for
 from tests.support.fake_hub import API, BODY, COMMIT, LINK, Fault
@@ -25,61 +25,61 @@ needs_terminal = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-t
 BOTH = ["Tiny-Draft-Q8_0.gguf", "Tiny-Q8_0.gguf"]
 
 
-def test_from_nothing_to_an_answer_and_back(house: Household) -> None:
+def test_from_nothing_to_an_answer_and_back(computer: Installation) -> None:
     """What the README shows."""
-    first = house.do("pull", PAIR, "-y")
+    first = computer.do("pull", PAIR, "-y")
     assert first.code == 0, first.err
     assert first.text == f"Ready: localspec run {PAIR}\n"
     assert "org/Tiny-GGUF/Tiny-Q8_0.gguf" in first.err and "licence: mit" in first.err
     assert "Compatible: " in first.err and "To download:" in first.err
-    assert house.finals() == BOTH
+    assert computer.finals() == BOTH
 
-    listed = house.do("list")
+    listed = computer.do("list")
     assert listed.code == 0, listed.err
     rows = [line.split()[0] for line in listed.text.splitlines() if line]
     models = rows.index("MODEL")
     assert rows[0] == "PAIR" and {"demo", PAIR} <= set(rows[1:models])
     assert rows[models + 1] == "tiny-draft"
-    shown = house.do("show", PAIR)
+    shown = computer.do("show", PAIR)
     assert shown.code == 0 and "365 tokens" in shown.text and "Compatible: " in shown.text
 
-    told = house.do("run", PAIR, "-p", "a", "--max-tokens", "5", "--temperature", "0", "--json")
+    told = computer.do("run", PAIR, "-p", "a", "--max-tokens", "5", "--temperature", "0", "--json")
     assert told.code == 0, told.err
     assert told.document["model"] == "Tiny-Q8_0.gguf"
     assert told.document["draft"] == "Tiny-Draft-Q8_0.gguf"
 
-    before = len(house.hub.bodies())
-    again = house.do("pull", "-y", PAIR)
+    before = len(computer.hub.bodies())
+    again = computer.do("pull", "-y", PAIR)
     assert again.code == 0 and "Everything is already downloaded." in again.err
     assert again.err.count("already downloaded, verified") == 2
-    assert len(house.hub.bodies()) == before
-    gone = house.do("rm", PAIR, "-y")
+    assert len(computer.hub.bodies()) == before
+    gone = computer.do("rm", PAIR, "-y")
     assert gone.code == 0, gone.err
-    assert house.finals() == []
-    assert not list(house.cache.glob("models--*")), "folders and blobs go too"
+    assert computer.finals() == []
+    assert not list(computer.cache.glob("models--*")), "folders and blobs go too"
 
 
 WAYS = ("tiny", "iny-dra", BIG, f"{BIG}:q8_0", f"hf://{BIG}/Tiny-Q8_0.gguf", "TINY")
 
 
 @pytest.mark.parametrize("ref", often(WAYS, WAYS[:5:2]))
-def test_every_way_to_name_a_model(house: Household, ref: str) -> None:
-    house.pulled(ref)
-    assert len(house.finals()) == 1
-    asked = house.do("run", ref, "-p", "a", "--max-tokens", "2", "--json")
+def test_every_way_to_name_a_model(computer: Installation, ref: str) -> None:
+    computer.pulled(ref)
+    assert len(computer.finals()) == 1
+    asked = computer.do("run", ref, "-p", "a", "--max-tokens", "2", "--json")
     assert asked.code == 0, asked.err
-    assert house.do("show", ref, HF_HUB_OFFLINE="1").code == 0
-    assert house.do("rm", ref, "-y").code == 0
-    assert house.finals() == []
+    assert computer.do("show", ref, HF_HUB_OFFLINE="1").code == 0
+    assert computer.do("rm", ref, "-y").code == 0
+    assert computer.finals() == []
 
 
-def test_a_dry_run_shows_the_plan_and_writes_nothing(house: Household) -> None:
-    done = house.do("pull", PAIR, "--dry-run")
+def test_a_dry_run_shows_the_plan_and_writes_nothing(computer: Installation) -> None:
+    done = computer.do("pull", PAIR, "--dry-run")
     assert done.code == 0, done.err
     assert "To download: " in done.text and "Free: " in done.text
-    assert not house.cache.exists()
-    assert house.do("pull", "tiny").code == 2, "nobody can be asked"
-    plan = house.do("pull", PAIR, "--dry-run", "--json").document
+    assert not computer.cache.exists()
+    assert computer.do("pull", "tiny").code == 2, "nobody can be asked"
+    plan = computer.do("pull", PAIR, "--dry-run", "--json").document
     assert plan["dry_run"] is True and plan["missing"] == plan["bytes"] > 0
     assert [model["name"] for model in plan["models"]] == ["tiny", "tiny-draft"]
     assert plan["models"][0]["licence"] == "mit" and plan["models"][0]["path"] is None
@@ -87,12 +87,14 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(house: Household) -> None:
     assert (pair["verdict"], pair["rule"]) == ("compatible", "same-vocabulary")
 
 
-def test_a_pair_that_does_not_go_together_is_refused_before_its_bytes(house: Household) -> None:
-    done = house.do("pull", BAD_PAIR, "-y")
+def test_a_pair_that_does_not_go_together_is_refused_before_its_bytes(
+    computer: Installation,
+) -> None:
+    done = computer.do("pull", BAD_PAIR, "-y")
     assert done.code == 5
     assert "token 257 is '▁other' in the draft and '<0xFE>' in the target" in done.err
-    assert house.finals() == []
-    assert sum("bytes=0-" in str(seen.range) for seen in house.hub.bodies()) == 2, "headers"
+    assert computer.finals() == []
+    assert sum("bytes=0-" in str(seen.range) for seen in computer.hub.bodies()) == 2, "headers"
 
 
 @pytest.mark.parametrize(
@@ -104,81 +106,83 @@ def test_a_pair_that_does_not_go_together_is_refused_before_its_bytes(house: Hou
     ],
 )
 def test_what_the_hub_refuses(
-    house: Household, kind: str, fault: Fault, code: int, words: str
+    computer: Installation, kind: str, fault: Fault, code: int, words: str
 ) -> None:
-    house.hub.always[kind] = fault
-    done = house.do("pull", "tiny", "-y")
+    computer.hub.always[kind] = fault
+    done = computer.do("pull", "tiny", "-y")
     assert (done.code, words in done.err) == (code, True), done.err
-    assert house.finals() == [] and not harmful(done.err.encode())
+    assert computer.finals() == [] and not harmful(done.err.encode())
 
 
-def test_a_gated_model_says_which_page_to_open(house: Household) -> None:
-    house.hub.gated[BIG] = "hf_token"
-    done = house.do("pull", "tiny", "-y")
-    assert done.code == 14 and f"{house.hub.url}/{BIG}" in done.err
-    assert house.do("pull", "tiny", "-y", HF_TOKEN="hf_token").code == 0
+def test_a_gated_model_says_which_page_to_open(computer: Installation) -> None:
+    computer.hub.gated[BIG] = "hf_token"
+    done = computer.do("pull", "tiny", "-y")
+    assert done.code == 14 and f"{computer.hub.url}/{BIG}" in done.err
+    assert computer.do("pull", "tiny", "-y", HF_TOKEN="hf_token").code == 0
 
 
-def test_names_that_mean_nothing_or_several(house: Household) -> None:
-    assert house.do("pull", "no-such-thing-at-all").code == 3
-    assert house.do("pull", "qwen3").code == 3
-    assert house.do("pull", "a b").code in (2, 3)
-    assert house.do("pull", f"{BIG}:Q2_K", "-y").code == 3
-    assert house.do("pull", "org/None-GGUF", "-y").code == 3
-    assert house.do("pull").code == 2
+def test_names_that_mean_nothing_or_several(computer: Installation) -> None:
+    assert computer.do("pull", "no-such-thing-at-all").code == 3
+    assert computer.do("pull", "qwen3").code == 3
+    assert computer.do("pull", "a b").code in (2, 3)
+    assert computer.do("pull", f"{BIG}:Q2_K", "-y").code == 3
+    assert computer.do("pull", "org/None-GGUF", "-y").code == 3
+    assert computer.do("pull").code == 2
 
 
-def test_a_draft_that_another_pair_uses_stays(house: Household) -> None:
-    own = Path(house.env["LOCALSPEC_CONFIG"]).with_name("models.yaml")
+def test_a_draft_that_another_pair_uses_stays(computer: Installation) -> None:
+    own = Path(computer.env["LOCALSPEC_CONFIG"]).with_name("models.yaml")
     own.write_text(own.read_text() + "  - {target: odd, draft: tiny-draft}\n")
-    house.pulled(PAIR, "odd")
-    done = house.do("rm", PAIR, "-y")
+    computer.pulled(PAIR, "odd")
+    done = computer.do("rm", PAIR, "-y")
     assert done.code == 0 and "tiny-draft is kept: odd+tiny-draft uses it" in done.err
-    assert house.finals() == ["Odd-F32.gguf", "Tiny-Draft-Q8_0.gguf"]
+    assert computer.finals() == ["Odd-F32.gguf", "Tiny-Draft-Q8_0.gguf"]
 
 
-def test_what_is_left_behind_is_shown_and_removed(house: Household) -> None:
-    house.pulled("tiny")
-    (folder,) = house.cache.glob("models--*")
+def test_what_is_left_behind_is_shown_and_removed(computer: Installation) -> None:
+    computer.pulled("tiny")
+    (folder,) = computer.cache.glob("models--*")
     part = folder / "blobs" / f"{'a' * 64}.localspec.part"
     part.write_bytes(b"GGUF" + bytes(1000))
     os.utime(part, (1, 1))
-    assert "rm --leftovers" in house.do("list").err
-    assert house.do("list", "--json").document["leftovers"][0]["resumable"] is True
-    assert house.do("rm", "--leftovers").code == 2, "nobody to ask"
-    assert house.do("rm", "--leftovers", "-y", "--json").document["freed"] == 1004
-    assert not part.exists() and house.finals() == ["Tiny-Q8_0.gguf"]
+    assert "rm --leftovers" in computer.do("list").err
+    assert computer.do("list", "--json").document["leftovers"][0]["resumable"] is True
+    assert computer.do("rm", "--leftovers").code == 2, "nobody to ask"
+    assert computer.do("rm", "--leftovers", "-y", "--json").document["freed"] == 1004
+    assert not part.exists() and computer.finals() == ["Tiny-Q8_0.gguf"]
 
 
-def test_a_folder_of_ones_own(house: Household, tmp_path: Path) -> None:
+def test_a_folder_of_ones_own(computer: Installation, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
-    (mine / "My-Model-Q8_0.gguf").write_bytes(house.hub.repos[BIG]["Tiny-Q8_0.gguf"].data)
-    assert "My-Model" in house.do("--models-dir", mine, "list").text
+    (mine / "My-Model-Q8_0.gguf").write_bytes(computer.hub.repos[BIG]["Tiny-Q8_0.gguf"].data)
+    assert "My-Model" in computer.do("--models-dir", mine, "list").text
     asked = ("-p", "a", "--max-tokens", "2")
-    assert house.do("run", "my-model", *asked, "--models-dir", mine).code == 0
-    assert house.do("run", "my-model", *asked).code == 3
-    assert house.do("rm", "my-model", "-y", "--models-dir", mine).code == 0
+    assert computer.do("run", "my-model", *asked, "--models-dir", mine).code == 0
+    assert computer.do("run", "my-model", *asked).code == 3
+    assert computer.do("rm", "my-model", "-y", "--models-dir", mine).code == 0
     assert not list(mine.iterdir())
 
 
-def test_search_and_the_files_of_what_it_found(house: Household) -> None:
-    found = house.do("search", "tiny", "draft", "--json")
+def test_search_and_the_files_of_what_it_found(computer: Installation) -> None:
+    found = computer.do("search", "tiny", "draft", "--json")
     assert found.code == 0, found.err
     assert found.document["repos"] == []  # the fake's words must follow one another
-    (one,) = house.do("search", "tiny-draft", "--json").document["repos"]
+    (one,) = computer.do("search", "tiny-draft", "--json").document["repos"]
     assert one["repo"] == SMALL and one["downloads"] == 12 and one["gated"] is False
-    assert SMALL in house.do("search", "tiny-draft").text
-    shown = house.do("show", ODD)
+    assert SMALL in computer.do("search", "tiny-draft").text
+    shown = computer.do("show", ODD)
     assert shown.code == 0 and "Head-Q8_0.gguf" in shown.text
     assert (
-        house.do("show", "tiny", "--endpoint", house.hub.url, HF_ENDPOINT="http://x.invalid").code
+        computer.do(
+            "show", "tiny", "--endpoint", computer.hub.url, HF_ENDPOINT="http://x.invalid"
+        ).code
         == 0
     )
 
 
-def test_a_model_alone_is_told_its_draft(house: Household) -> None:
-    done = house.do("pull", "tiny", "-y", "-q")
+def test_a_model_alone_is_told_its_draft(computer: Installation) -> None:
+    done = computer.do("pull", "tiny", "-y", "-q")
     assert done.text == "Ready: localspec run tiny\n"
     assert done.err == f"Faster with a draft model: localspec pull {PAIR}\n"
 
@@ -195,71 +199,71 @@ OFFLINE: tuple[tuple[int, tuple[str, ...]], ...] = (
 )
 
 
-def test_offline_no_socket_is_opened(house: Household) -> None:
-    house.pulled(PAIR, "odd")
-    env = house.without_sockets()
-    seen = len(house.hub.seen)
+def test_offline_no_socket_is_opened(computer: Installation) -> None:
+    computer.pulled(PAIR, "odd")
+    env = computer.without_sockets()
+    seen = len(computer.hub.seen)
     for code, arguments in OFFLINE:
-        done = house.do("--offline", *arguments, **env)
+        done = computer.do("--offline", *arguments, **env)
         assert done.code == code, done.err
-        assert "RuntimeError" not in done.err and len(house.hub.seen) == seen, arguments
-    done = house.do("--offline", "search", "tiny", **env)
+        assert "RuntimeError" not in done.err and len(computer.hub.seen) == seen, arguments
+    done = computer.do("--offline", "search", "tiny", **env)
     assert "Set by --offline" in done.err and "HF_HUB_OFFLINE" not in done.err
 
 
 @needs_terminal
 @pytest.mark.parametrize("how", [Fault("slow", rate=60_000), Fault("stall", after=70_000)])
-def test_stopping_keeps_what_came_and_says_how_to_go_on(house: Household, how: Fault) -> None:
+def test_stopping_keeps_what_came_and_says_how_to_go_on(computer: Installation, how: Fault) -> None:
     from tests.cli.dialogue import Dialogue  # noqa: PLC0415  there is none on Windows
 
-    house.hub.faults[BODY].extend([Fault("")])  # the header
-    house.hub.always[BODY] = how
-    with Dialogue("pull", "tiny", env=house.env) as person:
+    computer.hub.faults[BODY].extend([Fault("")])  # the header
+    computer.hub.always[BODY] = how
+    with Dialogue("pull", "tiny", env=computer.env) as person:
         person.until("Download? [Y/n]")
         person.type("\r")
         person.until(" of 0.1 MB")
-        wait_for(lambda: house.came() >= 60_000, 20)
+        wait_for(lambda: computer.came() >= 60_000, 20)
         began = monotonic()
         person.type("\x03")
         person.until("To resume: localspec pull tiny")
         assert person.end() == 130
         assert monotonic() - began < 5, "a stall would hold it for 20 s"
-    assert house.finals() == []
-    house.hub.always.clear()
-    house.pulled("tiny")
-    last = house.hub.bodies()[-1]
+    assert computer.finals() == []
+    computer.hub.always.clear()
+    computer.pulled("tiny")
+    last = computer.hub.bodies()[-1]
     assert last.range is not None and not last.range.startswith("bytes=0-")
 
 
 @needs_terminal
-def test_run_asks_pulls_and_answers(house: Household) -> None:
+def test_run_asks_pulls_and_answers(computer: Installation) -> None:
     from tests.cli.dialogue import Dialogue  # noqa: PLC0415
 
-    with Dialogue("run", PAIR, "-p", "a", "--max-tokens", "3", env=house.env) as person:
+    with Dialogue("run", PAIR, "-p", "a", "--max-tokens", "3", env=computer.env) as person:
         person.until("Tiny with Tiny draft is not downloaded.")
         person.until("Download? [Y/n]")
         person.type("y\r")
         person.until("2/2 Tiny-Draft-Q8_0.gguf")
         assert person.end() == 0, person.seen
-    assert house.finals() == BOTH
+    assert computer.finals() == BOTH
 
 
 @needs_terminal
-def test_no_is_an_answer(house: Household) -> None:
+def test_no_is_an_answer(computer: Installation) -> None:
     from tests.cli.dialogue import Dialogue  # noqa: PLC0415
 
     for arguments, code in ((("run", "tiny", "-p", "a"), 3), (("pull", "tiny"), 1)):
-        with Dialogue(*arguments, env=house.env) as person:
+        with Dialogue(*arguments, env=computer.env) as person:
             person.until("Download? [Y/n]")
             person.type("n\r")
             assert person.end() == code
-    assert house.finals() == []
+    assert computer.finals() == []
 
 
-def test_run_without_a_terminal_says_how(house: Household) -> None:
-    done = house.do("run", PAIR, "-p", "a")
+def test_run_without_a_terminal_says_how(computer: Installation) -> None:
+    done = computer.do("run", PAIR, "-p", "a")
     assert done.code == 3 and f"localspec pull {PAIR}" in done.err
-    assert house.do("run", PAIR, "-p", "a", "--max-tokens", "2", "-y").code == 0
+    assert computer.do("run", PAIR, "-p", "a", "--max-tokens", "2", "-y").code == 0
 
 
 class Terminal(io.StringIO):

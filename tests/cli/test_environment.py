@@ -1,4 +1,4 @@
-"""What a computer may be short of or have otherwise: it works, or one line says why not."""
+"""Environments that lack something: the command works, or one line says why not."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ sys.addaudithook(_watch)
 """
 
 
-class Household:
+class Installation:
     """Files of the zoo on a hub, under names as the catalogue has them."""
 
     def __init__(self, hub: FakeHub, zoo: Zoo, folder: Path) -> None:
