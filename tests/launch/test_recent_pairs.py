@@ -8,6 +8,7 @@ import pytest
 from localspec import launch, paths
 from localspec.errors import NotFoundError
 from localspec.launch import ResolvedPair, recent_pairs
+from localspec.launch.recent_pairs import DefaultPair
 from localspec.models import model_lookup
 from tests.support import tinygguf
 
@@ -30,12 +31,15 @@ def test_the_latest_comes_first_and_only_once(tmp_path: Path) -> None:
 
 def test_the_last_pair_is_opened_again(tmp_path: Path) -> None:
     assert recent_pairs.load_last() is None
-    assert recent_pairs.resolve_default(None, "auto") == ("demo", "auto")
+    assert recent_pairs.resolve_default(None, "auto") == DefaultPair("demo", "auto")
     recent_pairs.save_last("qwen3-8b", "auto")
     recent_pairs.save_last("llama-3.1-8b", "llama-3.2-1b")
-    assert recent_pairs.resolve_default(None, "auto") == ("llama-3.1-8b", "llama-3.2-1b")
-    assert recent_pairs.resolve_default(None, "none") == ("llama-3.1-8b", "none")
-    assert recent_pairs.resolve_default("other", "auto") == ("other", "auto")
+    last = DefaultPair("llama-3.1-8b", "llama-3.2-1b", "the last one used")
+    assert recent_pairs.resolve_default(None, "auto") == last
+    assert recent_pairs.resolve_default(None, "none") == last._replace(draft="none")
+    assert recent_pairs.resolve_default("other", "auto") == DefaultPair("other", "auto")
+    recent_pairs.save_last("demo", "none")
+    assert recent_pairs.resolve_default(None, "auto") == DefaultPair("demo", "none")
     file = model(tmp_path, "a.gguf")
     recent_pairs.save_last(str(file), "none")
     assert recent_pairs.load_last() == (str(file), "none")
