@@ -1,19 +1,31 @@
-"""Small JSON files in the data folder: a damaged one counts as missing, errors do not raise."""
+"""Files in the data folder: small JSON files, locks, and what a power failure leaves of them."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from localspec import paths
 
+if sys.platform == "win32":
+    import msvcrt
+
+    def _take(file: int) -> None:
+        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _take(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
 
 def read_json(name: str) -> Any:
-    """None if the file is missing, unreadable or damaged."""
+    """None if the file in the data folder is missing, unreadable or damaged."""
     try:
         return json.loads((paths.data_dir() / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -49,3 +61,31 @@ def sync_folder(folder: Path) -> None:
                 raise
         finally:
             os.close(handle)
+
+
+class FileLock:
+    """A held lock; `close`, or the end of the process, releases it."""
+
+    def __init__(self, file: int, is_exclusive: bool = True) -> None:
+        self._file = file
+        self.is_exclusive = is_exclusive
+        """False if the disk does not support locks: another process may hold it too."""
+
+    def close(self) -> None:
+        """May be called more than once."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def lock(path: Path) -> FileLock | None:
+    """Lock the file; None if another process holds the lock. Raises OSError."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+    try:
+        _take(file)
+    except (BlockingIOError, PermissionError):
+        os.close(file)
+        return None
+    except OSError:
+        return FileLock(file, is_exclusive=False)
+    return FileLock(file)

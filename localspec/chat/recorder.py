@@ -9,8 +9,8 @@ from collections.abc import Callable
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import ChatHistory, ChatLocation, ChatMetadata, ChatPair, SavedChat
-from localspec.chat.history.file_lock import FileLock
 from localspec.chat.settings import ChatSettings
+from localspec.data_files import FileLock
 from localspec.errors import InUseError, LocalspecError, NotFoundError, UsageError
 from localspec.protocol.events import Notice
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from localspec import data_files
 from localspec.chat import recorder
 from localspec.chat.conversation import Conversation, Turn
-from localspec.chat.history import ChatHistory, file_lock, schema
+from localspec.chat.history import ChatHistory, schema
 from localspec.chat.recorder import CHECKPOINT_TOKENS, ChatRecorder
 from localspec.chat.settings import ChatSettings
 from localspec.errors import InUseError, StorageError
@@ -94,7 +95,7 @@ def test_a_disk_without_locks_is_said_once(talk: Talk, monkeypatch: pytest.Monke
     def none(_: int) -> None:
         raise OSError(38, "not supported")
 
-    monkeypatch.setattr(file_lock, "_take", none)
+    monkeypatch.setattr(data_files, "_take", none)
     talk.ask("a", "b")
     talk.ask("c", "d")
     assert talk.codes == ["no-locks"]

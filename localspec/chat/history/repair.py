@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import data_files
-from localspec.chat.history import file_lock, schema
+from localspec.chat.history import schema
 from localspec.lazy_dataclass import dataclass
 
 _LOCK_TIMEOUT = 20.0  # Seconds to wait for another process that repairs the same file.
@@ -41,10 +41,10 @@ def repair_file(path: Path) -> HistoryRepair | None:
         return HistoryRepair(_swap_files(path, new), chats)
 
 
-def _acquire_repair_lock(path: Path) -> file_lock.FileLock:
+def _acquire_repair_lock(path: Path) -> data_files.FileLock:
     """Wait until no other process repairs the file. Raises TimeoutError."""
     deadline = time.monotonic() + _LOCK_TIMEOUT
-    while (lock := file_lock.acquire(path)) is None:
+    while (lock := data_files.lock(path)) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(110, "another localspec is still repairing it", str(path))
         time.sleep(0.05)

@@ -11,9 +11,9 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from localspec import paths
+from localspec import data_files, paths
 from localspec.chat.conversation import Conversation, Turn
-from localspec.chat.history import file_lock, records, schema
+from localspec.chat.history import records, schema
 from localspec.chat.history.database import HistoryDatabase
 from localspec.chat.history.records import (
     ChatListEntry,
@@ -205,15 +205,15 @@ class ChatHistory:
         wiped = self._database.vacuum()
         return RemovalResult(len(chats), self._search_index.delete() and wiped)
 
-    def acquire_lock(self, chat: int) -> file_lock.FileLock:
+    def acquire_lock(self, chat: int) -> data_files.FileLock:
         """Keep other windows from writing the chat. Raises InUseError if one has it open."""
         if self.write_error is not None:
             raise self.write_error
         try:
             self._lock_path(chat).parent.mkdir(mode=0o700, exist_ok=True)
-            lock = file_lock.acquire(self._lock_path(chat))
+            lock = data_files.lock(self._lock_path(chat))
         except OSError:
-            return file_lock.FileLock(os.open(os.devnull, os.O_RDONLY), is_exclusive=False)
+            return data_files.FileLock(os.open(os.devnull, os.O_RDONLY), is_exclusive=False)
         if lock is None:
             raise InUseError(f"Chat {chat} is open in another window.", "Close it there.")
         return lock
