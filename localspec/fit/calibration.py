@@ -21,7 +21,6 @@ from localspec.fit.speed import (
     HardwareSpeed,
     PassReads,
 )
-from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import HOST
 from localspec.machine.measurements import (
     ModelReads,
@@ -42,24 +41,8 @@ _CPU_CACHE_BYTES = 64e6
 """A pair that reads less may stay in the CPU cache, so it does not show memory bandwidth."""
 
 _Key = tuple[str, str]  # Device and weight type.
+_Pass = tuple[float, float]  # Bytes of weights that a one-token pass reads, and its milliseconds.
 _Measured = Sequence[tuple[PairReads, MeasuredCosts]]
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredPass:
-    """A measured one-token pass."""
-
-    weight_bytes: float
-    ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class LinearFit:
-    """ms = fixed_ms + weight_bytes / (bandwidth · 10⁶)."""
-
-    fixed_ms: float
-    bandwidth: float  # GB/s, as reached in practice.
-    error: float  # Largest relative deviation of a point.
 
 
 def summarize_reads(
@@ -133,17 +116,17 @@ def _fit_speeds(hardware: HardwareSpeed, usable: _Measured) -> dict[_Key, Device
 
 
 def _fit_speed(
-    points: Sequence[MeasuredPass], nominal: DeviceSpeed, verify_curve: Mapping[int, float]
+    points: Sequence[_Pass], nominal: DeviceSpeed, verify_curve: Mapping[int, float]
 ) -> DeviceSpeed:
-    line = fit_line(points, nominal.fixed_ms)
+    fixed_ms, bandwidth, error = fit_line(points, nominal.fixed_ms)
     return replace(
         nominal,
-        bandwidth=line.bandwidth,
+        bandwidth=bandwidth,
         efficiency=1.0,
-        fixed_ms=line.fixed_ms,
+        fixed_ms=fixed_ms,
         verify_curve=verify_curve,
-        error=min(max(line.error, CALIBRATED_ERROR), ASSUMED_ERROR),
-        largest_measured=max(point.weight_bytes for point in points),
+        error=min(max(error, CALIBRATED_ERROR), ASSUMED_ERROR),
+        largest_measured=max(size for size, _ in points),
     )
 
 
@@ -165,9 +148,9 @@ def _measured_acceptance(
     return found
 
 
-def _measured_passes(hardware: HardwareSpeed, records: _Measured) -> dict[_Key, list[MeasuredPass]]:
+def _measured_passes(hardware: HardwareSpeed, records: _Measured) -> dict[_Key, list[_Pass]]:
     """For each size the fastest, as other programs slow the rest."""
-    fastest: defaultdict[_Key, dict[int, float]] = defaultdict(dict)
+    fastest: defaultdict[_Key, dict[float, float]] = defaultdict(dict)
     for reads, measured in records:
         times = (measured.t1_ms, None if measured.c is None else measured.c * measured.t1_ms)
         for model, ms in zip(_models(reads), times, strict=False):
@@ -176,10 +159,7 @@ def _measured_passes(hardware: HardwareSpeed, records: _Measured) -> dict[_Key, 
                 kind = hardware.nominal_speeds.get(model.devices[0], UNKNOWN_SPEED).kind
                 dense_ms = ms / speed.moe_slowdown(model.moe, model.architecture, kind)
                 by_size[model.read] = min(dense_ms, by_size.get(model.read, dense_ms))
-    return {
-        key: [MeasuredPass(size, ms) for size, ms in by_size.items()]
-        for key, by_size in fastest.items()
-    }
+    return {key: [*by_size.items()] for key, by_size in fastest.items()}
 
 
 def _is_time(ms: object) -> TypeGuard[float]:
@@ -204,12 +184,15 @@ def _mean_verify_curves(records: _Measured) -> dict[_Key, dict[int, float]]:
     }
 
 
-def fit_line(points: Sequence[MeasuredPass], fixed_ms: float) -> LinearFit:
-    """Least squares of relative errors; `fixed_ms` applies if the sizes are too close to fit it."""
-    sizes = [p.weight_bytes for p in points]
-    longest_fixed = _MAX_FIXED_SHARE * min(p.ms for p in points)
+def fit_line(points: Sequence[_Pass], fixed_ms: float) -> tuple[float, float, float]:
+    """Fixed milliseconds, the bandwidth reached in GB/s, and the largest relative deviation.
+
+    Least squares of relative errors; `fixed_ms` applies if the sizes are too close to fit it.
+    """
+    sizes = [size for size, _ in points]
+    longest_fixed = _MAX_FIXED_SHARE * min(ms for _, ms in points)
     # Minimises Σ (a/t + s·B/t − 1)² for the fixed time a and the slope s.
-    u, v = [1 / p.ms for p in points], [p.weight_bytes / p.ms for p in points]
+    u, v = [1 / ms for _, ms in points], [size / ms for size, ms in points]
     uu, uv, vv = (sum(map(mul, a, b)) for a, b in ((u, u), (u, v), (v, v)))
     fixed, least_error = min(fixed_ms, longest_fixed), _SINGLE_SIZE_ERROR
     if max(sizes) >= _MIN_SIZE_RATIO * min(sizes):
@@ -217,5 +200,5 @@ def fit_line(points: Sequence[MeasuredPass], fixed_ms: float) -> LinearFit:
         if fixed * uv >= sum(v):  # the larger models were the faster ones
             fixed = longest_fixed
     slope = (sum(v) - fixed * uv) / vv
-    worst = max(abs((fixed + slope * p.weight_bytes) / p.ms - 1) for p in points)
-    return LinearFit(fixed, 1e-6 / slope, max(worst, least_error))
+    worst = max(abs((fixed + slope * size) / ms - 1) for size, ms in points)
+    return fixed, 1e-6 / slope, max(worst, least_error)

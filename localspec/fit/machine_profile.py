@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from localspec import paths
 from localspec.fit import calibration
-from localspec.fit.speed import HardwareSpeed, NetworkLine, from_devices, nominal_cpu
+from localspec.fit.speed import HardwareSpeed, from_devices, nominal_cpu
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, gpu_catalog, measurements
 from localspec.machine.device import HOST, Device
@@ -49,7 +49,7 @@ def with_workers(machine: MachineProfile, workers: Sequence[WorkerReport]) -> Ma
     for worker in workers:
         for device in _remote_devices(worker):
             remote.append(device)
-            lines[device.name] = NetworkLine(worker.round_trip_ms, worker.bytes_per_second)
+            lines[device.name] = worker
     devices = (*remote, *machine.devices)
     nominal = {**from_devices(remote).nominal_speeds, **machine.hardware.nominal_speeds}
     hardware = replace(machine.hardware, devices=devices, nominal_speeds=nominal, lines=lines)

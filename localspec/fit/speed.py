@@ -17,6 +17,7 @@ from localspec.fit.speedup_model import SpeculationCosts
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import gpu_catalog, llama_params
 from localspec.machine.device import HOST, Device
+from localspec.machine.rpc.preflight import WorkerReport
 from localspec.models import draft_heads
 from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import DRAFT_MAX, ContextSettings, LoadCommand
@@ -24,7 +25,7 @@ from localspec.protocol.wire import DRAFT_MAX, ContextSettings, LoadCommand
 CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.
 FloatRange = tuple[float, float]
 
-FIXED_MS = {"gpu": 1.5, "metal": 1.5, "cpu": 0.3}
+_FIXED_MS, _CPU_FIXED_MS = 1.5, 0.3
 """Fixed time of a pass, whatever the model size: kernel launches."""
 _CUDA_FIXED_MS, _CUDA_EFFICIENCY = 0.7, 0.71
 """Least squares on 70 published runs of dense Q4_K models.  Other backends: 1.66 ms with 0.78 (RX
@@ -94,7 +95,7 @@ class DeviceSpeed:
     bandwidth: float | None
     """Peak GB/s; None if unknown: then models on this device have no speed estimate."""
     efficiency: float = 0.75  # Share of the bandwidth reached: 0.68 to 0.84 on the GPUs examined.
-    fixed_ms: float = FIXED_MS["gpu"]
+    fixed_ms: float = _FIXED_MS
     kind: CurveKind = "gpu"
     verify_curve: Mapping[int, float] = field(default_factory=dict)
     """As measured; empty for the typical one."""
@@ -116,7 +117,7 @@ class DeviceSpeed:
 
 UNKNOWN_SPEED = DeviceSpeed(None, error=ASSUMED_ERROR, basis="memory bandwidth unknown")
 UNKNOWN_CPU_SPEED = DeviceSpeed(
-    None, 0.7, FIXED_MS["cpu"], "cpu", error=ASSUMED_ERROR, basis="not measured yet"
+    None, 0.7, _CPU_FIXED_MS, "cpu", error=ASSUMED_ERROR, basis="not measured yet"
 )
 TYPICAL_CPU_SPEED = replace(
     UNKNOWN_CPU_SPEED,
@@ -141,20 +142,12 @@ def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkLine:
-    """The line to a worker, as measured before loading."""
-
-    round_trip_ms: float
-    bytes_per_second: float
-
-
-@dataclass(frozen=True, slots=True)
 class HardwareSpeed:
     """Speeds of all devices of a machine."""
 
     devices: tuple[Device, ...]  # Devices that layers can be offloaded to.
     nominal_speeds: Mapping[str, DeviceSpeed]  # By device name; the CPU under HOST.
-    lines: Mapping[str, NetworkLine] = field(default_factory=dict)  # By name of a worker's device.
+    lines: Mapping[str, WorkerReport] = field(default_factory=dict)  # By name of a worker's device.
     measured_speeds: Mapping[tuple[str, str], DeviceSpeed] = field(default_factory=dict)
     """By device and weight type; the type "" applies to types not measured."""
     acceptance: Mapping[tuple[str, ...], Mapping[str, float]] = field(default_factory=dict)
@@ -192,7 +185,7 @@ def _nominal_speed(device: Device) -> DeviceSpeed:
         return replace(UNKNOWN_SPEED, kind=kind)
     caveat = ", unconfirmed" if "bandwidth" in spec.unconfirmed else ""
     basis = f"{spec.bandwidth:g} GB/s{caveat} ({spec.name})"
-    speed = DeviceSpeed(spec.bandwidth, fixed_ms=FIXED_MS[kind], kind=kind, basis=basis)
+    speed = DeviceSpeed(spec.bandwidth, kind=kind, basis=basis)
     if device.backend == "CUDA":
         speed = replace(speed, fixed_ms=_CUDA_FIXED_MS, efficiency=_CUDA_EFFICIENCY)
     return speed

@@ -24,12 +24,7 @@ _MIB = 1 << 20
 _TIGHT_SHARE = 0.03
 """Less headroom than this share of usable memory counts as tight: other programs may need it."""
 _COMPUTE_SAFETY = 0.05  # Backends allocate a little more than llama.cpp reports.
-_BACKEND_RUNTIME_BYTES = {
-    "CUDA": 330 * _MIB,
-    "ROCm": 330 * _MIB,
-    "Vulkan": 200 * _MIB,
-    "Metal": 150 * _MIB,
-}
+_BACKEND_RUNTIME_MIB = {"CUDA": 330, "ROCm": 330, "Vulkan": 200, "Metal": 150}
 """Memory of the backend itself.  Added for simulated GPUs only: on a real one it is already in use
 when llama.cpp reports free memory."""
 _ENGINE_PROCESS_BYTES = 160 * _MIB
@@ -205,7 +200,7 @@ def _device_fit(device: Device, estimate: MemoryEstimate, machine: MachineProfil
     draft = estimate.draft.of(name) if estimate.draft else DeviceMemory()
     overhead = int(_COMPUTE_SAFETY * used.compute)
     if used.total and device.simulated:
-        overhead += _BACKEND_RUNTIME_BYTES.get(device.backend, 0)
+        overhead += _MIB * _BACKEND_RUNTIME_MIB.get(device.backend, 0)
     elif used.total:
         # Bytes by which the estimate was too low, in the worst comparable load here.
         shares = [
