@@ -13,7 +13,7 @@ from localspec.cli import global_options, options, shell_completion
 from localspec.cli.global_options import number_option
 from localspec.cli.terminal import echo, echo_json, notify
 from localspec.errors import LocalspecError
-from localspec.fit import advisor, machine_profile
+from localspec.fit import advisor, machine_profile, published
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.speed import UseCase
@@ -84,12 +84,19 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     fit = confirm_fit(advice.fit, subject, machine, use)
     advice = replace(advice, fit=fit)
     savings = advisor.list_memory_savings(fit)
+    kind = (subject.draft.shape.head_kind or "model") if subject.draft else ""
+    reported = published.find_nearest(
+        subject.target.name, [each.device for each in fit.device_fits], kind
+    )
     if as_json:
-        echo_json(fit_to_json(advice, savings, subject))
+        document = fit_to_json(advice, savings, subject)
+        echo_json(document | {"published": asdict(reported) if reported else None})
     else:
         unicode, plain = sys.stdout.encoding.lower() == "utf-8", global_options.is_plain()
         for line in format_fit(advice, savings, subject, unicode, plain=plain):
             echo(line)
+        if reported:
+            echo(f"Others report: {reported.describe()}.")
         if transfer := describe_transfer(fit, workers):
             echo(transfer)
     return 4 if fit.verdict == "no" else 0

@@ -80,8 +80,10 @@ class PairShapes:
     def add_found_head(self) -> PairShapes:
         """Adds the MTP layer of the target or a head file next to it, as `run` does."""
         target = self.target
-        if self.draft is not None or target.header is None:
+        if self.draft is not None:
             return self
+        if target.header is None:
+            return PairShapes(target, _own_mtp_layer(target)) if target.shape.n_mtp else self
         if draft_heads.has_own_mtp_layer(target.header):
             return join(target, target)
         path = target.path and pair_compatibility.find_sidecar(target.path, target.header)
@@ -115,10 +117,13 @@ def from_catalog(pair: CatalogPair) -> PairShapes | None:
     if target is None:
         return None
     if pair.spec == "mtp" and pair.draft is None:
-        own_layer = replace(target.shape, head_kind="mtp")
-        return PairShapes(target, replace(target, shape=own_layer))
+        return PairShapes(target, _own_mtp_layer(target))
     draft = _catalog_member(pair.draft, target) if pair.draft else None
     return PairShapes(target, draft) if draft or not pair.draft else None
+
+
+def _own_mtp_layer(target: PairMember) -> PairMember:
+    return replace(target, shape=replace(target.shape, head_kind="mtp"))
 
 
 def join(target: PairMember, draft: PairMember | None) -> PairShapes:

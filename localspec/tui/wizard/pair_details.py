@@ -7,7 +7,7 @@ from itertools import chain, repeat
 
 from textual.content import Content
 
-from localspec.fit import advisor
+from localspec.fit import advisor, published
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed import SpeedEstimate
 from localspec.fit.verdict import DeviceFit, FitReport
@@ -148,6 +148,11 @@ def _speed_lines(page: DetailsPage, width: int, *, short: bool) -> Iterator[Cont
         (f"{fit_text.speed_text(speed.speculative):<14}", "bold"),
         (f"{'  ' if is_wide else ' '}{_speedup_text(page.use_case, speed, width - 33)}", "$muted"),
     )
+    pair, devices = page.candidate.pair, [each.device for each in fit.device_fits]
+    kind = "" if pair.draft_kind == "lookup" else pair.draft_kind
+    if not short and (row := published.find_nearest(pair.target.id, devices, kind)):
+        text = f"others report  {row.describe()}"
+        yield Content.styled(text, "$muted").truncate(width, ellipsis=True)
     if not short:
         lines = wrap_words(f"based on {speed.explanation}", width)
         yield from (Content.styled(line, "$muted") for line in lines)

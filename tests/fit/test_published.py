@@ -1,0 +1,39 @@
+"""fit/published.py: what others measured, nearest to a computer."""
+
+from __future__ import annotations
+
+from localspec.fit import machine_profile, published
+from localspec.machine import gpu_catalog
+from localspec.models import catalog
+
+
+def nearest(gpu: str, model: str = "qwen3.8-27b", kind: str = "mtp") -> published.PublishedRow:
+    found = published.find_nearest(model, machine_profile.with_gpu(gpu).devices, kind)
+    assert found is not None
+    return found
+
+
+def test_every_row_is_of_a_known_model_and_card_and_has_a_speed_and_a_source() -> None:
+    models, cards = catalog.load().models, {gpu.name for gpu in gpu_catalog.load()}
+    assert len(published.load()) > 400
+    for row in published.load():
+        assert row.model in models and row.gpu in cards and row.source, row
+        assert (row.plain or 0) > 0 or (row.speculative or 0) > 0
+        assert row.describe().endswith(")")
+
+
+def test_the_same_card_and_draft_come_first() -> None:
+    row = nearest("RTX 3090")
+    assert (row.gpu, row.draft) == ("RTX 3090", "mtp")
+    assert row.plain and row.speculative and row.plain < row.speculative
+    assert "→" in row.describe() and "MTP" in row.describe()
+
+
+def test_a_card_without_rows_gets_one_of_like_bandwidth_or_none() -> None:
+    row = nearest("RTX 4080")
+    bandwidths = {gpu.name: gpu.bandwidth for gpu in gpu_catalog.load()}
+    assert 1 / 1.5 <= bandwidths[row.gpu] / bandwidths["RTX 4080"] <= 1.5
+    devices = machine_profile.with_gpu("RTX 3090").devices
+    assert published.find_nearest("demo-target", devices) is None
+    assert published.find_nearest("qwen3.8-27b", ()) is None
+    assert published.find_nearest("qwen3.8-27b", machine_profile.with_vram(24).devices) is None
