@@ -83,23 +83,27 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
         machine = machine_profile.without_workers(machine)
     fit = confirm_fit(advice.fit, subject, machine, use)
     advice = replace(advice, fit=fit)
-    savings = advisor.list_memory_savings(fit)
+    _show(advice, advisor.list_memory_savings(fit), subject, as_json=as_json)
+    if not as_json and (transfer := describe_transfer(fit, workers)):
+        echo(transfer)
+    return 4 if fit.verdict == "no" else 0
+
+
+def _show(
+    advice: SettingsAdvice, savings: Sequence[MemorySaving], subject: PairShapes, *, as_json: bool
+) -> None:
+    devices = [each.device for each in advice.fit.device_fits]
     kind = (subject.draft.shape.head_kind or "model") if subject.draft else ""
-    reported = published.find_nearest(
-        subject.target.name, [each.device for each in fit.device_fits], kind
-    )
+    reported = published.find_nearest(subject.target.name, devices, kind)
     if as_json:
         document = fit_to_json(advice, savings, subject)
         echo_json(document | {"published": asdict(reported) if reported else None})
-    else:
-        unicode, plain = sys.stdout.encoding.lower() == "utf-8", global_options.is_plain()
-        for line in format_fit(advice, savings, subject, unicode, plain=plain):
-            echo(line)
-        if reported:
-            echo(f"Others report: {reported.describe()}.")
-        if transfer := describe_transfer(fit, workers):
-            echo(transfer)
-    return 4 if fit.verdict == "no" else 0
+        return
+    unicode, plain = sys.stdout.encoding.lower() == "utf-8", global_options.is_plain()
+    for line in format_fit(advice, savings, subject, unicode, plain=plain):
+        echo(line)
+    if reported:
+        echo(f"Others report: {reported.describe()}.")
 
 
 def _print_skipped(error: LocalspecError) -> None:
