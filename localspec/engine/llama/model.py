@@ -206,6 +206,8 @@ class LlamaVocab:
             texts = {self.token_text(token).decode("utf-8", "replace") for token in special}
             self._special = texts - {""}
         starts = {each[0] for each in self._special}
+        if sum(map(text.count, starts)) <= _MAX_SPECIAL:
+            return False
         lengths = sorted({len(each) for each in self._special}, reverse=True)
         n, i = 0, 0
         while i < len(text) and n <= _MAX_SPECIAL:
