@@ -148,7 +148,7 @@ def test_large_requests_are_read_beside_others(
 
 def test_a_flood_of_special_tokens_is_refused(chatty: Served) -> None:
     pid = chatty.engine_pid()
-    body = {"content": "<|im_end|>" * 30_000}
+    body = {"content": "<|im_end|>" * 50_000}
     refused = chatty.post("/tokenize", body)
     assert refused.error["code"] == "context_length_exceeded"
     assert chatty.engine_pid() == pid

@@ -16,7 +16,7 @@ from localspec.machine import llama_params
 from localspec.machine.device import HOST, DeviceMemory
 from localspec.protocol.wire import ContextSettings
 
-_MAX_SPECIAL = 20_000  # Special tokens in a text; twice as many take llama.cpp some seconds.
+_MAX_SPECIAL = 40_000  # Special tokens in a text; that many take llama.cpp some seconds.
 _MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
 """RoPE types with several position axes."""
 
