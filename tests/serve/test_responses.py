@@ -12,6 +12,9 @@ import openai
 import pytest
 from openai import OpenAI
 
+from localspec.protocol.wire import ChatMessage, ToolCall
+from localspec.serve import responses
+from localspec.serve.json_fields import JsonFields
 from tests.serve.conftest import Served, until
 from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT
 
@@ -89,6 +92,28 @@ def test_a_call_and_its_result(caller: Served) -> None:
     assert again.usage is not None and answer.usage is not None
     read = answer.usage.input_tokens + answer.usage.output_tokens
     assert again.usage.input_tokens > read, "the call and its result are in the prompt"
+
+
+def test_items_become_the_messages_of_a_chat() -> None:
+    """System texts are one message; so are an answer and its calls."""
+    call = {"type": "function_call", "name": "f", "arguments": "{}"}
+    items = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "Hi?"},
+        {"type": "reasoning", "content": []},
+        {"role": "assistant", "content": "I look."},
+        *({**call, "call_id": call_id} for call_id in "ab"),
+        {"type": "function_call_output", "call_id": "a", "output": "sunny"},
+    ]
+    given = JsonFields({"instructions": "Be kind.", "input": items})
+    assert responses.parse_input(given) == (
+        ChatMessage("system", "Be kind.\n\nBe brief."),
+        ChatMessage("user", "Hi?"),
+        ChatMessage(
+            "assistant", "I look.", tool_calls=(ToolCall("a", "f", "{}"), ToolCall("b", "f", "{}"))
+        ),
+        ChatMessage("tool", "sunny", tool_call_id="a"),
+    )
 
 
 def test_thinking_is_an_item(thinker: Served) -> None:
