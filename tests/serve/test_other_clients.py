@@ -27,10 +27,11 @@ def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not found, reason=f"{package} is not installed")
 
 
-def run_client(words: list[str], folder: Path, given: Any = None) -> subprocess.CompletedProcess:  # type: ignore[type-arg]
+def run_client(folder: Path, *words: str, given: Any = None) -> tuple[str, str]:
+    """What a client prints on both streams."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"LLM_USER_PATH": str(folder), "OPENAI_API_KEY": "any"}
-    return subprocess.run(
+    done = subprocess.run(
         [PROGRAMS / words[0], *words[1:]],
         input=json.dumps(given),
         env=environment,
@@ -39,30 +40,31 @@ def run_client(words: list[str], folder: Path, given: Any = None) -> subprocess.
         timeout=240,
         check=False,
     )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr
+
+
+def ask_llm(served: Served, folder: Path, *words: str) -> tuple[str, str]:
+    """With the entry of docs/serve.md in its extra-openai-models.yaml."""
+    (name,) = [model["id"] for model in served.get("/v1/models").json["data"]]
+    entry = {"model_id": "localspec", "model_name": name, "api_base": f"{served.url}/v1"}
+    entry |= {"supports_schema": True, "supports_tools": True}  # type: ignore[dict-item]
+    (folder / "extra-openai-models.yaml").write_text(f"- {json.dumps(entry)}\n")
+    return run_client(folder, "llm", "-m", "localspec", *words)
 
 
 @needs("llm")
 @pytest.mark.long
 def test_llm(chatty: Served, tmp_path: Path) -> None:
-    """With the entry of docs/serve.md in its extra-openai-models.yaml."""
-    entry = {"model_id": "localspec", "model_name": "chatty", "supports_schema": True}
-    entry |= {"api_base": f"{chatty.url}/v1"}
-    (tmp_path / "extra-openai-models.yaml").write_text(f"- {json.dumps(entry)}\n")
-
-    def ask(*words: str) -> tuple[str, str]:
-        done = run_client(["llm", "-m", "localspec", *words], tmp_path)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip(), done.stderr
-
-    assert ask("Hi?")[0] == CHAT_TEXT.strip()
-    assert ask("Hi?", "--no-stream")[0] == CHAT_TEXT.strip()
+    assert ask_llm(chatty, tmp_path, "Hi?")[0] == CHAT_TEXT.strip()
+    assert ask_llm(chatty, tmp_path, "Hi?", "--no-stream")[0] == CHAT_TEXT.strip()
     n_before = len(chatty.ended)
-    assert ask("-c", "More?", "-u")[0] == CHAT_TEXT.strip()
-    _, usage = ask("Hi?", "-u", "-o", "max_tokens", "4", "-o", "seed", "7")
-    assert "input" in usage and "4 output" in usage
-    continued = chatty.ended[n_before]
-    assert continued.reused_tokens > 20, "the conversation goes on where it was"
-    assert json.loads(ask("--schema", "ok bool", "Hi?")[0]).keys() == {"ok"}
+    assert ask_llm(chatty, tmp_path, "-c", "More?", "-u")[0] == CHAT_TEXT.strip()
+    assert chatty.ended[n_before].reused_tokens > 20, "the conversation goes on where it was"
+    options = ("-u", "-o", "max_tokens", "4", "-o", "seed", "7")
+    assert "4 output" in ask_llm(chatty, tmp_path, "Hi?", *options)[1]
+    shaped, _ = ask_llm(chatty, tmp_path, "--schema", "ok bool", "Hi?")
+    assert json.loads(shaped).keys() == {"ok"}
 
 
 WEATHER = """
@@ -74,19 +76,15 @@ def weather(city: str) -> str:
 
 @needs("llm")
 @pytest.mark.long
-@pytest.mark.parametrize("stream", [True, False])
-def test_llm_calls_a_tool_and_returns_its_result(stream: bool, zoo: Zoo, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [(), ("--no-stream",)])
+def test_llm_calls_a_tool_and_returns_its_result(
+    how: tuple[str, ...], zoo: Zoo, tmp_path: Path
+) -> None:
     with serving(zoo["agent"]) as served:
-        entry = {"model_id": "localspec", "model_name": "agent", "supports_tools": True}
-        entry |= {"api_base": f"{served.url}/v1"}
-        (tmp_path / "extra-openai-models.yaml").write_text(f"- {json.dumps(entry)}\n")
-        words = ["llm", "-m", "localspec", "--functions", WEATHER, "--td", "Hi?"]
-        done = run_client([*words, *(() if stream else ("--no-stream",))], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["I", "look.", *RESULT_TEXT.split()]
-    assert "no clouds over Rome" in done.stderr
-    _, second = served.ended
-    assert second.reused_tokens > 20, "the conversation goes on where it was"
+        text, log = ask_llm(served, tmp_path, "--functions", WEATHER, "--td", "Hi?", *how)
+    assert text.split() == ["I", "look.", *RESULT_TEXT.split()]
+    assert "no clouds over Rome" in log
+    assert served.ended[1].reused_tokens > 20, "the conversation goes on where it was"
 
 
 AIDER = """
@@ -115,10 +113,8 @@ json.dump(result, sys.stdout)
 @needs("litellm")
 @pytest.mark.long
 def test_litellm_as_aider_calls_it(chatty: Served, tmp_path: Path) -> None:
-    words = ["python", "-c", AIDER]
-    done = run_client(words, tmp_path, {"base": f"{chatty.url}/v1"})
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    printed, _ = run_client(tmp_path, "python", "-c", AIDER, given={"base": f"{chatty.url}/v1"})
+    result = json.loads(printed.splitlines()[-1])
     assert result["streamed"] == result["whole"] == CHAT_TEXT
     assert (result["finish"], result.get("long")) == ("stop", True)
     assert result["tokens"] > 20
