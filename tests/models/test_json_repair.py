@@ -35,7 +35,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=150)
 @given(st.dictionaries(st.text(), VALUES, max_size=4), st.booleans(), st.sampled_from([None, 2]))
 def test_json_stays_as_it_was_written(value: object, is_ascii: bool, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=is_ascii, indent=indent)
@@ -48,7 +48,7 @@ PARTS = [
 ]
 
 
-@settings(deadline=None, derandomize=True, max_examples=1500)
+@settings(deadline=None, derandomize=True, max_examples=800)
 @given(st.sampled_from("{["), st.lists(st.sampled_from(PARTS), max_size=25), st.integers(1, 5))
 def test_anything_becomes_json_however_it_is_cut(begin: str, parts: list[str], n: int) -> None:
     text = begin + "".join(parts)

@@ -264,7 +264,7 @@ PARTS = (
 FORMATS: tuple[ToolFormat, ...] = ("tags", "llama3", "mistral", "gpt-oss")
 
 
-@settings(deadline=None, derandomize=True, max_examples=800)
+@settings(deadline=None, derandomize=True, max_examples=400)
 @given(st.lists(st.sampled_from(PARTS), max_size=14), st.integers(0, 1000))
 def test_any_text_is_read_the_same_however_it_is_cut(parts: list[str], seed: int) -> None:
     """Arguments are valid JSON, and no character is lost."""
