@@ -48,7 +48,7 @@ def ask_llm(served: Served, folder: Path, *words: str) -> tuple[str, str]:
     """With the entry of docs/serve.md in its extra-openai-models.yaml."""
     (name,) = [model["id"] for model in served.get("/v1/models").json["data"]]
     entry = {"model_id": "localspec", "model_name": name, "api_base": f"{served.url}/v1"}
-    entry |= {"supports_schema": True, "supports_tools": True}  # type: ignore[dict-item]
+    entry |= {"supports_schema": True, "supports_tools": True}
     (folder / "extra-openai-models.yaml").write_text(f"- {json.dumps(entry)}\n")
     return run_client(folder, "llm", "-m", "localspec", *words)
 
