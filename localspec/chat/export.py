@@ -95,11 +95,35 @@ def render_markdown(chat: SavedChat) -> str:
     """The selected path, without thinking."""
     blocks = [f"# A chat with {sanitize(chat.list_entry.pair.name, multiline=False) or 'model'}"]
     for speaker, text in _speeches(chat, "model"):
-        blocks += [f"## {speaker}", text.strip("\n")]
+        blocks += [f"## {speaker}", _close_blocks(text.strip("\n"))]
     turns = chat.conversation.turns
     if turns and turns[-1].finish_reason is None:
         blocks.append("*(interrupted)*")
     return "\n\n".join(blocks) + "\n"
+
+
+_HTML_ENDS = {
+    "<!--": "-->",
+    "<?": "?>",
+    "<![cdata[": "]]>",
+    "<!": ">",
+    **{f"<{tag}": f"</{tag}>" for tag in ("script", "pre", "style", "textarea")},
+}
+"""What ends an HTML block that blank lines do not end (CommonMark 0.31, section 4.6)."""
+
+
+def _close_blocks(text: str) -> str:
+    """Close the code or HTML block that the text leaves open: it would swallow what follows."""
+    from markdown_it import MarkdownIt  # noqa: PLC0415  only for this format
+
+    last = MarkdownIt().parse(f"{text}\n\n# end")[-1]
+    if last.type == "fence":
+        return f"{text}\n{last.markup}"
+    if last.type == "html_block":
+        opening = last.content.lstrip().lower()
+        ends = (end for start, end in _HTML_ENDS.items() if opening.startswith(start))
+        return f"{text}\n{next(ends, '')}"
+    return text
 
 
 def _speeches(chat: SavedChat, default_name: str) -> Iterator[tuple[str, str]]:

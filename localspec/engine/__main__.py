@@ -61,6 +61,8 @@ class CommandServer:
         self._current = 0
         self._newest_number = 0  # Number of the newest command received.
         self._is_measuring = False  # Between commands: a command interrupts it.
+        self._arrival_lock = threading.Lock()
+        """So that what interrupts a measurement does not meet the command after it."""
         self._stop_up_to = 0  # Commands up to this number were asked to stop.
 
     def run(self) -> None:
@@ -94,15 +96,18 @@ class CommandServer:
         if self._session is not None:
             with suppress(queue.Empty):
                 return self._queue.get(timeout=_IDLE_SECONDS)
-            self._is_measuring = True
+            measuring = self._session.measure_when_idle()
+            with self._arrival_lock:
+                self._is_measuring = True
             try:
-                with closing(self._session.measure_when_idle()) as measuring:
+                with closing(measuring):
                     while self._queue.empty() and next(measuring, _MEASURED) is not _MEASURED:
                         pass
             except Exception as error:  # the next command will meet it too
                 print(f"localspec: measuring failed: {error}", file=sys.stderr, flush=True)
             finally:
-                self._is_measuring = False
+                with self._arrival_lock:
+                    self._is_measuring = False
         return self._queue.get()
 
     def _run_command(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
@@ -134,10 +139,11 @@ class CommandServer:
                 self._stop_up_to = self._newest_number
                 self._apply_stop()
             else:
-                self._newest_number = number
-                if self._is_measuring and self._session is not None:
-                    self._session.stop()
-                self._queue.put((number, command))
+                with self._arrival_lock:
+                    self._newest_number = number
+                    self._queue.put((number, command))
+                    if self._is_measuring and self._session is not None:
+                        self._session.stop()
         os._exit(0)
 
     def _send_heartbeats(self) -> None:

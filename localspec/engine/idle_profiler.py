@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from localspec.engine import pass_timing
-from localspec.engine.llama.context import LlamaContext
+from localspec.engine.llama.context import InterruptFlag, LlamaContext
 from localspec.engine.llama.head_context import HeadContext
 from localspec.engine.protocols import DecodeInterrupted
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, OtherCpuLoad, read_cpu_cores
@@ -59,6 +59,7 @@ class PairProfiler:
         self._measured_ms = measured.t1_ms if measured else None
         self._n_slow_answers = self._n_disturbed = 0
         self.costs: MeasuredCosts | None = None  # The pass costs of the last measurement.
+        self.interrupt = InterruptFlag()  # Ends what is measured when idle, within a pass.
         self._models = [model for model in (target, draft) if model is not None]
         self._threads = [(model.n_threads, model.n_threads_batch) for model in self._models]
         """Of each model, for one-token and for wider passes, without other programs."""
@@ -130,15 +131,17 @@ class PairProfiler:
     def measure_when_idle(self) -> Iterator[MeasuredCosts | None]:
         """Measure if it is due; the last item is the result. It may be closed at every yield.
 
-        Nothing is kept if it is closed before its end, or if other programs used the CPUs
-        meanwhile.
+        Nothing is kept if it is closed or interrupted before its end, or if other programs used
+        the CPUs meanwhile.
         """
         if not self._is_due or not self._can_restore_memory():
             return
-        before = self._threads
+        before, max_threads = self._threads, self._max_threads
         was_measured, is_kept = self._threads_measured, False
         cpu_load = OtherCpuLoad(os.getpid())
         cpu_load.start()
+        for model in self._models:
+            model.watch(self.interrupt)
         try:
             for _ in self.measure(_IDLE_SECONDS):
                 yield None
@@ -150,8 +153,10 @@ class PairProfiler:
         except DecodeInterrupted:
             return
         finally:
+            for model in self._models:
+                model.watch(None)
             if not is_kept:
-                self._threads = before
+                self._threads, self._max_threads = before, max_threads
                 self._apply_threads()
                 self._threads_measured = was_measured
 

@@ -74,6 +74,7 @@ class Session:
     def stop(self) -> None:
         """Stop the answer after the llama_decode in progress. Signal-safe."""
         self._stop_requested = True
+        self._profiler.interrupt.raise_()
 
     def run(self, command: EngineCommand) -> Iterator[EngineOutput]:
         """The replies of any command but `load`, `stop` and `bye`."""
@@ -173,8 +174,15 @@ class Session:
         yield from self.measured_costs()
 
     def measure_when_idle(self) -> Generator[None]:
-        """Measure the pair if that is due, between commands; may be closed at every yield."""
+        """Measure the pair if that is due, between commands; may be closed at every yield.
+
+        `stop` ends it at once, also if it has not begun.
+        """
         self._stop_requested = False
+        self._profiler.interrupt.lower()
+        return self._measure_when_idle()
+
+    def _measure_when_idle(self) -> Generator[None]:
         for costs in self._profiler.measure_when_idle():
             if costs is not None:
                 self._drafters.set_costs(costs)

@@ -8,10 +8,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from localspec.chat import export
 from localspec.chat.conversation import Attachment, Conversation
 from localspec.chat.history import ChatHistory, SavedChat
+from localspec.chat.settings import ChatSettings
+from localspec.errors import StorageError
 from localspec.protocol import events
 from tests.chat.saved_chats import about, add_events, answer
 from tests.chat.test_session import Talk
@@ -111,6 +114,32 @@ def test_a_system_prompt_stands_where_it_was_set(tmp_path: Path, suffix: str) ->
     history.close()
     for text in (after, export.render(chat, f".{suffix}")):
         assert text.index("one") < text.index("Use rhymes.") < text.index("two")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```py\nx = 1",
+        "~~~~\ncode\n~~~",
+        "````\n```\ncode\n```",
+        "text\n\n<!-- a comment\n\nmore",
+        "<pre>\n\ncode",
+        "- ```py\n  code\n  ```",
+        "> ```\n> code",
+        "text with a ` and ```",
+        "```\nclosed\n```",
+    ],
+)
+def test_an_answer_that_was_stopped_in_a_block_swallows_nothing(text: str) -> None:
+    conversation = Conversation(0)
+    for _ in range(2):
+        conversation.ask("q?")
+        add_events(conversation, answer(text))
+    chat = export.snapshot_chat(conversation, about(conversation).pair, ChatSettings())
+    tokens = MarkdownIt().parse(export.render_markdown(chat))
+    headings = [tokens[i + 1].content for i, one in enumerate(tokens) if one.type == "heading_open"]
+    assert headings[1:] == [headings[1], headings[2]] * 2
+    assert headings[1] == "You"
 
 
 def test_texts_have_what_was_said_without_thinking(kept: SavedChat) -> None:

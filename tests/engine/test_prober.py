@@ -231,6 +231,25 @@ def test_a_computer_that_stays_busy_is_left_alone(
     assert costs(session) is None
 
 
+def test_a_command_interrupts_a_measurement_within_a_pass(
+    idle: tuple[Session, QuietComputer],
+) -> None:
+    """Also one that arrives before the first pass; the next answer is as ever."""
+    session, _ = idle
+    before = say(session, "Hello", max_tokens=20)
+    threads = [(model.n_threads, model.n_threads_batch) for model in session._profiler._models]
+    for n_passes in (0, 3):
+        measuring = session.measure_when_idle()
+        for _ in range(n_passes):
+            next(measuring)
+        session.stop()
+        assert next(measuring, "ended") == "ended", "a pass was waited for"
+        found = [(model.n_threads, model.n_threads_batch) for model in session._profiler._models]
+        assert (session._profiler.threads_batch, found) == (None, threads)
+        again = say(session, "Hello", max_tokens=20)
+        assert (again.ids, again.reason) == (before.ids, before.reason)
+
+
 def test_answers_that_stay_slower_are_measured_again(idle: tuple[Session, QuietComputer]) -> None:
     session, _ = idle
     list(session.measure_when_idle())

@@ -7,6 +7,7 @@ Arguments that would make llama.cpp abort are checked before each call, return c
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +32,28 @@ from localspec.units import gib
 
 _SHORT_DECODE = 32  # Up to this many tokens a decode is short, and needs no abort callback.
 _ABORTED = 2  # llama_decode's return code after the abort callback returned True.
+_LIBC = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+
+
+class InterruptFlag:
+    """Ends the pass in progress of the contexts that watch it, however narrow it is.
+
+    llama.cpp calls strlen on the flag at each node of the graph: Python would be too slow there.
+    """
+
+    def __init__(self) -> None:
+        self._text = ctypes.create_string_buffer(2)
+        self.callback = C.ggml_abort_callback(ctypes.cast(_LIBC.strlen, ctypes.c_void_p).value)
+        self.address = ctypes.addressof(self._text)
+
+    def raise_(self) -> None:
+        self._text.value = b"1"
+
+    def lower(self) -> None:
+        self._text.value = b""
+
+
+_NO_CALLBACK = C.ggml_abort_callback(0)
 
 
 class OpenContext:
@@ -70,6 +93,11 @@ class OpenContext:
 
     def _set_n_past(self, n_past: int) -> None:
         self.n_past = n_past
+
+    def watch(self, flag: InterruptFlag | None) -> None:
+        """While the flag is raised, passes end with DecodeInterrupted; on the CPU only."""
+        callback, address = (flag.callback, flag.address) if flag else (_NO_CALLBACK, None)
+        C.llama_set_abort_callback(self.handle, callback, address)
 
     def set_n_threads(self, n: int, n_batch: int) -> None:
         self.n_threads, self.n_threads_batch = n, n_batch
@@ -173,7 +201,7 @@ class LlamaContext(OpenContext):
             )
         finally:
             if n > _SHORT_DECODE:
-                C.llama_set_abort_callback(self.handle, C.ggml_abort_callback(0), None)
+                self.watch(None)
         self.n_past += n
         if self._listener is not None and self._state_source is not None:
             self._listener.on_decode(tokens, self._state_source.states(n))
