@@ -14,7 +14,6 @@ from localspec.chat import export
 from localspec.chat.conversation import Attachment, Conversation
 from localspec.chat.history import ChatHistory, SavedChat
 from localspec.chat.settings import ChatSettings
-from localspec.errors import StorageError
 from localspec.protocol import events
 from tests.chat.saved_chats import about, add_events, answer
 from tests.chat.test_session import Talk
