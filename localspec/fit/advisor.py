@@ -21,6 +21,9 @@ from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
 from localspec.protocol.wire import KvType, LoadCommand
 from localspec.units import gib
 
+_RECURRENT_DRAFT_MAX = 6
+"""Draft tokens of a target with recurrent state: each takes a copy of the state, 150 MiB for a 27B,
+and MTP layers are used with 2 to 4."""
 _COMFORTABLE_CTX = 16384  # Taken for a GPU with room for it.
 CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)  # Sizes the search tries.
 HEAD_DESCRIPTIONS = {
@@ -34,8 +37,8 @@ HEAD_DESCRIPTIONS = {
     "Drafts several tokens in one pass, with a confidence for each",
 }
 """One line about each kind of head."""
-_LONG_CTX_FREE_SHARE = 0.25
-"""A context longer than the default is chosen only if this share of usable memory stays free."""
+_LONG_CTX_FREE_SHARE = 0.1
+"""A context longer than `_COMFORTABLE_CTX` needs this share of usable memory to stay free."""
 _KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
 """Quality of answers by KV cache type, relative to f16."""
 _TIGHT_SCORE = 0.9
@@ -211,6 +214,8 @@ class SettingsAdvisor:
         """Both models fully offloaded, the default context, an f16 KV cache."""
         ctx = request.ctx or min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
         load = with_both_settings(request.load, n_ctx=ctx, kv_type=request.kv or "f16")
+        if self.target.has_recurrent_state:
+            load = replace(load, draft_max=min(load.draft_max, _RECURRENT_DRAFT_MAX))
         n_target, n_draft = request.n_gpu_layers, request.draft_n_gpu_layers
         load = with_settings(load, n_gpu_layers=-1 if n_target is None else n_target)
         return with_settings(load, "draft", n_gpu_layers=-1 if n_draft is None else n_draft)
@@ -228,7 +233,8 @@ class SettingsAdvisor:
                     for each in fit.all_fits
                     if each.needed
                 ]
-                if fit.verdict == "fits" and min(free, default=0.0) >= _LONG_CTX_FREE_SHARE:
+                spare = _LONG_CTX_FREE_SHARE if ctx > _COMFORTABLE_CTX else 0.0
+                if fit.verdict == "fits" and min(free, default=0.0) >= spare:
                     return fit
         return first
 

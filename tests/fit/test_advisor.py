@@ -214,3 +214,20 @@ def test_every_card_gets_an_answer_and_more_memory_is_never_worse(pair: str) -> 
             )
     assert len(speeds) > 5
     assert all(more >= less * 0.8 for less, more in pairwise(speeds))
+
+
+def test_a_card_with_room_gets_a_longer_context_and_keeps_its_reserve() -> None:
+    cards = ("RTX 3060", "RTX 4080", "RTX 3090")
+    found = {card: advise("qwen3-14b+qwen3-0.6b", machine(card)) for card in cards}
+    contexts = {card: each.fit.load.target_settings.n_ctx for card, each in found.items()}
+    assert contexts == {"RTX 3060": 8192, "RTX 4080": 16384, "RTX 3090": 32768}
+    assert {each.fit.verdict for each in found.values()} == {"fits"}
+
+
+def test_a_recurrent_state_is_copied_for_no_more_tokens_than_are_drafted() -> None:
+    """Ten copies of the state of a 27B are 1.5 GiB."""
+    pair, card = "qwen3.8-27b+lookup", machine("RTX 3090")
+    fit = advise(pair, card, draft=False).fit
+    assert fit.verdict == "fits" and fit.load.draft_max == 6
+    more = advisor(pair, card).estimate_fit(replace(fit.load, draft_max=16))
+    assert 1.4 * GIB < more.total - fit.total < 1.7 * GIB
