@@ -8,7 +8,7 @@ from typing import Any
 
 from localspec.chat.conversation import Turn
 from localspec.lazy_dataclass import dataclass
-from localspec.models.chat_template.thinking_tags import AnswerPart, ThinkingParser, merge_parts
+from localspec.models.chat_template.thinking_tags import AnswerPart, make_parser, merge_parts
 from localspec.protocol.events import (
     EngineExit,
     EngineReady,
@@ -55,7 +55,7 @@ class GeneratedAnswer:
         self._tokens_in_prompt = 0
         """Tokens of this answer that are part of the prompt: after an overflow it is read again."""
         self._markers = thinking_markers
-        self._splitter = ThinkingParser(thinking_markers)
+        self._splitter = make_parser(thinking_markers)
 
     def add(self, event: Event) -> AnswerDelta:
         if isinstance(event, EngineReady):
@@ -70,7 +70,7 @@ class GeneratedAnswer:
         elif isinstance(event, Prefill):
             self.prefill, self._tokens_in_prompt = event, self.totals.tokens
             if not self.rounds:
-                self._splitter = ThinkingParser(self._markers, event.thinking)
+                self._splitter = make_parser(self._markers, event.thinking)
         elif isinstance(event, SpeculationPlan):
             self.plan = event
         elif isinstance(event, Notice):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.errors import Hint, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template import builtin_templates, thinking_tags, tool_calls
-from localspec.protocol.events import Event, Notice, Prefill
+from localspec.models.chat_template.thinking_tags import ThinkingTags
+from localspec.protocol.events import Notice
 from localspec.protocol.wire import (
     ChatMessage,
     CountCommand,
@@ -36,15 +40,59 @@ class Prompt:
     stop: tuple[str, ...] = ()
     """Stop strings of a built-in template: the model may have no token for its end of turn."""
     has_answer_prefix: bool = False  # Whether it ends with the beginning of the answer itself.
+    prefill: str = ""  # The beginning of the answer that is not in the text.
+    is_rendered: bool = False  # Whether a template wrote it: its messages are no control tokens.
 
-    def mark_thinking(self, events: Iterator[Event]) -> Iterator[Event]:
-        """Mark the prefill events if the answer begins inside a thinking part."""
-        if not self.opens_thinking:
-            return events
-        return (
-            replace(event, thinking=True) if isinstance(event, Prefill) else event
-            for event in events
-        )
+
+_MARK = "\ufdd2"  # A noncharacter: in a text that a person writes, it means nothing.
+
+
+class ControlTokenGuard:
+    """Keeps the texts of control tokens in messages from being read as these tokens.
+
+    A page that someone pastes could otherwise end the turn and begin another. Before a template is
+    rendered, such a text gets a mark after its first character; `tokenize` removes it.
+    """
+
+    def __init__(self, vocabulary: LlamaVocab) -> None:
+        self._vocabulary = vocabulary
+        self._find = vocabulary.control_texts.find
+
+    def protect(self, text: str, shown: Container[str] = ()) -> str:
+        """The text with its control tokens marked, but for those `shown`."""
+        text = text.replace(_MARK, "\ufffd")
+        parts, done = [], 0
+        for start, end in self._find(text):
+            if text[start:end] not in shown:
+                parts += [text[done : start + 1], _MARK]
+                done = start + 1
+        return "".join([*parts, text[done:]]) if parts else text
+
+    def protect_json(self, text: str) -> str:
+        """The same for a JSON text, in whose strings characters may be escaped."""
+        with suppress(ValueError, RecursionError):
+            text = json.dumps(json.loads(text), ensure_ascii=False) if "\\" in text else text
+        return self.protect(text)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Tokens of a prompt: the template's control tokens, and marked ones as text."""
+        if _MARK not in text:
+            return self._vocabulary.tokenize(text)
+        tokens: list[int] = []
+        done = before = 0  # What is tokenized ends at `done`, the last control token at `before`.
+        for start, end in [*self._find(text), (len(text), len(text))]:
+            if _MARK in text[before:start]:
+                tokens += self._tokenize_part(text[done:before], not done)
+                plain = text[before:start].replace(_MARK, "")
+                tokens += self._vocabulary.tokenize(
+                    plain, add_special=not before, parse_special=False
+                )
+                done = start
+            before = end
+        return tokens + self._tokenize_part(text[done:], False)
+
+    def _tokenize_part(self, text: str, is_first: bool) -> list[int]:
+        return self._vocabulary.tokenize(text, add_special=is_first) if text else []
 
 
 class PromptBuilder:
@@ -64,8 +112,13 @@ class PromptBuilder:
         elif source.startswith("mistral-v7"):  # llama.cpp gives a template's name for some models
             self._template = "mistral-v7"
         self._tool_format = tool_calls.detect_format(source) if self._template == "own" else None
-        if self._tags is not None:
-            vocabulary.show_control_tokens("".join(thinking_tags.with_answer_prefix(self._tags)))
+        shown = "".join(thinking_tags.with_answer_prefix(self._tags)) if self._tags else ""
+        if shown:
+            vocabulary.show_control_tokens(shown)
+        if self._tool_format is not None:
+            shown += tool_calls.control_texts(self._tool_format)
+        self._shown = shown
+        """The texts of the control tokens that answers may contain, joined."""
 
     def ready_settings(self) -> dict[str, Any]:
         """The `chat` part of `EngineReady.settings`."""
@@ -80,23 +133,48 @@ class PromptBuilder:
         if command.tools and self._tool_format is not None:
             self._vocabulary.show_control_tokens(tool_calls.control_texts(self._tool_format))
         rendered = self.render(command)
-        question = command.messages[-1].content.strip()
         own = rendered.template == "own"
         text = rendered.text
         if self._bos:  # the tokenizer adds it
             text = text.removeprefix(self._bos)
-        opens_thinking = own and thinking_tags.is_open(text, question, self._tags)
-        prefix = command.answer_prefix if isinstance(command, GenerateCommand) else ""
-        if prefix and opens_thinking and self._tags is not None:
-            text, opens_thinking = f"{text}\n{self._tags.close}\n\n", False
-        return Prompt(
-            text + prefix,
+        prompt = Prompt(
+            text,
             command.messages,
             rendered.notices,
-            opens_thinking,
+            own and thinking_tags.is_open(rendered.generation_prompt, self._tags),
             stop=() if own else builtin_templates.STOP_STRINGS[rendered.template],
-            has_answer_prefix=bool(prefix),
+            is_rendered=True,
         )
+        if not isinstance(command, GenerateCommand):
+            return prompt
+        if command.prefill:
+            prefill = self._guard.protect(command.prefill, self._shown)
+            return self._add_prefill(prompt, prefill, self._tags if own else None)
+        if command.answer_prefix:
+            closing = ""
+            if prompt.opens_thinking and self._tags is not None:
+                closing = thinking_tags.closing_text(self._tags)
+            text = prompt.text + closing + command.answer_prefix
+            return replace(prompt, text=text, opens_thinking=False, has_answer_prefix=True)
+        return prompt
+
+    def _add_prefill(self, prompt: Prompt, prefill: str, tags: ThinkingTags | None) -> Prompt:
+        if tags is None:
+            return replace(prompt, prefill=prefill.replace(_MARK, ""))
+        text, opening = prompt.text, tags.open.rstrip()
+        begun = prefill.lstrip()
+        if begun.startswith(opening) and tags.close not in begun:
+            begun = begun.removeprefix(opening) if prompt.opens_thinking else begun
+            return replace(prompt, text=text + begun, opens_thinking=True)
+        thinking, answer = thinking_tags.separate_thinking(prefill, tags)
+        if thinking is not None and not prompt.opens_thinking:
+            text += tags.open
+        if thinking is not None or prompt.opens_thinking:
+            text += (thinking or "") + thinking_tags.closing_text(tags)
+        else:
+            text += thinking_tags.direct_answer_prefix(tags)
+        prompt = replace(prompt, text=text, opens_thinking=False, has_answer_prefix=True)
+        return replace(prompt, prefill=answer.replace(_MARK, ""))
 
     def render(self, command: GenerateCommand | CountCommand | InspectCommand) -> RenderResult:
         """The text of a chat. Raises UsageError if it is empty or there is no template."""
@@ -113,9 +191,42 @@ class PromptBuilder:
         from localspec.models.chat_template.jinja_render import render  # noqa: PLC0415
 
         source = self._source if name == "own" else builtin_templates.load_source(name)
-        return render(
-            source, messages, self._special_texts, command.think, command.tools, name=name
-        )
+        tools = self._guard.protect_json(command.tools) if command.tools else ""
+        protected, special = self._protect(messages), self._special_texts
+        return render(source, protected, special, command.think, tools, name=name)
+
+    def _protect(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """The messages; in them only an answer's own markers are control tokens."""
+        guard = self._guard
+        return [
+            replace(
+                message,
+                content=guard.protect(
+                    message.content, self._shown if message.role == "assistant" else ()
+                ),
+                tool_calls=tuple(
+                    replace(
+                        call,
+                        name=guard.protect(call.name),
+                        arguments=guard.protect_json(call.arguments),
+                    )
+                    for call in message.tool_calls
+                ),
+            )
+            for message in messages
+        ]
+
+    def tokenize(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt's text; earlier answers keep those they were generated with."""
+        if prompt.is_rendered:
+            tokens = self._guard.tokenize(prompt.text)
+        else:
+            tokens = self._vocabulary.tokenize(prompt.text)
+        return reuse_answer_tokens(tokens, prompt.messages, self._vocabulary)
+
+    @cached_property
+    def _guard(self) -> ControlTokenGuard:
+        return ControlTokenGuard(self._vocabulary)
 
     def make_thinking_budget(self, prompt: Prompt, limit: int | None) -> ThinkingBudget:
         """The thinking budget of an answer; `limit` in tokens, None for no limit."""

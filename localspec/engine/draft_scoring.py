@@ -9,7 +9,7 @@ the target computes of the answer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,14 +18,15 @@ from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
 from localspec.engine.protocols import (
     Drafter,
     HiddenStateListener,
-    HiddenStates,
-    LanguageModel,
     Logits,
     Verifier,
 )
 from localspec.engine.sampling import compute_distribution
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import DRAFT_MAX, DraftScore, SamplingParams
+
+if TYPE_CHECKING:
+    from localspec.engine.llama.context import LlamaContext
 
 READ_WIDTH = 32
 """Tokens of an answer that are read at once: from 64 on, the CPU's attention rounds differently
@@ -62,12 +63,15 @@ def score_lookup(answer: ScoredAnswer) -> DraftScore:
 def score_model(draft: PrefixCache, answer: ScoredAnswer) -> DraftScore:
     """The model of `draft` gives READ_WIDTH rows of logits at once."""
     text, start = [*answer.prompt, *answer.tokens], len(answer.prompt)
+    n_recent = answer.sampling.history_length
     is_drafted = [
-        answer.draw(row, text[max(0, n - answer.sampling.history_length) : n], n - start) == text[n]
+        answer.draw(row, text[max(0, n - n_recent) : n], n - start) == text[n]
         for n, row in _read(draft, text, start)
     ]
-    accepted = _run_lengths(is_drafted, len(answer.tokens))
-    return DraftScore((DRAFT_MAX,) * len(accepted), tuple(accepted))
+    runs = [0] * (len(answer.tokens) + 1)  # From each place on, how many in a row are drafted.
+    for i in range(len(is_drafted) - 1, -1, -1):
+        runs[i] = min(DRAFT_MAX, runs[i + 1] + 1) if is_drafted[i] else 0
+    return _to_score(runs[:-1])
 
 
 def score_drafter(drafter: Drafter, answer: ScoredAnswer) -> DraftScore:
@@ -76,6 +80,10 @@ def score_drafter(drafter: Drafter, answer: ScoredAnswer) -> DraftScore:
     for i, token in enumerate(answer.tokens):
         accepted.append(_count_equal(drafter, tokens, answer.tokens[i : i + DRAFT_MAX]))
         tokens.append(token)
+    return _to_score(accepted)
+
+
+def _to_score(accepted: Sequence[int]) -> DraftScore:
     return DraftScore((DRAFT_MAX,) * len(accepted), tuple(accepted))
 
 
@@ -85,16 +93,8 @@ def _count_equal(drafter: Drafter, tokens: Sequence[int], expected: Sequence[int
     return common_prefix_length(draft.tokens, expected)
 
 
-class HiddenStateReader(LanguageModel, Protocol):
-    """A target whose hidden states can be read past its listener."""
-
-    def read_hidden_states(self, tokens: Sequence[int]) -> HiddenStates:
-        """Append tokens; return their hidden states."""
-        ...
-
-
 def score_head(
-    target: HiddenStateReader, listener: HiddenStateListener, drafter: Drafter, answer: ScoredAnswer
+    target: LlamaContext, listener: HiddenStateListener, drafter: Drafter, answer: ScoredAnswer
 ) -> DraftScore:
     """The target reads the answer in wide passes; the head, its listener, gets one token at a time
     and drafts until a token differs. Approximate for block heads, whose drafts depend on their
@@ -114,7 +114,7 @@ def score_head(
             expected = text[len(tokens) : len(tokens) + DRAFT_MAX]
             accepted.append(_count_equal(drafter, tokens, expected))
     target.truncate(0)
-    return DraftScore((DRAFT_MAX,) * len(accepted), tuple(accepted))
+    return _to_score(accepted)
 
 
 class _WhileEqual:
@@ -144,11 +144,3 @@ def _read(draft: PrefixCache, text: Sequence[int], start: int) -> Iterator[tuple
     for at in range(start - 1, len(text) - 1, step):
         batch = text[at : min(at + step, len(text) - 1)]
         yield from enumerate(draft.decode(batch, len(batch)), at + 1)
-
-
-def _run_lengths(is_drafted: Sequence[bool], n: int) -> list[int]:
-    """From each of `n` places on, how many in a row are drafted, at most DRAFT_MAX."""
-    runs = [0] * (n + 1)
-    for i in range(min(n, len(is_drafted)) - 1, -1, -1):
-        runs[i] = min(DRAFT_MAX, runs[i + 1] + 1) if is_drafted[i] else 0
-    return runs[:n]

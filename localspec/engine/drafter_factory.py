@@ -7,14 +7,13 @@ from typing import Any
 
 from localspec import speculation_methods
 from localspec.engine import drafters
-from localspec.engine.constraints.output_constraint import OutputConstraint
+from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
 from localspec.engine.control.controller import SpeculationController
 from localspec.engine.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
 from localspec.engine.control.pair_stats import PairStats, stats_key
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.drafters import DrafterInputs
 from localspec.engine.drafters.autoregressive_head import HeadRunner
-from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.loaded_pair import LoadedDraft, LoadedPair

@@ -10,19 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from localspec.engine import draft_scoring
-from localspec.engine.chat_prompt import Prompt, PromptBuilder, reuse_answer_tokens
+from localspec.engine.chat_prompt import Prompt, PromptBuilder
 from localspec.engine.drafters.autoregressive_head import HeadRunner
 from localspec.engine.drafters.block_head import BlockHeadRunner
-from localspec.engine.llama import library
+from localspec.engine.drafters.cross_vocabulary import SpelledVocabulary, VocabularyMap
+from localspec.engine.llama import hidden_states, library
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.head_context import BlockHeadContext, HeadContext
-from localspec.engine.llama.hidden_states import (
-    FinalHiddenStates,
-    HeadsUnsupportedError,
-    LayerHiddenStates,
-)
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
 from localspec.errors import Hint, LocalspecError, PromptTooLongError, UsageError
 from localspec.machine import installed_llama_cpp, llama_params
 from localspec.models import draft_heads, pair_compatibility
@@ -78,7 +73,7 @@ class LoadedDraft:
                 self._open_mtp_layer(None)
             else:
                 self._open_head(gguf)
-        except HeadsUnsupportedError as missing:
+        except hidden_states.HeadsUnsupportedError as missing:
             what = f"This build of llama.cpp cannot run {draft_heads.KIND_TITLES[self.kind]} heads"
             message = f"{what}: it lacks {missing.missing_function}. {self.path.name} is not used."
             self.notices.append(Notice("warning", "no-heads", message, missing.hint))
@@ -97,7 +92,9 @@ class LoadedDraft:
         if self.kind == "mtp":
             self._open_mtp_layer(self.path)
             return
-        source = LayerHiddenStates(target.handle, model, draft_heads.target_layers(gguf))
+        source = hidden_states.LayerHiddenStates(
+            target.handle, model, draft_heads.target_layers(gguf)
+        )
         settings, width = self._load.draft_settings, source.width
         if self.kind == "eagle3":
             self.context = head = HeadContext(self.path, settings, target, target_width=width)
@@ -113,7 +110,7 @@ class LoadedDraft:
     def _open_mtp_layer(self, path: Path | None) -> None:
         """Load an MTP layer from a file of its own, or from the target's file if `path` is None."""
         self.kind, target = "mtp", self._target
-        source = FinalHiddenStates(target.handle, target.model)
+        source = hidden_states.FinalHiddenStates(target.handle, target.model)
         self.context = head = HeadContext(
             path, self._load.draft_settings, target, target_width=source.width, is_mtp=True
         )
@@ -169,7 +166,7 @@ class LoadedDraft:
             prompt = self._prompts.build_prompt(replace(request, template=None))
         except LocalspecError:  # no template, or one that refuses this chat
             return None
-        return self.context.vocabulary.tokenize(prompt.text)
+        return self._prompts.tokenize(prompt)
 
     def close(self) -> None:
         if self._scored is not None:
@@ -208,7 +205,9 @@ class LoadedPair:
         """None if none is given, or if it cannot draft here."""
         self.notices: list[Notice] = []
         self.has_workers = bool(load.target_settings.workers)
-        threading.Thread(target=_import_renderer, daemon=True).start()  # while llama.cpp loads
+        renderer = ("localspec.models.chat_template.jinja_render",)
+        # While llama.cpp loads; rendering waits for it.
+        threading.Thread(target=importlib.import_module, args=renderer, daemon=True).start()
         with_mtp = load.draft is not None and is_own_mtp_layer(load.target, load.draft)
         self.target = LlamaContext(
             Path(load.target), llama_params.target_role(load, load_mtp=with_mtp)
@@ -231,6 +230,21 @@ class LoadedPair:
         """Maximum number of draft tokens per round, limited by what the target can roll back."""
         self._add_warnings()
 
+    def _add_warnings(self) -> None:
+        if self.target.rollback < 1:
+            message = (
+                "This model cannot roll back rejected tokens (recurrent state without "
+                "snapshots), so speculation is off."
+            )
+            self.notices.append(Notice("warning", "no-rollback", message))
+        trained = self.target.n_ctx_train
+        if trained and self.target.n_ctx_requested > trained:
+            message = (
+                f"The context of {self.target.n_ctx:,} is longer than the {trained:,} "
+                "tokens the model was trained with: answers may get worse."
+            )
+            self.notices.append(Notice("warning", "beyond-trained", message))
+
     @property
     def draft(self) -> AnyContext | None:
         """The draft's context."""
@@ -244,21 +258,6 @@ class LoadedPair:
     def uses_two_devices(self) -> bool:
         """Whether most of the target and most of the draft are on different devices."""
         return len({_main_device(model) for model in self.models}) == 2
-
-    def _add_warnings(self) -> None:
-        target = self.target
-        if target.rollback < 1:
-            message = (
-                "This model cannot roll back rejected tokens (recurrent state without "
-                "snapshots), so speculation is off."
-            )
-            self.notices.append(Notice("warning", "no-rollback", message))
-        if target.n_ctx_train and target.n_ctx_requested > target.n_ctx_train:
-            message = (
-                f"The context of {target.n_ctx:,} is longer than the {target.n_ctx_train:,} "
-                "tokens the model was trained with: answers may get worse."
-            )
-            self.notices.append(Notice("warning", "beyond-trained", message))
 
     def ready_event(self, load: LoadCommand, load_ms: float) -> EngineReady:
         def effective(settings: Any, model: AnyContext) -> dict[str, Any]:
@@ -301,7 +300,7 @@ class LoadedPair:
             if not all(0 <= token < vocabulary.n_tokens for token in prompt.tokens):
                 raise UsageError("The prompt contains tokens that this model does not have.")
             return list(prompt.tokens)
-        return reuse_answer_tokens(vocabulary.tokenize(prompt.text), prompt.messages, vocabulary)
+        return self.prompt_builder.tokenize(prompt)
 
     def checked_prompt_tokens(self, rendered_prompt: Prompt) -> list[int]:
         """The tokens of a prompt that leaves space for an answer.
@@ -328,7 +327,3 @@ class LoadedPair:
             self.loaded_draft.close()
             self.loaded_draft = None
         self.target.close()
-
-
-def _import_renderer() -> None:
-    importlib.import_module("localspec.models.chat_template.jinja_render")

@@ -42,8 +42,14 @@ class OutputProcessor:
     ) -> None:
         self._detokenizer = IncrementalDetokenizer(request.stop)
         self._vocabulary = vocabulary
+        tokenized = [vocabulary.tokenize(stop, add_special=False) for stop in request.stop if stop]
+        self._stop_tokens = {
+            tokens[0] for tokens in tokenized if len(tokens) == 1 and not self._piece(tokens[0])
+        }
+        """Stop strings that are control tokens: these have no text."""
         self._default_reason = default_reason
         self._thinking = thinking
+        self._starts_in_thinking = thinking is not None and thinking.starts_open
         self._plan_change = plan_change
         """Called after every round; returns a new plan if the state of speculation changed."""
         self._totals = RoundTotals()
@@ -51,9 +57,10 @@ class OutputProcessor:
         self._first_token_at: float | None = None
         self._prompt_tokens = 0
         self._reused_tokens = 0
-        # Already shown; an unfinished character comes with the next token.
-        for token in request.resumed_tokens:
-            self._detokenizer.push(self._piece(token))
+        # Already shown; an unfinished character comes with the next token. The caller's own text
+        # is no part of the answer that stop strings end.
+        for token in () if request.prefill else request.resumed_tokens:
+            self._push(token)
 
     def process(self, loop: Iterator[Prefill | RoundResult | LoopEnd]) -> Iterator[Event]:
         if self._detokenizer.hit_stop:
@@ -62,7 +69,7 @@ class OutputProcessor:
         for step in loop:
             if isinstance(step, Prefill):
                 self._prompt_tokens, self._reused_tokens = step.total, step.reused
-                yield step
+                yield replace(step, thinking=True) if self._starts_in_thinking else step
             elif isinstance(step, LoopEnd):
                 yield self._to_finished(step.reason)
             else:
@@ -86,7 +93,7 @@ class OutputProcessor:
         tokens: list[Token] = []
         for i, token in enumerate(step.tokens):
             kind = _token_class(i, drafted, step.accepted)
-            tokens.append(Token(token, self._detokenizer.push(self._piece(token)), kind))
+            tokens.append(Token(token, self._push(token), kind))
             if self._detokenizer.hit_stop:
                 break
         if step.probabilities:
@@ -104,13 +111,22 @@ class OutputProcessor:
             overlap=step.draft.overlap,
         )
 
+    def _push(self, token: int) -> str:
+        """The text that this token completes."""
+        if token in self._stop_tokens:
+            text, self._detokenizer.hit_stop = self._detokenizer.finish(), True
+            return text
+        return self._detokenizer.push(self._piece(token))
+
     def _piece(self, token: int) -> bytes:
         return b"" if self._vocabulary.is_eog(token) else self._vocabulary.piece(token)
 
     def _with_probabilities(self, token: Token, probabilities: TokenProbabilities) -> Token:
-        chosen = probabilities.chosen
+        chosen, piece = probabilities.chosen, self._piece(token.id)
+        is_whole = token.text.encode("utf-8", "replace") == piece
         return replace(
             token,
+            piece=None if is_whole else piece.decode("latin-1"),
             p_target=chosen.p,
             p_draft=chosen.p_draft,
             rank=chosen.rank,
@@ -144,11 +160,14 @@ def to_alternatives(
     probabilities: TokenProbabilities, vocabulary: LlamaVocab
 ) -> tuple[Alternative, ...]:
     """With their texts; control tokens have their names."""
-    return tuple(
-        replace(other, text=(piece or vocabulary.token_text(other.id)).decode("utf-8", "replace"))
-        for other in probabilities.alternatives
-        for piece in [b"" if vocabulary.is_eog(other.id) else vocabulary.piece(other.id)]
-    )
+    found = []
+    for other in probabilities.alternatives:
+        piece = b"" if vocabulary.is_eog(other.id) else vocabulary.piece(other.id)
+        piece = piece or vocabulary.token_text(other.id)
+        text = piece.decode("utf-8", "replace")
+        is_whole = text.encode() == piece
+        found.append(replace(other, text=text, piece=None if is_whole else piece.decode("latin-1")))
+    return tuple(found)
 
 
 def _token_class(i: int, drafted: int, accepted: int) -> TokenClass:

@@ -9,10 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from itertools import count
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from localspec.engine.protocols import BranchingModel, LanguageModel, Logits
 from localspec.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from localspec.engine.llama.context import LlamaContext
 
 _UNSTABLE_TAIL = 8  # Tokens at the end of a prompt that the next turn may tokenize differently.
 
@@ -241,20 +244,6 @@ def common_prefix_length(a: Sequence[int], b: Sequence[int], start: int = 0) -> 
 MIN_TOKENS = 256  # Fewer are not worth a copy of the whole cache.
 
 
-class SavableModel(Protocol):
-    """A model whose memory can be copied."""
-
-    n_past: int
-
-    def state_bytes(self) -> int:
-        """The size of a copy; 0 if there can be none."""
-
-    def save_state(self) -> Any: ...
-
-    def restore_state(self, state: Any, n_past: int) -> bool:
-        """Replace the memory; if that fails, it is empty."""
-
-
 @dataclass(frozen=True, slots=True)
 class SavedCache:
     tokens: tuple[int, ...]
@@ -266,8 +255,8 @@ class ConversationSnapshots:
     """Copies of the caches of the target and of its draft, if it has one; the oldest go first."""
 
     def __init__(self, caches: Sequence[PrefixCache], max_bytes: int) -> None:
-        """`max_bytes` of all copies; the models of `caches` are `SavableModel`s."""
-        self._caches = [(cache, cast("SavableModel", cache.model)) for cache in caches]
+        """`max_bytes` of all copies; the models of `caches` can be copied."""
+        self._caches = [(cache, cast("LlamaContext", cache.model)) for cache in caches]
         self._max_bytes = max_bytes
         self._snapshots: list[tuple[SavedCache, ...]] = []
 

@@ -40,12 +40,9 @@ class Draft:
     tokens: list[int] = field(default_factory=list)
     distributions: list[Distribution] | None = None
     source: str | None = None
-    decode_seconds: float = 0.0
-    """Time inside the drafter's own llama_decode."""
-    match_length: int = 0
-    """For prompt lookup: length of the repeated suffix that was matched."""
-    reason: str = ""
-    """Why this source and length were chosen, or why nothing was drafted."""
+    decode_seconds: float = 0.0  # Time inside the drafter's own llama_decode.
+    match_length: int = 0  # For prompt lookup: length of the repeated suffix that was matched.
+    reason: str = ""  # Why this source and length were chosen, or why nothing was drafted.
     logits: Sequence[Logits] | None = None
     """Copies of the draft model's logits for its draft tokens, if requested; none of others."""
     overlap: Overlap = ""
@@ -58,14 +55,10 @@ class DecodeInterrupted(Exception):  # noqa: N818  not an error
 class LanguageModel(Protocol):
     """A language model whose memory holds the tokens at positions 0 to n_past - 1."""
 
-    n_vocab: int
-    """Vocabulary size: the width of a row of logits."""
-    n_ctx: int
-    """Context length in tokens."""
-    n_batch: int
-    """Maximum number of tokens per `decode`."""
-    decode_seconds: float
-    """Time inside llama_decode since the model was loaded."""
+    n_vocab: int  # Vocabulary size: the width of a row of logits.
+    n_ctx: int  # Context length in tokens.
+    n_batch: int  # Maximum number of tokens per `decode`.
+    decode_seconds: float  # Time inside llama_decode since the model was loaded.
 
     @property
     def n_past(self) -> int:
@@ -87,8 +80,7 @@ class BranchingModel(LanguageModel, Protocol):
     Branches are numbered from 1; number 0 is the text itself.
     """
 
-    n_branches: int
-    """How many branches the memory can hold."""
+    n_branches: int  # How many branches the memory can hold.
 
     def fork(self, branch: int, n_past: int) -> None:
         """Start a branch with the first n_past tokens of the text."""
@@ -106,8 +98,7 @@ class BranchingModel(LanguageModel, Protocol):
 class AutoregressiveHead(LanguageModel, Protocol):
     """A trained draft head (EAGLE-3, MTP): each input row is a token and a hidden state."""
 
-    target_width: int
-    """Width of the target's hidden states that the head takes."""
+    target_width: int  # Width of the target's hidden states that the head takes.
 
     def encode(self, states: HiddenStates) -> HiddenStates:
         """Convert the target's hidden states, at most n_batch rows, to the head's input."""
@@ -124,13 +115,9 @@ class AutoregressiveHead(LanguageModel, Protocol):
 class BlockHead(LanguageModel, Protocol):
     """A trained draft head that drafts a block of tokens in one pass (DFlash, DSpark)."""
 
-    block_size: int
-    """Rows per block."""
-    first_draft_row: int
-    """Index of the block's first row that gives a draft token."""
-
-    target_width: int
-    """Width of the target's hidden states that the head takes."""
+    block_size: int  # Rows per block.
+    first_draft_row: int  # Index of the block's first row that gives a draft token.
+    target_width: int  # Width of the target's hidden states that the head takes.
 
     def inject(self, states: HiddenStates) -> None:
         """Append the target's hidden states, at most n_batch rows, to the head's memory."""
@@ -179,10 +166,7 @@ class Drafter(Protocol):
     """A source of draft tokens."""
 
     def propose(
-        self,
-        tokens: Sequence[int],
-        limit: int,
-        stop_policy: DraftStopPolicy | None = None,
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
     ) -> Draft:
         """Draft at most `limit` tokens that follow `tokens`.
 

@@ -110,12 +110,17 @@ def top_token_confidence(
     if grammar is not None:
         allowed = np.sort(logits[find_allowed(logits, 2, grammar)])
         margin = float(allowed[-1]) - float(allowed[-2]) if len(allowed) > 1 else math.inf
-        return 1.0 / (1.0 + math.exp(-min(margin, 700.0)))
+        return margin_confidence(margin)
     best = distribution.ids[0]
     highest = logits[best]
     logits[best] = -np.inf
     margin = float(highest) - float(logits.max())
     logits[best] = highest
+    return margin_confidence(margin)
+
+
+def margin_confidence(margin: float) -> float:
+    """The probability of the likelier of two tokens whose logits differ by `margin`."""
     return 1.0 / (1.0 + math.exp(-min(margin, 700.0)))
 
 

@@ -20,6 +20,7 @@ from localspec.engine.idle_profiler import PairProfiler
 from localspec.engine.loaded_pair import LoadedPair
 from localspec.engine.output_processor import OutputProcessor, to_alternatives
 from localspec.engine.prefix_cache import ConversationSnapshots, PrefixCache
+from localspec.engine.protocols import DecodeInterrupted
 from localspec.engine.rescore import replay_passes, rescore
 from localspec.engine.sampling import bind_vocabulary
 from localspec.engine.speculative_loop import GenerationJob, speculative_decode
@@ -27,32 +28,14 @@ from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import Hint, UsageError
 from localspec.machine.cpu_and_ram import OtherCpuLoad
+from localspec.protocol import wire
 from localspec.protocol.events import Event, SpeculationPlan, TokenScore
-from localspec.protocol.wire import (
-    CountCommand,
-    CountResult,
-    DraftScore,
-    EngineCommand,
-    EngineOutput,
-    GenerateCommand,
-    InspectCommand,
-    InspectResult,
-    LoadCommand,
-    MeasuredCosts,
-    ProbeCommand,
-    ReplayCommand,
-    ReplayResult,
-    SamplingParams,
-    ScoreDraftCommand,
-    TokenizeCommand,
-    TokenizeResult,
-)
 
 
 class Session:
     """Runs one command at a time on a loaded target and its draft."""
 
-    def __init__(self, load: LoadCommand) -> None:
+    def __init__(self, load: wire.LoadCommand) -> None:
         began = time.perf_counter()
         cpu_load = OtherCpuLoad(os.getpid(), os.getppid())
         cpu_load.start()
@@ -66,9 +49,9 @@ class Session:
         self._target_cache = PrefixCache(self._target, save_checkpoint)
         caches = [self._target_cache, *self._drafters.caches]
         self._snapshots = ConversationSnapshots(caches, load.snapshot_bytes)
-        self._max_draft = self._pair.max_draft
         self._max_width = load.draft_max + 1
-        self._profiler = PairProfiler(load, self._target, self._draft, self._max_draft, cpu_load)
+        max_draft = self._pair.max_draft
+        self._profiler = PairProfiler(load, self._target, self._draft, max_draft, cpu_load)
         self.ready = self._pair.ready_event(load, (time.perf_counter() - began) * 1e3)
 
     def stop(self) -> None:
@@ -76,21 +59,24 @@ class Session:
         self._stop_requested = True
         self._profiler.interrupt.raise_()
 
-    def run(self, command: EngineCommand) -> Iterator[EngineOutput]:
+    def run(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
         """The replies of any command but `load`, `stop` and `bye`."""
-        result = _HANDLERS[type(command)](self, command)
-        yield from result if isinstance(result, Iterator) else (result,)
-        if isinstance(command, GenerateCommand | ScoreDraftCommand):
+        try:
+            result = _HANDLERS[type(command)](self, command)
+            yield from result if isinstance(result, Iterator) else (result,)
+        except DecodeInterrupted:  # of a command that has no result before its end
+            raise UsageError("It was stopped before its end.") from None
+        if isinstance(command, wire.GenerateCommand | wire.ScoreDraftCommand):
             yield from self.measured_costs()
 
-    def generate(self, request: GenerateCommand) -> Iterator[Event]:
+    def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
         """Yield the events of an answer; may be closed at any yield. Raises LocalspecError."""
         self._stop_requested = False
         prompt = self._prompt_builder.build_prompt(request)
         prompt_tokens = self._pair.checked_prompt_tokens(prompt)
         self._snapshots.switch_to(prompt_tokens)
         _check_request(request, self._target.n_vocab)
-        request = replace(request, stop=(*request.stop, *prompt.stop), sampling=self._bind(request))
+        request = self._complete_request(request, prompt)
         name, plan = self._drafters.choose(request)
         thinking = self._prompt_builder.make_thinking_budget(prompt, request.think_budget)
         thinking.restore_tokens(request.resumed_tokens)
@@ -119,16 +105,31 @@ class Session:
         plan_change = controller.plan_change if controller else lambda: None
         output = OutputProcessor(request, self._target.vocabulary, plan.why, plan_change, thinking)
         self._profiler.adapt_threads(between_answers=True)
-        for event in prompt.mark_thinking(output.process(loop)):
+        for event in output.process(loop):
             yield event
             self._profiler.adapt_threads()
         self._profiler.record_answer(self._drafters.costs.plain_ms)
 
-    def _bind(self, request: GenerateCommand) -> SamplingParams:
+    def _complete_request(
+        self, request: wire.GenerateCommand, prompt: Prompt
+    ) -> wire.GenerateCommand:
+        """The request with what its prompt and the vocabulary add."""
+        begun, n_tokens = request.resumed_tokens, request.max_tokens
+        if request.prefill:
+            vocabulary, text = self._target.vocabulary, prompt.prefill
+            if b"".join(map(vocabulary.piece, begun)) != text.encode("utf-8", "replace"):
+                begun = tuple(vocabulary.tokenize_continuation(text))
+            n_tokens += len(begun)
+        stop, sampling = (*request.stop, *prompt.stop), self._bind(request)
+        return replace(
+            request, stop=stop, sampling=sampling, resumed_tokens=begun, max_tokens=n_tokens
+        )
+
+    def _bind(self, request: wire.GenerateCommand) -> wire.SamplingParams:
         return bind_vocabulary(request.sampling, self._target.vocabulary.piece)
 
     def _make_constraint(
-        self, request: GenerateCommand, prompt: Prompt, prompt_tokens: list[int]
+        self, request: wire.GenerateCommand, prompt: Prompt, prompt_tokens: list[int]
     ) -> OutputConstraint | None:
         if not (request.grammar or request.json_schema):
             return None
@@ -141,13 +142,13 @@ class Session:
         constraint.commit([*prompt_tokens, *request.resumed_tokens])
         return constraint
 
-    def count(self, command: CountCommand) -> CountResult:
+    def count(self, command: wire.CountCommand) -> wire.CountResult:
         """The number of tokens of a text, or of a chat's prompt."""
-        return CountResult(
+        return wire.CountResult(
             len(self._pair.tokenize_prompt(self._prompt_builder.build_prompt(command)))
         )
 
-    def tokenize(self, command: TokenizeCommand) -> TokenizeResult:
+    def tokenize(self, command: wire.TokenizeCommand) -> wire.TokenizeResult:
         vocabulary = self._target.vocabulary
         tokens = vocabulary.tokenize(
             command.text, add_special=command.add_special, parse_special=command.parse_special
@@ -156,9 +157,9 @@ class Session:
             (vocabulary.piece(token) or vocabulary.token_text(token)).decode("latin-1")
             for token in (tokens if command.pieces else ())
         ]
-        return TokenizeResult(tuple(tokens), tuple(pieces))
+        return wire.TokenizeResult(tuple(tokens), tuple(pieces))
 
-    def probe(self, command: ProbeCommand) -> Iterator[SpeculationPlan | MeasuredCosts]:
+    def probe(self, command: wire.ProbeCommand) -> Iterator[SpeculationPlan | wire.MeasuredCosts]:
         """Measure threads, and pass costs for about `command.seconds`; empties the memories."""
         self._stop_requested = False
         self._profiler.empty_memories()
@@ -188,12 +189,12 @@ class Session:
                 self._drafters.set_costs(costs)
             yield
 
-    def measured_costs(self) -> Iterator[MeasuredCosts]:
+    def measured_costs(self) -> Iterator[wire.MeasuredCosts]:
         """The pair's costs so far; nothing if none were measured."""
         costs = self._drafters.costs
         if not costs.is_measured:
             return
-        yield MeasuredCosts(
+        yield wire.MeasuredCosts(
             t1_ms=round(costs.plain_ms, 4),
             curve=costs.verify_curve(),
             c=round(costs.c, 5) if self._draft and costs.is_draft_measured else None,
@@ -202,7 +203,7 @@ class Session:
             survival=self._drafters.saved_stats(),
         )
 
-    def replay(self, command: ReplayCommand) -> ReplayResult:
+    def replay(self, command: wire.ReplayCommand) -> wire.ReplayResult:
         """Decode an answer with the target alone, in passes of the given widths."""
         self._stop_requested = False
         return replay_passes(
@@ -212,7 +213,7 @@ class Session:
             self._is_cancelled,
         )
 
-    def score_draft(self, command: ScoreDraftCommand) -> DraftScore:
+    def score_draft(self, command: wire.ScoreDraftCommand) -> wire.DraftScore:
         """Compare a draft with a recorded answer, and count it; may empty the target's memory."""
         self._stop_requested = False
         request = replace(command.request, sampling=self._bind(command.request))
@@ -242,7 +243,7 @@ class Session:
         self._drafters.stats(request).record_score(score.accepted)
         return score
 
-    def inspect(self, command: InspectCommand) -> Iterator[InspectResult]:
+    def inspect(self, command: wire.InspectCommand) -> Iterator[wire.InspectResult]:
         """Score an answer's tokens; the memory ends as after generating the answer."""
         self._stop_requested = False
         vocabulary = self._target.vocabulary
@@ -250,7 +251,7 @@ class Session:
         for scores in rescore(
             self._target_cache, prompt, command.tokens, self._max_width, self._is_cancelled
         ):
-            yield InspectResult(
+            yield wire.InspectResult(
                 tuple(
                     TokenScore(s.chosen.p, s.chosen.rank, to_alternatives(s, vocabulary))
                     for s in scores
@@ -266,19 +267,19 @@ class Session:
         self._draft = None
 
 
-_HANDLERS: Mapping[type[EngineCommand], Callable[[Session, Any], Any]] = {
-    GenerateCommand: Session.generate,
-    ProbeCommand: Session.probe,
-    ReplayCommand: Session.replay,
-    CountCommand: Session.count,
-    TokenizeCommand: Session.tokenize,
-    InspectCommand: Session.inspect,
-    ScoreDraftCommand: Session.score_draft,
+_HANDLERS: Mapping[type[wire.EngineCommand], Callable[[Session, Any], Any]] = {
+    wire.GenerateCommand: Session.generate,
+    wire.ProbeCommand: Session.probe,
+    wire.ReplayCommand: Session.replay,
+    wire.CountCommand: Session.count,
+    wire.TokenizeCommand: Session.tokenize,
+    wire.InspectCommand: Session.inspect,
+    wire.ScoreDraftCommand: Session.score_draft,
 }
 """Each returns a reply, or an iterator of replies."""
 
 
-def _check_request(request: GenerateCommand, n_vocab: int) -> None:
+def _check_request(request: wire.GenerateCommand, n_vocab: int) -> None:
     sampling = request.sampling
     error: UsageError | None = None
     if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):

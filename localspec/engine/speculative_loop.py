@@ -81,49 +81,38 @@ def speculative_decode(
     At every yield the target holds all tokens but the last, so the generator can be closed there.
     """
     try:
-        yield from _run_rounds(target, drafter, verifier, job)
-    except DecodeInterrupted:
-        yield LoopEnd("cancelled")
-
-
-def _run_rounds(
-    target: PrefixCache, drafter: Drafter, verifier: Verifier, job: GenerationJob
-) -> Iterator[Prefill | RoundResult | LoopEnd]:
-    tokens = [*job.prompt, *job.resumed_tokens]
-    end = min(len(job.prompt) + job.max_tokens, target.model.n_ctx)
-    if job.resumed_tokens and (ended := _check_end(tokens, end, target, job)) is not None:
-        yield ended
-        return
-    reused = target.rewind_to(tokens)
-    yield Prefill(reused, len(tokens), reused)
-    for done in target.prefill(tokens, job.cancelled):
-        yield Prefill(done, len(tokens), reused)
-    limit = 0
-    while True:
-        if job.cancelled():
-            yield LoopEnd("cancelled")
-            return
-        if closing := job.thinking.take_closing_tokens() if job.thinking else []:
-            step = _forced_round(target, tokens, closing[: end - len(tokens)])
-        else:
-            step = _run_round(target, drafter, verifier, job, tokens, limit)
-            job.on_round(step)
-        if job.constraint is not None and not job.is_eog(tokens[-1]):
-            job.constraint.commit(tokens)
-        yield step
-        if (ended := _check_end(tokens, end, target, job)) is not None:
+        tokens = [*job.prompt, *job.resumed_tokens]
+        end = min(len(job.prompt) + job.max_tokens, target.model.n_ctx)
+        if job.resumed_tokens and (ended := _check_end(tokens, end, target, job)) is not None:
             yield ended
             return
-        # A round emits one token more than it accepts.
-        limit = min(job.draft_length, end - len(tokens) - 1)
-
-
-def _forced_round(target: PrefixCache, tokens: list[int], forced_tokens: list[int]) -> RoundResult:
-    tokens += forced_tokens
-    target.rewind_to(tokens)
-    return RoundResult(
-        Draft(reason="thinking budget reached"), 0, forced_tokens, RoundTimes(0.0, 0.0, 0.0), 0
-    )
+        reused = target.rewind_to(tokens)
+        yield Prefill(reused, len(tokens), reused)
+        for done in target.prefill(tokens, job.cancelled):
+            yield Prefill(done, len(tokens), reused)
+        limit = 0
+        while True:
+            if job.cancelled():
+                raise DecodeInterrupted
+            if closing := job.thinking.take_closing_tokens() if job.thinking else []:
+                forced = closing[: end - len(tokens)]
+                tokens += forced
+                target.rewind_to(tokens)
+                nothing = Draft(reason="thinking budget reached")
+                step = RoundResult(nothing, 0, forced, RoundTimes(0.0, 0.0, 0.0), 0)
+            else:
+                step = _run_round(target, drafter, verifier, job, tokens, limit)
+                job.on_round(step)
+            if job.constraint is not None and not job.is_eog(tokens[-1]):
+                job.constraint.commit(tokens)
+            yield step
+            if (ended := _check_end(tokens, end, target, job)) is not None:
+                yield ended
+                return
+            # A round emits one token more than it accepts.
+            limit = min(job.draft_length, end - len(tokens) - 1)
+    except DecodeInterrupted:
+        yield LoopEnd("cancelled")
 
 
 def _check_end(

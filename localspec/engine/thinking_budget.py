@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from localspec.models.chat_template.thinking_tags import ThinkingParser, ThinkingTags
+from localspec.models.chat_template.thinking_tags import ThinkingTags, make_parser
 
 
 class ThinkingBudget:
@@ -25,8 +25,8 @@ class ThinkingBudget:
         """`is_open`: the prompt ends inside a thinking part. `closing_tokens` end one."""
         # Tokens may hold parts of characters: bytes are parsed as the text of Latin-1.
         opening, closing = (tag.strip().encode().decode("latin-1") for tag in markers or ("", ""))
-        self._parser = ThinkingParser((opening, closing), is_open)
-        self.is_open = self._parser.in_thinking
+        self._parser = make_parser((opening, closing), is_open)
+        self.starts_open = self.is_open = self._parser.in_thinking
         self.has_thinking = self.is_open  # Whether the answer has a thinking part, open or closed.
         self._is_finished = not self._parser.may_think  # Whether no thinking can follow.
         self._limit, self._piece, self._closing_tokens = limit, piece, list(closing_tokens)

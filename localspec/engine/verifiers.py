@@ -133,9 +133,9 @@ class BlockVerifier(_RandomVerifier):
         while probability < 1.0 and not self._random.accept(probability):
             p, q = pairs.pop()
             share = shares[len(pairs)]
-            probability = _acceptance_probability(
-                share, float(residual_mass_by_token(p, q, share).sum())
-            )
+            mass = float(residual_mass_by_token(p, q, share).sum())
+            # That the prefix is accepted after all longer ones were rejected.
+            probability = mass / (mass + 1.0 - share) if share < 1.0 else 1.0
         n = len(pairs)
         if n == len(draft.tokens):
             return n, self._sample(distribution_at(n))
@@ -159,11 +159,6 @@ def _prefix_shares(
         if shares[-1] == 0.0:
             break
     return pairs, shares
-
-
-def _acceptance_probability(share: float, residual_mass: float) -> float:
-    """Probability that a prefix is accepted after all longer ones were rejected."""
-    return residual_mass / (residual_mass + 1.0 - share) if share < 1.0 else 1.0
 
 
 def _draft_distribution(draft: Draft, i: int) -> Distribution:

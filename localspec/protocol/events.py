@@ -35,6 +35,7 @@ class Alternative:
     rank: int
     p_draft: float | None = None
     was_drafted: bool = False  # Whether this is the draft token that was rejected here.
+    piece: str | None = None  # As in `Token`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Token:
     rank: int | None = None
     alternatives: tuple[Alternative, ...] = ()
     """The rejected draft token first, then the target's likeliest other tokens."""
+    piece: str | None = None  # Its own bytes, as Latin-1, where they are not those of `text`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +245,16 @@ def token_to_json(token: Token) -> dict[str, Any]:
     body: dict[str, Any] = {"id": token.id, "text": token.text, "class": token.kind}
     if token.p_target is not None:
         body |= {"p_target": token.p_target, "p_draft": token.p_draft, "rank": token.rank}
-        body["instead"] = [
+        items = [
             {key: getattr(alternative, name) for key, name in _ALTERNATIVE_KEYS.items()}
             for alternative in token.alternatives
         ]
+        body["instead"] = [
+            {key: value for key, value in item.items() if key != "piece" or value is not None}
+            for item in items
+        ]
+        if token.piece is not None:
+            body["piece"] = token.piece
     return body
 
 
@@ -258,7 +266,8 @@ def _parse_token(body: dict[str, Any]) -> Token:
         for item in body["instead"]
     )
     scores = body["p_target"], body.get("p_draft"), body.get("rank")
-    return Token(body["id"], body["text"], body["class"], *scores, alternatives)
+    piece = body.get("piece")
+    return Token(body["id"], body["text"], body["class"], *scores, alternatives, piece)
 
 
 def _from_json_value(name: str, value: Any) -> Any:

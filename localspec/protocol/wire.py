@@ -190,6 +190,10 @@ class GenerateCommand:
     tools: str = ""  # The tools for the chat template: a JSON array, as OpenAI has it.
     answer_prefix: str = ""
     """Text that the answer begins with, without a thinking part; it is not sent back."""
+    prefill: str = ""
+    """As `answer_prefix`, but plain text that `grammar` and `json_schema` hold for, too. It may
+    begin with a thinking part; if that is open, the answer goes on thinking. `resumed_tokens` are
+    its tokens where they have exactly this text."""
     n_alternatives: int = 3
     """With `probabilities`: how many of the target's other tokens are reported."""
     prompt_tokens: tuple[int, ...] = ()
@@ -345,6 +349,8 @@ class RenderResult:
     text: str
     notices: tuple[events.Notice, ...] = ()
     template: str = "own"
+    generation_prompt: str = ""
+    """What the template writes after the last message: the end of `text`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from localspec.protocol.events import (
     Round,
     Token,
 )
-from localspec.protocol.wire import DRAFT_MAX, GenerateCommand
+from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, TokenizeCommand
 from localspec.serve import api_error
 from localspec.serve.api_error import ApiError, shutting_down
 from localspec.serve.engine_queue import Admission, AsyncJob, EngineQueue
@@ -99,7 +99,8 @@ class Choice(AsyncJob[None]):
         except PromptTooLongError:
             n_prompt = len(command.prompt_tokens) or engine.count(command.to_count())
             n_ctx = int(engine.ready.settings["target"]["n_ctx"])
-            n_prompt += len(command.resumed_tokens)
+            if command.prefill:
+                n_prompt += len(engine.tokenize(TokenizeCommand(command.prefill)).tokens)
             raise api_error.context_exceeded(n_prompt, n_ctx) from None
 
     def add(self, event: Event) -> None:
@@ -118,8 +119,11 @@ class Choice(AsyncJob[None]):
             added.tokens += event.tokens
         if self._max_calls is not None:
             added.calls = [delta for delta in added.calls if delta.index < self._max_calls]
-        self.text.add(added)
-        self._pending.add(added)
+        for text in (self.text, self._pending):
+            text.add(added)
+            if isinstance(event, GenerationFinished) and event.reason == "stop":
+                while text.tokens and not text.tokens[-1].text:  # of the stop string
+                    text.tokens.pop()
 
     def take_delta(self) -> AnswerText | None:
         """The new text; None without any. Tokens wait for the text that they are part of."""
@@ -127,6 +131,11 @@ class Choice(AsyncJob[None]):
         if not pending.content and not pending.reasoning and not pending.calls:
             return None
         self._pending = AnswerText()
+        n = len(pending.tokens)
+        while n and pending.tokens[n - 1].p_target is not None and not pending.tokens[n - 1].text:
+            n -= 1
+        self._pending.tokens = pending.tokens[n:]
+        del pending.tokens[n:]
         return pending
 
     @property

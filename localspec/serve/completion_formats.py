@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import AsyncGenerator, Sequence
 from itertools import accumulate
@@ -9,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from localspec.models.chat_template.tool_calls import ToolCallDelta
-from localspec.protocol.events import Token
+from localspec.protocol.events import Alternative, Token
 from localspec.serve.completion import PING, AnswerText, Choice, Completion, to_event
 
 _MIN_LOGPROB = -9999.0  # OpenAI's value for a token that is as good as impossible.
@@ -157,12 +158,18 @@ class TextCompletion(ChatCompletion):
     def _score(self, tokens: Sequence[Token], n_top: int, offset: int) -> dict[str, Any]:
         """Four arrays; `offset` is that of the first token."""
         tokens = _scored(tokens)
-        offsets = accumulate((len(token.text) for token in tokens[:-1]), initial=offset)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        lengths = [len(decoder.decode(_data(token))) for token in tokens]
+        offsets = accumulate(lengths[:-1], initial=offset)
         return {
-            "tokens": [token.text for token in tokens],
+            "tokens": [_data(token).decode("utf-8", "replace") for token in tokens],
             "token_logprobs": [_log(token.p_target) for token in tokens],
             "top_logprobs": [
-                {text: _log(p) for _, text, p in _likeliest(token, n_top)} for token in tokens
+                {
+                    data.decode("utf-8", "replace"): _log(p)
+                    for _, data, p in _likeliest(token, n_top)
+                }
+                for token in tokens
             ],
             "text_offset": list(offsets)[: len(tokens)],
         }
@@ -228,26 +235,33 @@ def chat_logprobs(tokens: Sequence[Token], n_top: int) -> dict[str, Any]:
     """OpenAI's `logprobs` of a chat; with the tokens' ids, as llama-server's."""
     content = []
     for token in _scored(tokens):
-        item = _logprob(token.id, token.text, token.p_target)
+        item = _logprob(token.id, _data(token), token.p_target)
         item["top_logprobs"] = [_logprob(*likely) for likely in _likeliest(token, n_top)]
         content.append(item)
     return {"content": content, "refusal": None}
 
 
 def _scored(tokens: Sequence[Token]) -> list[Token]:
-    return [token for token in tokens if token.p_target is not None and token.text]
+    return [token for token in tokens if token.p_target is not None and _data(token)]
 
 
-def _likeliest(token: Token, n: int) -> list[tuple[int, str, float]]:
-    """Ids, texts and probabilities of a scored token and its alternatives."""
-    ranked = [(other.rank, other.id, other.text, other.p) for other in token.alternatives]
+def _data(token: Token | Alternative) -> bytes:
+    """The token's own bytes, also if its text was shown later or with another token's."""
+    if token.piece is None:
+        return token.text.encode("utf-8", "replace")
+    return token.piece.encode("latin-1", "replace")
+
+
+def _likeliest(token: Token, n: int) -> list[tuple[int, bytes, float]]:
+    """Ids, bytes and probabilities of a scored token and its alternatives."""
+    ranked = [(other.rank, other.id, _data(other), other.p) for other in token.alternatives]
     if token.rank is not None and token.p_target is not None:
-        ranked.append((token.rank, token.id, token.text, token.p_target))
-    return [(id_, text, p) for _, id_, text, p in sorted(ranked)[:n]]
+        ranked.append((token.rank, token.id, _data(token), token.p_target))
+    return [(id_, data, p) for _, id_, data, p in sorted(ranked)[:n]]
 
 
-def _logprob(id_: int, text: str, p: float | None) -> dict[str, Any]:
-    data = text.encode("utf-8", "replace")
+def _logprob(id_: int, data: bytes, p: float | None) -> dict[str, Any]:
+    text = data.decode("utf-8", "replace")
     return {"id": id_, "token": text, "logprob": _log(p), "bytes": list(data)}
 
 

@@ -160,6 +160,8 @@ def _parse_text(model: ServedModel, fields: JsonFields) -> ParsedRequest:
     given = parse_texts(fields)
     echoes = [prompt.text for prompt in given for _ in range(options.n)]
     echoes = echoes if fields.flag("echo") else []
+    if echoes and options.n_logprobs is not None:
+        raise api_error.unsupported("echo", "with it, logprobs are not available")
     return partial(TextCompletion, echoes, options), given, "/v1/completions"
 
 

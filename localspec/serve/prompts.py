@@ -111,6 +111,8 @@ def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
         raise invalid(param, "no message is of the user")
     if roles[-2:] == ["assistant", "assistant"]:
         raise invalid(param, "two messages of the assistant are at the end")
+    if messages[-1].tool_calls:
+        raise invalid(param, "the last one calls tools, whose results must follow")
 
 
 def parse_message(value: Any, param: str) -> ChatMessage:

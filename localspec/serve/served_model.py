@@ -125,7 +125,9 @@ class ServedModel:
     ) -> GenerateCommand:
         """The engine's request for one choice. May ask the engine, so call it in its turn."""
         settings, tools = options.choice_settings(index), options.tools
-        messages, resumed = self._split_prefill(engine, prompt.messages)
+        messages, prefill = prompt.messages, ""
+        if messages and messages[-1].role == "assistant":  # the beginning of the answer
+            messages, prefill = messages[:-1], messages[-1].content
         if not messages and settings.max_tokens is None:
             settings = replace(settings, max_tokens=_TEXT_MAX_TOKENS)
         prompt_tokens = prompt.tokens
@@ -147,8 +149,9 @@ class ServedModel:
             messages=self.answer_tokens.add_to(messages),
             prior_messages=(),
             prompt_tokens=prompt_tokens,
-            resumed_tokens=resumed,
-            max_tokens=min(request.max_tokens, self.n_ctx) + len(resumed),
+            resumed_tokens=self.answer_tokens.find(prefill),
+            max_tokens=min(request.max_tokens, self.n_ctx),
+            prefill=prefill,
             n_alternatives=max(options.n_logprobs or 0, 1),
             prediction=options.prediction[: _MAX_CHARS_PER_TOKEN * self.n_ctx],
             grammar=options.grammar,
@@ -156,18 +159,6 @@ class ServedModel:
             tools=tools.tools if tools is not None else "",
             answer_prefix=tools.forced.prefix if tools is not None and tools.forced else "",
         )
-
-    def _split_prefill(
-        self, engine: Engine, messages: tuple[ChatMessage, ...]
-    ) -> tuple[tuple[ChatMessage, ...], tuple[int, ...]]:
-        """A last message of the assistant is the beginning of the answer."""
-        if not messages or messages[-1].role != "assistant":
-            return messages, ()
-        text = messages[-1].content
-        resumed = self.answer_tokens.find(text)
-        if text and not resumed:
-            resumed = engine.tokenize(TokenizeCommand(text, parse_special=False)).tokens
-        return messages[:-1], resumed
 
     def describe(self) -> dict[str, Any]:
         """The object of /v1/models."""

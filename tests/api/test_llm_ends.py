@@ -18,8 +18,8 @@ from localspec.launch import EngineClient
 from tests.api.conftest import LONG, Load
 from tests.cli.command import environment
 from tests.engine_process.ends import ended
-from tests.often import often
 from tests.support.downloads import wait_for
+from tests.support.long_cases import often
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

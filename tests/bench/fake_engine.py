@@ -19,7 +19,7 @@ from localspec.protocol.events import (
     TokenClass,
 )
 from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ProbeCommand
-from tests.engines import BareEngine
+from tests.support.fake_engine import BareEngine
 
 READY = EngineReady({"llama_cpp_python": "0"}, "big.gguf", "small.gguf", ("CPU",), {}, {}, 1.0)
 

@@ -24,8 +24,8 @@ from localspec.protocol.wire import (
     ReplayCommand,
     ReplayResult,
 )
-from tests.engines import BareEngine
-from tests.sessions import SETTINGS
+from tests.support.fake_engine import BareEngine
+from tests.support.sessions import SETTINGS
 
 
 class InProcess(BareEngine):

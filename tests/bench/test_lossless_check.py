@@ -18,7 +18,7 @@ from localspec.launch import Engine
 from localspec.protocol.events import Event
 from localspec.protocol.wire import GenerateCommand, SamplingParams
 from tests.bench.pairs import Draw, Scripted, honest, opened
-from tests.sessions import require_same_logits_at_every_width
+from tests.support.sessions import require_same_logits_at_every_width
 from tests.support.zoo import Zoo
 
 QUICK = VerifyEffort(seconds_per_part=0, tokens_per_answer=40, min_sampled_tokens=800)

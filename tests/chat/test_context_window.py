@@ -29,9 +29,15 @@ from localspec.protocol.wire import (
     SamplingParams,
 )
 from tests.chat.saved_chats import add_events
-from tests.engines import BareEngine
-from tests.often import often
-from tests.sessions import SETTINGS, Said, folded, loaded, require_same_logits_at_every_width
+from tests.support.fake_engine import BareEngine
+from tests.support.long_cases import often
+from tests.support.sessions import (
+    SETTINGS,
+    Said,
+    folded,
+    loaded,
+    require_same_logits_at_every_width,
+)
 from tests.support.zoo import CHAT_TEXT, Zoo
 
 N_CTX = 512

@@ -17,9 +17,9 @@ from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import SamplingParams
 from tests.chat.saved_chats import add_events
 from tests.chat.test_context_window import InProcess
-from tests.often import often
-from tests.sessions import SETTINGS, Said, folded, loaded
 from tests.support import tinygguf
+from tests.support.long_cases import often
+from tests.support.sessions import SETTINGS, Said, folded, loaded
 from tests.support.tinygguf import BOS, Model
 from tests.support.zoo import Zoo
 

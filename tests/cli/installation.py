@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests import heads
 from tests.cli.command import Done, localspec
+from tests.support import head_models
 from tests.support.fake_hub import FakeHub
 from tests.support.tinygguf import Model
 from tests.support.zoo import Zoo
@@ -49,12 +49,12 @@ class Installation:
         hub.add(BIG, "Tiny-Q8_0.gguf", zoo["target"].read_bytes())
         hub.add(SMALL, "Tiny-Draft-Q8_0.gguf", zoo["cousin"].read_bytes())
         hub.add(ODD, "Odd-F32.gguf", zoo["renamed"].read_bytes())
-        hub.add(ODD, "Head-Q8_0.gguf", self._made(heads.eagle3()))
-        hub.add(DEEP, "Deep-Q8_0.gguf", self._made(heads.deep()))
-        hub.add(DEEP, "eagle3-Deep-Q8_0.gguf", self._made(heads.eagle3()))
-        hub.add(DEEP, "dflash-Deep-Q8_0.gguf", self._made(heads.eagle3(layers=(1, 2, 9))))
-        hub.add(DEEP, "mtp-Deep-Q8_0.gguf", self._made(heads.block()))
-        hub.add(INSIDE, "Inside-Q8_0.gguf", self._made(heads.mimo2()))
+        hub.add(ODD, "Head-Q8_0.gguf", self._made(head_models.eagle3()))
+        hub.add(DEEP, "Deep-Q8_0.gguf", self._made(head_models.deep()))
+        hub.add(DEEP, "eagle3-Deep-Q8_0.gguf", self._made(head_models.eagle3()))
+        hub.add(DEEP, "dflash-Deep-Q8_0.gguf", self._made(head_models.eagle3(layers=(1, 2, 9))))
+        hub.add(DEEP, "mtp-Deep-Q8_0.gguf", self._made(head_models.block()))
+        hub.add(INSIDE, "Inside-Q8_0.gguf", self._made(head_models.mimo2()))
         hub.cards[BIG] = {"license": "mit"}
         own = folder / "config" / "models.yaml"
         own.parent.mkdir(parents=True)
@@ -67,7 +67,7 @@ class Installation:
         }
 
     def _made(self, model: Model) -> bytes:
-        return heads.quantised(model).write(self.folder / "made.gguf").read_bytes()
+        return head_models.quantised(model).write(self.folder / "made.gguf").read_bytes()
 
     def without_sockets(self) -> dict[str, str]:
         """For a process that dies of the first socket, and so do those that it starts."""

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.cli.command import ROOT, TIMEOUT, Done, command, environment, harmful, localspec
-from tests.often import often
 from tests.support.downloads import wait_for
+from tests.support.long_cases import often
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 if sys.platform == "win32":

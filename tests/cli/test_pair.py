@@ -14,16 +14,15 @@ import pytest
 from localspec.chat.conversation import Conversation
 from localspec.chat.history import ChatHistory
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
-from tests import heads, sessions
 from tests.chat.saved_chats import about, add_events
 from tests.cli.command import localspec
-from tests.support import tinygguf
+from tests.support import head_models, sessions, tinygguf
 from tests.support.tinygguf import Model
 from tests.support.zoo import Zoo
 
 
 def heads_without_window() -> Model:
-    model = heads.block()
+    model = head_models.block()
     model.keys["attention.sliding_window"] = 32
     model.keys["attention.sliding_window_pattern"] = [False, False]
     return model
@@ -92,21 +91,26 @@ def test_a_verdict_is_of_the_files_as_they_are_now(zoo: Zoo, tmp_path: Path) -> 
 
 
 HEADS: dict[str, tuple[str, Callable[[], Model], int, str]] = {
-    "a head that fits": ("deep", heads.eagle3, 0, "the same "),
+    "a head that fits": ("deep", head_models.eagle3, 0, "the same "),
     "a layer that is not there": (
         "deep",
-        lambda: heads.eagle3(layers=(1, 2, 4)),
+        lambda: head_models.eagle3(layers=(1, 2, 4)),
         5,
         "it reads layer 4 of its target, whose layers are 0 to 3",
     ),
-    "another width": ("deep", lambda: heads.eagle3(of=96), 5, "96 wide; the target's are 64"),
+    "another width": ("deep", lambda: head_models.eagle3(of=96), 5, "96 wide; the target's are 64"),
     "a target that shows nothing": (
         "sliding",
-        heads.eagle3,
+        head_models.eagle3,
         5,
         "does not provide for gemma3 models",
     ),
-    "a map beyond the vocabulary": ("deep", lambda: heads.eagle3(reduced=[5, 4000]), 5, "4000"),
+    "a map beyond the vocabulary": (
+        "deep",
+        lambda: head_models.eagle3(reduced=[5, 4000]),
+        5,
+        "4000",
+    ),
     "a window that no layer has": ("deep", heads_without_window, 12, "sliding_window_pattern"),
 }
 

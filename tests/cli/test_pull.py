@@ -17,9 +17,9 @@ from localspec.models.hub.download import DownloadPhase, DownloadState
 from localspec.models.reference import RepoFile
 from tests.cli.command import harmful
 from tests.cli.installation import BAD_PAIR, BIG, ODD, PAIR, SMALL, Installation
-from tests.often import often
 from tests.support.downloads import wait_for
 from tests.support.fake_hub import API, BODY, COMMIT, LINK, Fault
+from tests.support.long_cases import often
 
 needs_terminal = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals there")
 BOTH = ["Tiny-Draft-Q8_0.gguf", "Tiny-Q8_0.gguf"]

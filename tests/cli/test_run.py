@@ -26,8 +26,8 @@ from localspec.protocol.events import (
     token_to_json,
 )
 from tests.cli.command import command, environment, harmful, hello, localspec
-from tests.sessions import require_same_logits_at_every_width
 from tests.support.downloads import wait_for
+from tests.support.sessions import require_same_logits_at_every_width
 from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
 
 GREEDY = ("--temperature", "0")

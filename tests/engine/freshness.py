@@ -13,8 +13,8 @@ from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Logits
 from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
 from localspec.engine.verifiers import make_verifier
-from tests.beside import Beside
-from tests.fakes import GREEDY
+from tests.support.fake_models import GREEDY
+from tests.support.fitted_heads import Beside
 
 _NEAR = 0.05
 """Of logits that differ by how wide the passes were from which they come."""
@@ -32,10 +32,7 @@ class Compared:
         self._one, self.compared = one, 0
 
     def propose(
-        self,
-        tokens: Sequence[int],
-        limit: int,
-        stop_policy: DraftStopPolicy | None = None,
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
     ) -> Draft:
         draft = self._one.propose(tokens, limit, stop_policy)
         fresh = self._fresh

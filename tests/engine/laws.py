@@ -14,8 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from localspec.engine.constraints.output_constraint import OutputConstraint
-from localspec.engine.drafters.constrained import ConstrainedDrafter
+from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, GrammarState, Verifier
@@ -23,17 +22,8 @@ from localspec.engine.sampling import NoAllowedTokenError, compute_distribution
 from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
 from localspec.engine.verifiers import GumbelCoupledVerifier, SeededRandom, make_verifier
 from localspec.protocol.wire import SamplingParams, VerifyMode
-from tests.crossed import (
-    DRAFT,
-    PERMUTED,
-    SHARED_BY_TWO,
-    TARGET,
-    PermutedModel,
-    crossed,
-    vocabulary,
-)
-from tests.fakeheads import block_drafter, head_drafter
-from tests.fakes import (
+from tests.support.fake_heads import block_drafter, head_drafter
+from tests.support.fake_models import (
     GREEDY,
     N_VOCAB,
     PLAIN,
@@ -54,6 +44,15 @@ from tests.fakes import (
     plain,
     run,
     table,
+)
+from tests.support.fake_vocabularies import (
+    DRAFT,
+    PERMUTED,
+    SHARED_BY_TWO,
+    TARGET,
+    PermutedModel,
+    crossed,
+    vocabulary,
 )
 
 PROMPT = [1, 2, 3, 1, 2]
@@ -341,10 +340,7 @@ class Watched:
         self._inner = model_drafter(model, verifier, what.sampling, len(what.prompt))
 
     def propose(
-        self,
-        tokens: Sequence[int],
-        limit: int,
-        stop_policy: DraftStopPolicy | None = None,
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
     ) -> Draft:
         draft = self._inner.propose(tokens, limit)
         guessed = draft.tokens[:-1]  # the last draft token is not decoded

@@ -11,12 +11,11 @@ from localspec.bench import draft_test
 from localspec.engine import draft_scoring
 from localspec.engine.draft_scoring import ScoredAnswer
 from localspec.engine.drafters import DrafterInputs
-from localspec.engine.drafters.cross_vocabulary import CrossVocabularyDrafter
+from localspec.engine.drafters.cross_vocabulary import CrossVocabularyDrafter, VocabularyMap
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Drafter
 from localspec.engine.verifiers import make_verifier
-from localspec.engine.vocabulary_map import VocabularyMap
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import (
     DraftScore,
@@ -25,9 +24,18 @@ from localspec.protocol.wire import (
     SamplingParams,
     ScoreDraftCommand,
 )
-from tests.crossed import PERMUTED, PermutedModel, vocabulary
 from tests.engine.laws import PROMPT, SAMPLED, history, pairs
-from tests.fakes import GREEDY, N_VOCAB, HistoryModel, StubbornModel, job, model_drafter, plain, run
+from tests.support.fake_models import (
+    GREEDY,
+    N_VOCAB,
+    HistoryModel,
+    StubbornModel,
+    job,
+    model_drafter,
+    plain,
+    run,
+)
+from tests.support.fake_vocabularies import PERMUTED, PermutedModel, vocabulary
 
 COSTS = MeasuredCosts(10.0, {"1": 1.0, "2": 1.2, "9": 2.0}, 0.1)
 N = 60

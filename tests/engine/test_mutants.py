@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 
 from localspec.engine import sampling, speculative_loop, token_probabilities, verifiers
-from localspec.engine.constraints.output_constraint import OutputConstraint
+from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
 from localspec.engine.control.overlapped_drafter import OverlappedDrafter
 from localspec.engine.drafters import cross_vocabulary
 from localspec.engine.drafters.autoregressive_head import HeadRunner
 from localspec.engine.drafters.block_head import BlockHeadRunner
-from localspec.engine.drafters.constrained import ConstrainedDrafter
 from localspec.engine.drafters.draft_sampler import DraftSampler
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.prefix_cache import BranchCache, PrefixCache
-from tests.engine import laws, test_constrained, test_insight, test_overlap
+from tests.engine import laws, test_overlap, test_token_probabilities
+from tests.engine.constraints import test_output_constraint
 from tests.engine.drafters import test_cross_vocabulary
 from tests.engine.laws import (
     DRAFTERS,
@@ -37,7 +37,7 @@ from tests.engine.laws import (
     exactly_the_targets_law,
     tables_case,
 )
-from tests.fakes import (
+from tests.support.fake_models import (
     GREEDY,
     PLAIN,
     ConstantDrafter,
@@ -64,7 +64,7 @@ GENERATOR = "np.random.Generator(np.random.PCG64(seed))"
 RESEEDED = f"__import__('types').SimpleNamespace(random=lambda: {GENERATOR}.random())"
 FIRST_FAILURE = """pairs, shares = _prefix_shares(distribution_at, draft)
     masses = [residual_mass_by_token(*pair, s).sum() for pair, s in zip(pairs, shares)]
-    chances = [_acceptance_probability(s, mass) for s, mass in zip(shares, masses)][1:]
+    chances = [m / (m + 1.0 - s) if s < 1.0 else 1.0 for s, m in zip(shares, masses)][1:]
     for i, chance in enumerate([*chances, shares[-1]] if pairs else []):
         if not self._random.accept(chance):
             p, q = pairs[i]
@@ -116,7 +116,7 @@ xtc = partial(
     "rejection",
 )
 constrained = partial(
-    exactly_the_targets_law, test_constrained.CASES["a masked draft"], "rejection"
+    exactly_the_targets_law, test_output_constraint.CASES["a masked draft"], "rejection"
 )
 BIASED = replace(
     PLAIN,
@@ -139,8 +139,12 @@ block_twin = partial(
 overlapped = partial(test_overlap.test_every_draft_is_the_same_as_without_overlap, 5)
 overlapped_hits = test_overlap.test_a_draft_that_is_always_right_is_always_there_already
 coupled_twin = partial(laws.twin_is_always_right, laws.SAMPLED, "coupled")
-watched = partial(test_insight.test_each_verifier_with_a_draft_model, "rejection", PLAIN)
-all_of_a_row = partial(test_insight.test_the_probabilities_of_all_tokens_add_up_to_one, 300, 1.0)
+watched = partial(
+    test_token_probabilities.test_each_verifier_with_a_draft_model, "rejection", PLAIN
+)
+all_of_a_row = partial(
+    test_token_probabilities.test_the_probabilities_of_all_tokens_add_up_to_one, 300, 1.0
+)
 end = partial(laws.end_cuts, DRAFTERS["oracle"])
 limits = partial(laws.exact_limits, DRAFTERS["oracle"])
 
@@ -153,386 +157,181 @@ class Mutant:
     check: Callable[[], None]
 
 
+# fmt: off
 KEY_MUTANTS: dict[str, Mutant] = {
-    "off by one in rollback": Mutant(
-        PrefixCache.rewind_to, "self.model.truncate(kept)", "self.model.truncate(kept + 1)", greedy
-    ),
-    "residual not renormalised": Mutant(
-        verifiers.residual_probs, "left / total", "left", rejection
-    ),
-    "redraw after a rejection: from the whole law": Mutant(
-        verifiers.RejectionVerifier.verify, "residual_probs(p, q)", "p.probs", rejection
-    ),
-    "redraw after a rejection: a certain guess": Mutant(
-        verifiers.RejectionVerifier.verify, "residual_probs(p, q)", "p.probs", lookup_like
-    ),
-    "redraw after a rejection: match": Mutant(
-        verifiers.SampleAndMatchVerifier.verify,
-        "return i, own",
-        "return i, self._sample(distribution_at(i))",
-        match,
-    ),
-    "redraw after a rejection: coupled": Mutant(
-        verifiers.GumbelCoupledVerifier.verify,
-        "return i, own",
-        "return i, GumbelCoupledVerifier(self._seed + 1).sample_draft_token("
-        "distribution_at(i), index + i)",
-        coupled,
-    ),
-    "draft never rolled back: on the books only": Mutant(
-        ModelDrafter.propose,
+    "off by one in rollback": Mutant(PrefixCache.rewind_to, "self.model.truncate(kept)",
+        "self.model.truncate(kept + 1)", greedy),
+    "residual not renormalised": Mutant(verifiers.residual_probs, "left / total", "left",
+        rejection),
+    "redraw after a rejection: from the whole law": Mutant(verifiers.RejectionVerifier.verify,
+        "residual_probs(p, q)", "p.probs", rejection),
+    "redraw after a rejection: a certain guess": Mutant(verifiers.RejectionVerifier.verify,
+        "residual_probs(p, q)", "p.probs", lookup_like),
+    "redraw after a rejection: match": Mutant(verifiers.SampleAndMatchVerifier.verify,
+        "return i, own", "return i, self._sample(distribution_at(i))", match),
+    "redraw after a rejection: coupled": Mutant(verifiers.GumbelCoupledVerifier.verify,
+        "return i, own", "return i, GumbelCoupledVerifier(self._seed + 1).sample_draft_token("
+        "distribution_at(i), index + i)", coupled),
+    "draft never rolled back: on the books only": Mutant(ModelDrafter.propose,
         "draft_cache.rewind_to(tokens)",
         "self._draft_cache._cached_tokens[:] = tokens[:-1] if draft_cache.n_cached else []",
-        laws.drafter_remembers_what_happened,
-    ),
-    "draft never rolled back": Mutant(
-        ModelDrafter.propose,
-        "draft_cache.rewind_to(tokens)",
+        laws.drafter_remembers_what_happened),
+    "draft never rolled back": Mutant(ModelDrafter.propose, "draft_cache.rewind_to(tokens)",
         "draft_cache.n_cached or draft_cache.rewind_to(tokens)",
-        laws.drafter_remembers_what_happened,
-    ),
-    "end inside an accepted run ignored": Mutant(
-        speculative_loop._run_round, "if job.is_eog(token)", "if False", end
-    ),
-    "seed reused for each token: match": Mutant(
-        verifiers.SeededRandom.__init__,
-        GENERATOR,
-        RESEEDED,
-        partial(laws.rarely_by_chance, "match", 1000),
-    ),
-    "seed reused for each token: rejection": Mutant(
-        verifiers.SeededRandom.__init__,
-        GENERATOR,
-        RESEEDED,
-        partial(laws.rarely_by_chance, "rejection", 1000),
-    ),
-    "seed reused for each token: noise": Mutant(
-        verifiers.GumbelCoupledVerifier.sample_draft_token,
-        "self._seed, index,",
-        "self._seed, 0,",
-        partial(laws.rarely_by_chance, "coupled", 1000),
-    ),
-    "draft's temperature not applied: a worse draft": Mutant(
-        DraftSampler.distribution_after,
-        "compute_distribution(logits, sampling,",
-        f"compute_distribution(logits, {COLD},",
-        twin,
-    ),
-    "draft's temperature not applied: another law than it says": Mutant(
-        DraftSampler.sample_draft,
+        laws.drafter_remembers_what_happened),
+    "end inside an accepted run ignored": Mutant(speculative_loop._run_round,
+        "if job.is_eog(token)", "if False", end),
+    "seed reused for each token: match": Mutant(verifiers.SeededRandom.__init__, GENERATOR,
+        RESEEDED, partial(laws.rarely_by_chance, "match", 1000)),
+    "seed reused for each token: rejection": Mutant(verifiers.SeededRandom.__init__, GENERATOR,
+        RESEEDED, partial(laws.rarely_by_chance, "rejection", 1000)),
+    "seed reused for each token: noise": Mutant(verifiers.GumbelCoupledVerifier.sample_draft_token,
+        "self._seed, index,", "self._seed, 0,", partial(laws.rarely_by_chance, "coupled", 1000)),
+    "draft's temperature not applied: a worse draft": Mutant(DraftSampler.distribution_after,
+        "compute_distribution(logits, sampling,", f"compute_distribution(logits, {COLD},", twin),
+    "draft's temperature not applied: another law than it says": Mutant(DraftSampler.sample_draft,
         "verifier.sample_draft_token(distribution,",
-        f"verifier.sample_draft_token(compute_distribution(logits, {COLD}),",
-        tempered,
-    ),
+        f"verifier.sample_draft_token(compute_distribution(logits, {COLD}),", tempered),
 }
+# fmt: on
 """The seven bugs that must never pass, in each of their forms."""
 
+# fmt: off
 MORE_MUTANTS: dict[str, Mutant] = {
-    "DRY that does not see the draft": Mutant(
-        speculative_loop._TargetDistributions.__call__,
-        "*self._drafted[:i]]",
-        "]",
-        dry,
-    ),
-    "XTC tossed anew by the target": Mutant(
-        speculative_loop._TargetDistributions.__call__,
-        "self._sampling, recent, grammar)",
-        f"{TOSSED}, recent, grammar)",
-        xtc,
-    ),
-    "accept where p is at least q": Mutant(
-        verifiers.RejectionVerifier.verify, "not self._random.accept(ratio)", "True", rejection
-    ),
-    "accept always": Mutant(
-        verifiers.RejectionVerifier.verify, "ratio < 1.0", "ratio < 0.0", rejection
-    ),
-    "accept by p alone": Mutant(
-        verifiers.RejectionVerifier.verify,
-        "p.prob(token) / q.prob(token)",
-        "p.prob(token)",
-        truncated,
-    ),
-    "accept a twentieth too often": Mutant(
-        verifiers.RejectionVerifier.verify,
-        "accept(ratio)",
-        "accept(min(1.0, 1.05 * ratio))",
-        rejection,
-    ),
-    "residual of the difference's size": Mutant(
-        verifiers.residual_mass_by_token,
-        "np.maximum(share * p.probs - q_probs, 0.0)",
-        "abs(share * p.probs - q_probs)",
-        truncated,
-    ),
-    "residual of tokens by rank": Mutant(
-        verifiers.residual_mass_by_token, "q.ids[same] == p.ids", "q.ids[same] >= 0", truncated
-    ),
-    "the next token from the row before": Mutant(
-        verifiers.RejectionVerifier.verify,
+    "DRY that does not see the draft": Mutant(speculative_loop._TargetDistributions.__call__,
+        "*self._drafted[:i]]", "]", dry),
+    "XTC tossed anew by the target": Mutant(speculative_loop._TargetDistributions.__call__,
+        "self._sampling, recent, grammar)", f"{TOSSED}, recent, grammar)", xtc),
+    "accept where p is at least q": Mutant(verifiers.RejectionVerifier.verify,
+        "not self._random.accept(ratio)", "True", rejection),
+    "accept always": Mutant(verifiers.RejectionVerifier.verify, "ratio < 1.0", "ratio < 0.0",
+        rejection),
+    "accept by p alone": Mutant(verifiers.RejectionVerifier.verify, "p.prob(token) / q.prob(token)",
+        "p.prob(token)", truncated),
+    "accept a twentieth too often": Mutant(verifiers.RejectionVerifier.verify, "accept(ratio)",
+        "accept(min(1.0, 1.05 * ratio))", rejection),
+    "residual of the difference's size": Mutant(verifiers.residual_mass_by_token,
+        "np.maximum(share * p.probs - q_probs, 0.0)", "abs(share * p.probs - q_probs)", truncated),
+    "residual of tokens by rank": Mutant(verifiers.residual_mass_by_token, "q.ids[same] == p.ids",
+        "q.ids[same] >= 0", truncated),
+    "the next token from the row before": Mutant(verifiers.RejectionVerifier.verify,
         "distribution = distribution_at(len(draft.tokens))",
-        "distribution = distribution_at(max(0, len(draft.tokens) - 1))",
-        rejection,
-    ),
-    "a row too far": Mutant(
-        verifiers.RejectionVerifier.verify,
-        "= distribution_at(i)",
-        "= distribution_at(i + 1)",
-        rejection,
-    ),
-    "block: the residual of token rejection": Mutant(
-        verifiers.BlockVerifier.verify,
-        "residual_probs(p, q, shares[n])",
-        "residual_probs(p, q)",
-        wider_block,
-    ),
-    "block: the residual scaled by another prefix": Mutant(
-        verifiers.BlockVerifier.verify,
-        "residual_probs(p, q, shares[n])",
-        "residual_probs(p, q, shares[n + 1])",
-        block,
-    ),
-    "block: ends at the first token that falls": Mutant(
-        verifiers.BlockVerifier.verify,
-        "pairs, shares = _prefix_shares(distribution_at, draft)",
-        FIRST_FAILURE,
-        block,
-    ),
-    "block: a threshold without the residual's mass": Mutant(
-        verifiers._acceptance_probability,
-        "residual_mass / (residual_mass + 1.0 - share)",
-        "share",
-        block,
-    ),
-    "block: a threshold without what the prefix lost": Mutant(
-        verifiers._acceptance_probability,
-        "residual_mass / (residual_mass + 1.0 - share)",
-        "residual_mass / (residual_mass + 1.0)",
-        block,
-    ),
-    "block: a threshold of an unscaled residual": Mutant(
-        verifiers.BlockVerifier.verify,
-        "residual_mass_by_token(p, q, share)",
-        "residual_mass_by_token(p, q)",
-        block,
-    ),
-    "block: the last threshold is not its share": Mutant(
-        verifiers.BlockVerifier.verify,
+        "distribution = distribution_at(max(0, len(draft.tokens) - 1))", rejection),
+    "a row too far": Mutant(verifiers.RejectionVerifier.verify, "= distribution_at(i)",
+        "= distribution_at(i + 1)", rejection),
+    "block: the residual of token rejection": Mutant(verifiers.BlockVerifier.verify,
+        "residual_probs(p, q, shares[n])", "residual_probs(p, q)", wider_block),
+    "block: the residual scaled by another prefix": Mutant(verifiers.BlockVerifier.verify,
+        "residual_probs(p, q, shares[n])", "residual_probs(p, q, shares[n + 1])", block),
+    "block: ends at the first token that falls": Mutant(verifiers.BlockVerifier.verify,
+        "pairs, shares = _prefix_shares(distribution_at, draft)", FIRST_FAILURE, block),
+    "block: a threshold without the residual's mass": Mutant(verifiers.BlockVerifier.verify,
+        "mass / (mass + 1.0 - share)", "share", block),
+    "block: a threshold without what the prefix lost": Mutant(verifiers.BlockVerifier.verify,
+        "(mass + 1.0 - share)", "(mass + 1.0)", block),
+    "block: a threshold of an unscaled residual": Mutant(verifiers.BlockVerifier.verify,
+        "residual_mass_by_token(p, q, share)", "residual_mass_by_token(p, q)", block),
+    "block: the last threshold is not its share": Mutant(verifiers.BlockVerifier.verify,
+        "probability = shares[-1]", "probability = shares[-1] ** 2", block),
+    "block: the last threshold is the last ratio alone": Mutant(verifiers.BlockVerifier.verify,
         "probability = shares[-1]",
-        "probability = shares[-1] ** 2",
-        block,
-    ),
-    "block: the last threshold is the last ratio alone": Mutant(
-        verifiers.BlockVerifier.verify,
-        "probability = shares[-1]",
-        "probability = min(1.0, shares[-1] / shares[-2]) if len(pairs) else 1.0",
-        block,
-    ),
-    "block: shares above one": Mutant(
-        verifiers._prefix_shares,
+        "probability = min(1.0, shares[-1] / shares[-2]) if len(pairs) else 1.0", block),
+    "block: shares above one": Mutant(verifiers._prefix_shares,
         "min(1.0, shares[-1] * p.prob(token) / q.prob(token))",
-        "shares[-1] * p.prob(token) / q.prob(token)",
-        block,
-    ),
-    "block: the bonus from the row before": Mutant(
-        verifiers.BlockVerifier.verify,
-        "self._sample(distribution_at(n))",
-        "self._sample(distribution_at(max(0, n - 1)))",
-        block,
-    ),
-    "match: a row too far": Mutant(
-        verifiers.SampleAndMatchVerifier.verify,
-        "distribution_at(i)",
-        "distribution_at(i + 1)",
-        match,
-    ),
-    "coupled: one noise for a whole draft": Mutant(
-        verifiers.GumbelCoupledVerifier.verify, "index + i)", "index)", coupled
-    ),
-    "overlap: a branch starts one token early": Mutant(
-        BranchCache.add_branch,
-        "self._n_text + len(outcome) - 1",
-        "self._n_text + len(outcome) - 2",
-        overlapped,
-    ),
-    "overlap: a branch goes on from an old row": Mutant(
-        OverlappedDrafter._next_token, "branch.rows[-1]", "branch.rows[0]", overlapped_hits
-    ),
-    "overlap: noise of another place": Mutant(
-        OverlappedDrafter._next_token, "+ len(drafted)", "", overlapped_hits
-    ),
-    "head: a draft's rows stay in its memory": Mutant(
-        HeadRunner._decode_pending,
-        "head.truncate(pending.n_rows)",
-        "head.truncate(min(head.n_past, pending.n_rows + 1))",
-        head_twin,
-    ),
-    "head: a draft token without a state": Mutant(
-        HeadRunner.next_logits,
-        "head.last_hidden_state()",
-        "0 * head.last_hidden_state()",
-        head_twin,
-    ),
-    "block head: rejected tokens' states stay": Mutant(
-        BlockHeadRunner.on_truncate,
-        "min(self._n_pending, n_past - self._n_injected)",
-        "self._n_pending",
-        block_twin,
-    ),
-    "block head: drafts before it has the newest states": Mutant(
-        BlockHeadRunner.draft_block, "self._inject_pending()", "self.head", block_twin
-    ),
-    "another vocabulary: one noise for a whole draft": Mutant(
-        cross_vocabulary._TextDraft._draw,
-        "self._index + self._n_target",
-        "self._index",
-        translated,
-    ),
-    "another vocabulary: noise of the draft's own tokens": Mutant(
-        cross_vocabulary._TextDraft._draw,
-        "self._map.first_target_tokens(drawn_from.ids)",
-        "drawn_from.ids",
-        translated,
-    ),
+        "shares[-1] * p.prob(token) / q.prob(token)", block),
+    "block: the bonus from the row before": Mutant(verifiers.BlockVerifier.verify,
+        "self._sample(distribution_at(n))", "self._sample(distribution_at(max(0, n - 1)))", block),
+    "match: a row too far": Mutant(verifiers.SampleAndMatchVerifier.verify, "distribution_at(i)",
+        "distribution_at(i + 1)", match),
+    "coupled: one noise for a whole draft": Mutant(verifiers.GumbelCoupledVerifier.verify,
+        "index + i)", "index)", coupled),
+    "overlap: a branch starts one token early": Mutant(BranchCache.add_branch,
+        "self._n_text + len(outcome) - 1", "self._n_text + len(outcome) - 2", overlapped),
+    "overlap: a branch goes on from an old row": Mutant(OverlappedDrafter._next_token,
+        "branch.rows[-1]", "branch.rows[0]", overlapped_hits),
+    "overlap: noise of another place": Mutant(OverlappedDrafter._next_token, "+ len(drafted)", "",
+        overlapped_hits),
+    "head: a draft's rows stay in its memory": Mutant(HeadRunner._decode_pending,
+        "head.truncate(pending.n_rows)", "head.truncate(min(head.n_past, pending.n_rows + 1))",
+        head_twin),
+    "head: a draft token without a state": Mutant(HeadRunner.next_logits,
+        "head.last_hidden_state()", "0 * head.last_hidden_state()", head_twin),
+    "block head: rejected tokens' states stay": Mutant(BlockHeadRunner.on_truncate,
+        "min(self._n_pending, n_past - self._n_injected)", "self._n_pending", block_twin),
+    "block head: drafts before it has the newest states": Mutant(BlockHeadRunner.draft_block,
+        "self._inject_pending()", "self.head", block_twin),
+    "another vocabulary: one noise for a whole draft": Mutant(cross_vocabulary._TextDraft._draw,
+        "self._index + self._n_target", "self._index", translated),
+    "another vocabulary: noise of the draft's own tokens": Mutant(cross_vocabulary._TextDraft._draw,
+        "self._map.first_target_tokens(drawn_from.ids)", "drawn_from.ids", translated),
     "another vocabulary: the likeliest of all first tokens": Mutant(
-        cross_vocabulary._TextDraft._draw, "first == wanted", "first >= 0", translated
-    ),
-    "another vocabulary: respelled words stay in memory": Mutant(
-        cross_vocabulary.DraftText._append,
-        "min(self.n_unchanged, start)",
-        "len(self.tokens)",
-        translated_memory,
-    ),
+        cross_vocabulary._TextDraft._draw, "first == wanted", "first >= 0", translated),
+    "another vocabulary: respelled words stay in memory": Mutant(cross_vocabulary.DraftText._append,
+        "min(self.n_unchanged, start)", "len(self.tokens)", translated_memory),
     "another vocabulary: a healed token stays in memory": Mutant(
-        cross_vocabulary._TextDraft._draw_longer,
-        "self._cache.truncate(self._cache.n_cached - 1)",
-        "self._cache",
-        test_cross_vocabulary.test_a_longer_token_replaces_the_last_one,
-    ),
-    "another vocabulary: words are never respelled": Mutant(
-        cross_vocabulary.DraftText._append,
-        "start = self._last_word_start()",
-        "start = len(self.tokens)",
-        translated_memory,
-    ),
+        cross_vocabulary._TextDraft._draw_longer, "self._cache.truncate(self._cache.n_cached - 1)",
+        "self._cache", test_cross_vocabulary.test_a_longer_token_replaces_the_last_one),
+    "another vocabulary: words are never respelled": Mutant(cross_vocabulary.DraftText._append,
+        "start = self._last_word_start()", "start = len(self.tokens)", translated_memory),
     "a draft's own noise": Mutant(DraftSampler.sample_draft, "index + i", "index", coupled_twin),
-    "noise without the token": Mutant(
-        sampling.gumbel_argmax,
-        "(token + 1) * _GOLDEN",
-        "_GOLDEN",
-        partial(laws.rarely_by_chance, "coupled", 1000),
-    ),
-    "a penalty that forgets the draft": Mutant(
-        speculative_loop._TargetDistributions.__call__, "*self._drafted[:i]", "", penalised
-    ),
-    "a presence penalty that counts": Mutant(
-        sampling._apply_bias_and_penalties,
+    "noise without the token": Mutant(sampling.gumbel_argmax, "(token + 1) * _GOLDEN", "_GOLDEN",
+        partial(laws.rarely_by_chance, "coupled", 1000)),
+    "a penalty that forgets the draft": Mutant(speculative_loop._TargetDistributions.__call__,
+        "*self._drafted[:i]", "", penalised),
+    "a presence penalty that counts": Mutant(sampling._apply_bias_and_penalties,
         "counts * sampling.frequency_penalty + sampling.presence_penalty",
         "counts * (sampling.frequency_penalty + sampling.presence_penalty) * (len(recent) % 2)",
-        biased,
-    ),
-    "one token too many": Mutant(
-        speculative_loop._run_rounds, "end - len(tokens) - 1", "end - len(tokens)", limits
-    ),
-    "no bonus": Mutant(
-        speculative_loop._run_round,
-        "new = [*draft.tokens[:accepted], extra]",
-        "new = [*draft.tokens[:accepted], extra][: max(1, len(draft.tokens))]",
-        limits,
-    ),
-    "a context that overflows": Mutant(
-        speculative_loop._run_rounds,
-        "target.model.n_ctx)",
-        "target.model.n_ctx + 2)",
-        no_context_overflows,
-    ),
-    "the whole prompt known, and nothing to read": Mutant(
-        PrefixCache.rewind_to, "len(tokens) - 1", "len(tokens)", partial(closing, "model")
-    ),
-    "a memory that cannot be cut, trusted": Mutant(
-        PrefixCache.rewind_to,
-        "kept = min(kept, self.model.n_past)",
-        "pass",
-        partial(closing, "model", StubbornModel),
-    ),
-    "another text, taken for the same": Mutant(
-        PrefixCache.rewind_to,
-        "self._n_matched if tokens is self._last_text else 0",
-        "self._n_matched",
-        partial(closing, "model"),
-    ),
-    "probabilities from the row before": Mutant(
-        token_probabilities.score_tokens, "rows[i], token", "rows[max(0, i - 1)], token", watched
-    ),
-    "a draft's probability from another guess": Mutant(
-        token_probabilities.score_tokens, "draft_rows[i] if", "draft_rows[0] if", watched
-    ),
-    "probabilities after a penalty": Mutant(
-        token_probabilities._score_token,
-        "log_total = _log_sum_exp(row)",
-        "log_total = _log_sum_exp(row) + 0.01",
-        watched,
-    ),
-    "ranks from nought": Mutant(
-        token_probabilities._rank, "int(n_before) + 1", "int(n_before)", all_of_a_row
-    ),
-    "rows of the draft, kept by llama.cpp": Mutant(
-        DraftSampler.sample_draft, "logits.copy()", "logits", watched
-    ),
-    "a grammar's state from the row before": Mutant(
-        speculative_loop._TargetDistributions.__call__,
+        biased),
+    "one token too many": Mutant(speculative_loop.speculative_decode, "end - len(tokens) - 1",
+        "end - len(tokens)", limits),
+    "no bonus": Mutant(speculative_loop._run_round, "new = [*draft.tokens[:accepted], extra]",
+        "new = [*draft.tokens[:accepted], extra][: max(1, len(draft.tokens))]", limits),
+    "a context that overflows": Mutant(speculative_loop.speculative_decode, "target.model.n_ctx)",
+        "target.model.n_ctx + 2)", no_context_overflows),
+    "the whole prompt known, and nothing to read": Mutant(PrefixCache.rewind_to, "len(tokens) - 1",
+        "len(tokens)", partial(closing, "model")),
+    "a memory that cannot be cut, trusted": Mutant(PrefixCache.rewind_to,
+        "kept = min(kept, self.model.n_past)", "pass", partial(closing, "model", StubbornModel)),
+    "another text, taken for the same": Mutant(PrefixCache.rewind_to,
+        "self._n_matched if tokens is self._last_text else 0", "self._n_matched",
+        partial(closing, "model")),
+    "probabilities from the row before": Mutant(token_probabilities.score_tokens, "rows[i], token",
+        "rows[max(0, i - 1)], token", watched),
+    "a draft's probability from another guess": Mutant(token_probabilities.score_tokens,
+        "draft_rows[i] if", "draft_rows[0] if", watched),
+    "probabilities after a penalty": Mutant(token_probabilities._score_token,
+        "log_total = _log_sum_exp(row)", "log_total = _log_sum_exp(row) + 0.01", watched),
+    "ranks from nought": Mutant(token_probabilities._rank, "int(n_before) + 1", "int(n_before)",
+        all_of_a_row),
+    "rows of the draft, kept by llama.cpp": Mutant(DraftSampler.sample_draft, "logits.copy()",
+        "logits", watched),
+    "a grammar's state from the row before": Mutant(speculative_loop._TargetDistributions.__call__,
         "state_after(self._tokens, self._drafted[:i])",
-        "state_after(self._tokens, self._drafted[: max(0, i - 1)])",
-        constrained,
-    ),
-    "a grammar that remembers a rejected draft": Mutant(
-        OutputConstraint.state_after,
+        "state_after(self._tokens, self._drafted[: max(0, i - 1)])", constrained),
+    "a grammar that remembers a rejected draft": Mutant(OutputConstraint.state_after,
         "known = common_prefix_length(self._tokens, following)",
-        "known = min(len(self._tokens), len(following))",
-        constrained,
-    ),
-    "a grammar's state that forgets the text": Mutant(
-        OutputConstraint.commit,
-        "[self._states[len(text) - self._n_committed]]",
-        "[self._states[0]]",
-        constrained,
-    ),
-    "a sampled draft without its forbidden token": Mutant(
-        ConstrainedDrafter.propose,
-        "n_allowed + (draft.distributions is not None)",
-        "n_allowed",
-        partial(exactly_the_targets_law, test_constrained.unmasked(), "rejection"),
-    ),
-    "a draft cut too early": Mutant(
-        OutputConstraint.count_allowed,
-        "return len(self._tokens) -",
+        "known = min(len(self._tokens), len(following))", constrained),
+    "a grammar's state that forgets the text": Mutant(OutputConstraint.commit,
+        "[self._states[len(text) - self._n_committed]]", "[self._states[0]]", constrained),
+    "a sampled draft without its forbidden token": Mutant(ConstrainedDrafter.propose,
+        "n += draft.distributions is not None", "pass",
+        partial(exactly_the_targets_law, test_output_constraint.unmasked(), "rejection")),
+    "a draft cut too early": Mutant(OutputConstraint.count_allowed, "return len(self._tokens) -",
         "return -1 + len(self._tokens) -",
-        test_constrained.drafts_are_cut_where_the_grammar_ends_them,
-    ),
-    "forced tokens of the text before the draft": Mutant(
-        OutputConstraint.forced_after,
-        "state_after(text, drafted)",
-        "state_after(text)",
-        test_constrained.drafts_are_cut_where_the_grammar_ends_them,
-    ),
-    "a draft's own grammar a token late": Mutant(
-        DraftSampler.distribution_after,
-        "state_after(tokens, drafted)",
-        "state_after(tokens, drafted[:-1])",
-        test_constrained.no_draft_leaves_the_grammar,
-    ),
-    "a grammar that looks at the first candidates only": Mutant(
-        sampling.find_allowed,
-        "if len(allowed) >= n:",
-        "if len(allowed):",
-        test_constrained.test_a_mask_of_few_candidates_is_the_whole_mask,
-    ),
-    "lookup in another text": Mutant(
-        LookupDrafter._index_tokens,
-        "self._restart()",
-        "pass",
-        partial(closing, "lookup"),
-    ),
+        test_output_constraint.drafts_are_cut_where_the_grammar_ends_them),
+    "forced tokens of the text before the draft": Mutant(OutputConstraint.forced_after,
+        "state_after(text, drafted)", "state_after(text)",
+        test_output_constraint.drafts_are_cut_where_the_grammar_ends_them),
+    "a draft's own grammar a token late": Mutant(DraftSampler.distribution_after,
+        "state_after(tokens, drafted)", "state_after(tokens, drafted[:-1])",
+        test_output_constraint.no_draft_leaves_the_grammar),
+    "a grammar that looks at the first candidates only": Mutant(sampling.find_allowed,
+        "if len(allowed) >= n:", "if len(allowed):",
+        test_output_constraint.test_a_mask_of_few_candidates_is_the_whole_mask),
+    "lookup in another text": Mutant(LookupDrafter._index_tokens, "self._restart()", "pass",
+        partial(closing, "lookup")),
 }
+# fmt: on
 
 
 def caught(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:

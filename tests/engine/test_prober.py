@@ -15,8 +15,8 @@ from localspec.engine.session import Session
 from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import LoadCommand, MeasuredCosts, ProbeCommand
-from tests.fakes import HistoryModel
-from tests.sessions import SETTINGS, loaded, say
+from tests.support.fake_models import HistoryModel
+from tests.support.sessions import SETTINGS, loaded, say
 from tests.support.zoo import Zoo
 
 

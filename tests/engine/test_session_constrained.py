@@ -13,7 +13,7 @@ from localspec.errors import GrammarError, UsageError
 from localspec.paths import package_data_dir
 from localspec.protocol.wire import ChatMessage, GenerateCommand, SamplingParams
 from tests.engine.laws import MODES
-from tests.sessions import GREEDY, folded, loaded, say
+from tests.support.sessions import GREEDY, folded, loaded, say
 from tests.support.zoo import Zoo
 
 PERSON = json.dumps(

@@ -26,8 +26,14 @@ from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import GGML_TYPES, TensorInfo
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests import beside, heads
-from tests.support import gpu_counts, headshapes, shapes, synthetic_header
+from tests.support import (
+    fitted_heads,
+    gpu_counts,
+    head_models,
+    headshapes,
+    shapes,
+    synthetic_header,
+)
 from tests.support.families import FAMILIES
 from tests.support.tinygguf import Model
 
@@ -272,20 +278,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny(folder: Path, kind: str) -> tuple[Path, Path]:
     """A target and its head, written once."""
     models: dict[str, Callable[[], Model]] = {
-        "eagle3": heads.eagle3,
-        "eagle3-narrow": lambda: heads.eagle3(n_embd=32),
-        "eagle3-reduced": lambda: heads.eagle3(reduced=range(50)),
-        "dflash": heads.block,
-        "dspark": lambda: heads.block(markov=True),
+        "eagle3": head_models.eagle3,
+        "eagle3-narrow": lambda: head_models.eagle3(n_embd=32),
+        "eagle3-reduced": lambda: head_models.eagle3(reduced=range(50)),
+        "dflash": head_models.block,
+        "dspark": lambda: head_models.block(markov=True),
     }
     target = folder / ("inside.gguf" if kind == "mtp" else "deep.gguf")
     if not target.exists():
-        heads.quantised(heads.mimo2() if kind == "mtp" else heads.deep()).write(target)
+        head_models.quantised(head_models.mimo2() if kind == "mtp" else head_models.deep()).write(
+            target
+        )
     if kind == "mtp":
         return target, target
     path = folder / f"{kind}.gguf"
     if not path.exists():
-        heads.quantised(models[kind]()).write(path)
+        head_models.quantised(models[kind]()).write(path)
     return target, path
 
 
@@ -321,11 +329,11 @@ def test_real_passes_take_what_was_counted(folder: Path, kind: str) -> None:
     settings = replace(HEAD_SETTINGS, n_ubatch=32)
     _, found = counted(head_load(paths, settings), (reader.read(paths[0]), reader.read(paths[1])))
     assert found.draft is not None
-    pair = beside.opened(*paths, n_ubatch=32)
+    pair = fitted_heads.opened(*paths, n_ubatch=32)
     try:
         LOG.clear()
         pair.target.decode(list(range(5, 37)), 17)
-        target = LOG.allocated() or pair.target._buffers
+        target = LOG.buffers.by_device() or pair.target._buffers
         LOG.clear()
         states = pair.source.states(32)
         if isinstance(pair.head, BlockHeadContext):
@@ -334,7 +342,7 @@ def test_real_passes_take_what_was_counted(folder: Path, kind: str) -> None:
         else:
             features = pair.head.encode(np.concatenate([states, states]))
             pair.head.decode([5] * 64, 64, features)
-        head = LOG.allocated() or pair.head._buffers
+        head = LOG.buffers.by_device() or pair.head._buffers
     finally:
         pair.close()
     rounding = 0.01 * MIB
@@ -357,7 +365,7 @@ def test_ready_reports_the_estimated_memory(folder: Path) -> None:
 
 def test_an_odd_head_is_no_reason_to_die(folder: Path) -> None:
     target, _ = tiny(folder, "eagle3")
-    head = heads.quantised(heads.eagle3(layers=(1, 2, 40))).write(folder / "odd.gguf")
+    head = head_models.quantised(head_models.eagle3(layers=(1, 2, 40))).write(folder / "odd.gguf")
     load, headers = head_load((target, head)), (reader.read(target), reader.read(head))
     with pytest.raises(ProbeError, match="layer 40"):
         memory_probe.count_buffers(load, *headers)

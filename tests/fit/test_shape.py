@@ -12,9 +12,9 @@ from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.models.gguf import writer
 from localspec.models.gguf.reader import parse
 from localspec.protocol.wire import LoadCommand
-from tests.often import often
 from tests.support import synthetic_header
 from tests.support.families import FAMILIES
+from tests.support.long_cases import often
 
 ODD = (0, 1, 7, 2**31 - 1)
 

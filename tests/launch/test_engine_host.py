@@ -15,7 +15,7 @@ from localspec.launch import Engine, engine_host
 from localspec.launch.engine_host import EngineHost, EngineJob
 from localspec.protocol.events import Event
 from localspec.protocol.wire import LoadCommand
-from tests.engines import BareEngine
+from tests.support.fake_engine import BareEngine
 
 REQUEST = SettingsRequest(LoadCommand("one.gguf", None))
 LIMIT = 20

@@ -26,9 +26,9 @@ from localspec.models.hub.cached_file import CachedFile, DownloadJob, explain_di
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase
 from localspec.models.reference import RepoFile
-from tests.often import often
 from tests.support.downloads import DATA, FILE, MIB, REPO, SHA256, Desk, wait_for
 from tests.support.fake_hub import BODY, COMMIT, FakeHub, Fault
+from tests.support.long_cases import often
 
 
 @pytest.fixture

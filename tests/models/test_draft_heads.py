@@ -13,7 +13,7 @@ from localspec import launch
 from localspec.errors import IncompatiblePairError, ModelFileError
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf import reader
-from tests import heads as made
+from tests.support import head_models as made
 from tests.support.tinygguf import WORDS, Model
 from tests.support.zoo import Zoo
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from localspec.errors import UsageError
-from localspec.models.chat_template import builtin_templates, jinja_render
+from localspec.models.chat_template import builtin_templates, jinja_render, thinking_tags
 from localspec.models.chat_template.jinja_render import render
 from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
 
@@ -45,6 +47,36 @@ def text(source: str, *messages: ChatMessage, think: bool | None = None) -> str:
 
 def codes(rendered: RenderResult) -> list[str]:
     return [notice.code for notice in rendered.notices]
+
+
+OPENING = "{{ '<think>' if enable_thinking is not defined or enable_thinking else '' }}"
+WHOLE = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}[/]{% endfor %}"
+THINKING_TEMPLATES = {
+    "on request": WHOLE + "{% if add_generation_prompt %}[assistant]" + OPENING + "{% endif %}",
+    "always": WHOLE + "[assistant]" + OPENING,
+    "in the last message": "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    "{% if loop.last %}[assistant]" + OPENING + "{% endif %}{% endfor %}",
+    "history without it": "{% if add_generation_prompt %}{{ '<s>' }}{% endif %}"
+    + WHOLE
+    + "{% if add_generation_prompt %}[assistant]" + OPENING + "{% endif %}",
+    "never": WHOLE + "[assistant]{# </think> #}",
+}  # fmt: skip
+WORDS = st.sampled_from(["", "hi", "k", "in", "<", "think", "<think>", "</think>", "[assistant]"])
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(name=st.sampled_from(sorted(THINKING_TEMPLATES)), words=WORDS | st.text(max_size=9))
+@pytest.mark.parametrize("role", ["user", "tool"])
+@pytest.mark.parametrize("think", [None, True, False])
+def test_what_a_template_appends_does_not_depend_on_what_is_asked(
+    role: str, think: bool | None, name: str, words: str
+) -> None:
+    source = THINKING_TEMPLATES[name] + "{# </think> #}"
+    tags = thinking_tags.detect_tags(source)
+    rendered = render(source, [*CHAT, ChatMessage(role, words)], TOKENS, think)
+    opens = name != "never" and think is not False
+    assert thinking_tags.is_open(rendered.generation_prompt, tags) is opens
+    assert rendered.text.endswith(rendered.generation_prompt)
 
 
 # --- features -------------------------------------------------------------------------------

@@ -38,26 +38,20 @@ def test_a_templates_source_tells_its_markers(source: str, markers: tuple[str, s
 
 
 @pytest.mark.parametrize(
-    ("prompt", "expected"),
+    ("generation_prompt", "expected"),
     [
-        ("Hi<|im_end|><|im_start|>assistant\n<think>\n", True),
-        ("Hi<|im_end|><|im_start|>assistant\n<think>\n\n</think>\n\n", False),
-        ("Hi<|im_end|><|im_start|>assistant\n", False),
-        ("<think>old</think>answer Hi<|im_end|><think>", True),
-        ("What is <think>? Hi<|im_end|>assistant\n", False),
+        ("<|im_start|>assistant\n<think>\n", True),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
+        ("<|im_start|>assistant\n", False),
+        ("", False),
     ],
 )
-def test_a_prompt_may_end_inside_thinking(prompt: str, expected: bool) -> None:
-    assert thinking_tags.is_open(prompt, "Hi", THINK) is expected
-
-
-def test_what_the_person_writes_begins_no_thinking() -> None:
-    question = "What does <think> mean?"
-    assert not thinking_tags.is_open(f"[user]{question}[assistant]", question, THINK)
+def test_a_prompt_may_end_inside_thinking(generation_prompt: str, expected: bool) -> None:
+    assert thinking_tags.is_open(generation_prompt, THINK) is expected
 
 
 def test_a_template_without_markers_never_thinks() -> None:
-    assert not thinking_tags.is_open("<think>", "Hi", None)
+    assert not thinking_tags.is_open("<think>", None)
     assert thinking_tags.separate_thinking("<think>a</think>b", None) == (None, "<think>a</think>b")
 
 
@@ -159,3 +153,37 @@ def test_the_template_is_given_thinking_apart(message: ChatMessage, rendered: st
     chat = [ChatMessage("user", "hi"), message, ChatMessage("user", "and?")]
     text = jinja_render.render(TEMPLATE, chat, {}).text
     assert text == f"[user]hi[assistant]{rendered}[user]and?[assistant]"
+
+
+# --- channels (gpt-oss) ------------------------------------------------------------------------
+
+ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+NEXT = "<|end|><|start|>assistant"
+CALL = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+CHANNELS = {
+    f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes.": ("Hm.", "Yes."),
+    f"{FINAL}Yes.": ("", "Yes."),
+    f'{ANALYSIS}Hm.{NEXT}{CALL}{{"a": 1}}': ("Hm.", '{call}{{"a": 1}}'),
+    f"<|channel|>commentary<|message|>I look.{NEXT}{CALL}{{}}<|call|>": ("", "I look.{call}{{}}"),
+    " to=functions.weather<|channel|>commentary json<|message|>{}": ("", "{call}{{}}"),
+    f"{ANALYSIS}One.{NEXT}{ANALYSIS}Two.{NEXT}{FINAL}Yes.<|return|>": ("One.Two.", "Yes."),
+    f"{ANALYSIS}Hm.{FINAL}Yes.": ("Hm.", "Yes."),
+    f"{ANALYSIS}cut": ("cut", ""),
+    "<|channel|>ana": ("", ""),
+    "to be <b>plain</b> text": ("", "to be <b>plain</b> text"),
+    "<html>": ("", "<html>"),
+}
+
+
+@pytest.mark.parametrize("answer", CHANNELS)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_an_answer_on_channels_however_it_is_cut(answer: str, size: int) -> None:
+    thought, said = CHANNELS[answer]
+    said = said.format(call="<|channel|>commentary to=functions.weather<|message|>")
+    parser = thinking_tags.make_parser((ANALYSIS, "<|end|>"))
+    parts = [
+        part for i in range(0, len(answer), size) for part in parser.feed(answer[i : i + size])
+    ]
+    parts += parser.flush()
+    assert "".join(part.text for part in parts if part.is_thinking) == thought
+    assert "".join(part.text for part in parts if not part.is_thinking) == said

@@ -7,7 +7,7 @@ from typing import Any
 
 from localspec.engine.session import Session
 from localspec.protocol.wire import ChatMessage, GenerateCommand
-from tests.sessions import GREEDY, Said, folded
+from tests.support.sessions import GREEDY, Said, folded
 
 CHATS = (
     (

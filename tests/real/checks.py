@@ -10,7 +10,7 @@ from localspec.models.chat_template import jinja_render
 from localspec.models.gguf import reader
 from localspec.protocol.wire import ChatMessage
 from tests.real import chats
-from tests.sessions import loaded
+from tests.support.sessions import loaded
 
 RENDERED = Path(__file__).with_name("rendered.json")
 """Chats rendered by transformers 5.23, as tests/models/test_transformers_templates.py does."""

@@ -12,7 +12,7 @@ from localspec import paths
 from localspec.engine.session import Session
 from localspec.models.gguf import layer_subset
 from tests.real import packages
-from tests.sessions import SETTINGS, loaded, require_same_logits_at_every_width
+from tests.support.sessions import SETTINGS, loaded, require_same_logits_at_every_width
 
 ROOMY = replace(SETTINGS, n_ctx=2048)
 

@@ -11,7 +11,7 @@ from localspec.engine.session import Session
 from localspec.protocol.wire import ChatMessage
 from tests.real import chats
 from tests.real.conftest import ROOMY
-from tests.sessions import Said, loaded, say
+from tests.support.sessions import Said, loaded, say
 
 pytestmark = pytest.mark.long
 

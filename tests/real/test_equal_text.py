@@ -10,10 +10,10 @@ import pytest
 from localspec.bench.lossless_check import AnswerRecorder
 from localspec.engine.session import Session
 from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
-from tests.engine.test_demo_equality import AS_RUN, TARGET, prompts
+from tests.engine.test_session_demo import AS_RUN, TARGET, prompts
 from tests.real import chats
 from tests.real.chats import CHATS, HOSTILE
-from tests.sessions import loaded, require_same_logits_at_every_width, say
+from tests.support.sessions import loaded, require_same_logits_at_every_width, say
 
 pytestmark = pytest.mark.long
 
@@ -84,8 +84,7 @@ def test_another_vocabulary_drafts_hostile_text(text: str, crossed_session: Sess
 
 @pytest.mark.timeout(1800)
 def test_another_vocabulary_gives_the_seeds_text(smollm: Path) -> None:
-    """Twenty answers of 128 tokens, by the quick target; `test_demo_equality.py` and
-    `test_demo_heads.py` do so for the other drafters."""
+    """Twenty answers of 128 tokens, by the quick target; `test_session_demo.py` has the others."""
     require_same_logits_at_every_width(TARGET)
     given: dict[str, Any] = {"sampling": SAMPLINGS["seeded"], "max_tokens": 128}
     drafted = accepted = 0

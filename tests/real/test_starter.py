@@ -14,7 +14,7 @@ import pytest
 from localspec.models import model_lookup
 from localspec.models.local_files import inventory
 from tests.cli.command import ROOT
-from tests.engine.test_demo_equality import TWO_THREADS, parted_answers
+from tests.engine.test_session_demo import TWO_THREADS, parted_answers
 
 pytestmark = pytest.mark.long
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from localspec.engine.drafters.block_head import BlockHeadRunner
 from localspec.paths import package_data_dir
-from tests.beside import opened
+from tests.support.fitted_heads import opened
 
 STEP = 16
 """Tokens that the target reads at once."""

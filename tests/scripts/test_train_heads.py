@@ -27,7 +27,7 @@ from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.hidden_states import LayerHiddenStates
 from localspec.machine.llama_params import ModelRole
 from localspec.protocol.wire import ContextSettings
-from tests import heads
+from tests.support import head_models
 
 LAYERS = (1, 2, 3)
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}assistant:"
@@ -45,7 +45,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = heads.deep()
+    target = head_models.deep()
     target.template = TEMPLATE
     return target.write(tmp_path_factory.mktemp("target") / "target.gguf")
 
@@ -160,7 +160,7 @@ def test_a_head_with_a_reduced_vocabulary_drafts_and_changes_no_text(
     model: Path, tmp_path: Path
 ) -> None:
     source = head_files.Source(model)
-    random = heads.eagle3(layers=LAYERS, like=heads.DEEP).tensors
+    random = head_models.eagle3(layers=LAYERS, like=head_models.DEEP).tensors
     kept = np.arange(259, len(source.value("tokenizer.ggml.tokens")), 2, dtype=np.int64)
     path = tmp_path / "head.gguf"
     head_files.write_eagle3(path, source, LAYERS, random, kept)

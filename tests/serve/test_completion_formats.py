@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import openai
 import pytest
 from openai import OpenAI
@@ -11,6 +13,10 @@ from tests.serve.conftest import Served
 from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi?"}]
+CALLING: ChatCompletionMessageParam = {
+    "role": "assistant",
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
 
 
 def test_models(chatty: Served, client: OpenAI) -> None:
@@ -80,6 +86,24 @@ def test_logprobs(client: OpenAI) -> None:
     assert items == logprobs.content
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_logprobs_have_an_entry_a_token(client: OpenAI, is_streamed: bool) -> None:
+    """Where a stop string holds text back, and where a character takes several tokens."""
+
+    def items(**more: Any) -> list[Any]:
+        asked: dict[str, Any] = {"model": "any", "messages": HI, "logprobs": True}
+        answer: Any = client.chat.completions.create(**asked, **more, stream=is_streamed)
+        parts = [part.choices[0] for part in answer] if is_streamed else answer.choices
+        return [item for part in parts if part.logprobs for item in part.logprobs.content or []]
+
+    whole = items()
+    assert bytes(byte for item in whole for byte in item.bytes).decode() == CHAT_TEXT
+    assert items(stop=["what you wanted", "nowhere"]) == whole
+    cut = items(stop=[" asked for"])
+    assert cut == whole[: len(cut)]
+    assert "".join(item.token for item in cut) == CHAT_TEXT.partition(" asked")[0]
+
+
 def test_text_completions(target: Served) -> None:
     with target.client() as client:
         one = client.completions.create(model="any", prompt="the one ", max_tokens=20)
@@ -108,7 +132,9 @@ def test_text_completions(target: Served) -> None:
         assert by_tokens.choices[0].text == text
         logprobs = by_tokens.choices[0].logprobs
         assert logprobs is not None and logprobs.tokens is not None
-        assert "".join(logprobs.tokens) == text
+        assert len(logprobs.tokens) == 20, "parts of characters, too"
+        for at, token in zip(logprobs.text_offset or [], logprobs.tokens, strict=True):
+            assert "\ufffd" in token or text[at:].lstrip("\ufffd").startswith(token)
         assert all(1 <= len(top) <= 2 for top in logprobs.top_logprobs or [])
 
 
@@ -147,3 +173,18 @@ def test_thinking_is_apart(thinker: Served) -> None:
     deltas = [chunk.choices[0].delta for chunk in chunks]
     assert "".join(getattr(each, "reasoning_content", None) or "" for each in deltas) == thought
     assert "".join(delta.content or "" for delta in deltas) == visible
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "param"),
+    [
+        ("completions", {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
+        ("chat/completions", {"messages": [*HI, CALLING]}, "messages"),
+    ],
+)
+def test_what_would_be_silently_wrong_is_refused(
+    client: OpenAI, route: str, body: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.post(f"/{route}", body=body, cast_to=object)
+    assert refused.value.param == param

@@ -31,7 +31,7 @@ def load(command: LoadCommand) -> dict[str, DeviceMemory]:
     n_ctx = llama_params.resolve_n_ctx(role.settings, C.llama_model_n_ctx_train(model), "it")
     context = C.llama_init_from_model(model, llama_params.context_params(C, model, role, n_ctx))
     assert context
-    allocated = LOG.allocated()
+    allocated = LOG.buffers.by_device()
     C.llama_free(context)
     C.llama_model_free(model)
     return allocated

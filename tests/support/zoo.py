@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
-from tests import heads
-from tests.support import tinygguf
+from tests.support import head_models, tinygguf
 from tests.support.tinygguf import WORDS, Model, Shape
 
 HELLO = ("▁Hello", ",", "▁wor", "ld", "!", "\n", "▁Bye", ".")
@@ -176,7 +175,7 @@ def _vocabulary_only() -> Model:
 MODELS: dict[str, Callable[[], Model]] = {
     # Q8_0, for tests that need equal logits at every batch width
     "target": lambda: _q8(tinygguf.llama(0)),
-    "deep": lambda: _q8(heads.deep()),
+    "deep": lambda: _q8(head_models.deep()),
     "cousin": lambda: _q8(tinygguf.nudged(tinygguf.llama(0), seed=5)),
     "stranger": lambda: _q8(tinygguf.llama(7)),
     "tied": lambda: _q8(tinygguf.llama(3, tied=True)),
@@ -185,13 +184,13 @@ MODELS: dict[str, Callable[[], Model]] = {
     "hybrid": lambda: _q8(tinygguf.lfm2(0)),
     "recurrent": lambda: _q8(tinygguf.mamba2(0)),
     # heads of `deep`, with random weights
-    "eagle3": heads.eagle3,
-    "eagle3-own": lambda: heads.eagle3(n_embd=32),
-    "eagle3-reduced": lambda: heads.eagle3(reduced=range(40, 340, 2)),
-    "dflash": heads.block,
-    "dspark": lambda: heads.block(markov=True),
+    "eagle3": head_models.eagle3,
+    "eagle3-own": lambda: head_models.eagle3(n_embd=32),
+    "eagle3-reduced": lambda: head_models.eagle3(reduced=range(40, 340, 2)),
+    "dflash": head_models.block,
+    "dspark": lambda: head_models.block(markov=True),
     # with a sliding window and an MTP layer
-    "mimo": lambda: _q8(heads.mimo2()),
+    "mimo": lambda: _q8(head_models.mimo2()),
     # with known output
     "parrot": lambda: tinygguf.parrot(HELLO),
     "chatter": lambda: tinygguf.parrot(CHATTER, loop=True, n_ctx=65536),

@@ -37,7 +37,7 @@ from localspec.protocol.wire import (
     MeasuredCosts,
     ProbeCommand,
 )
-from tests.engines import BareEngine
+from tests.support.fake_engine import BareEngine
 
 LIMIT = 20.0
 """Seconds that a test waits for a condition."""

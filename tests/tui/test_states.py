@@ -32,7 +32,7 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from tests.chat.saved_chats import add_events
-from tests.often import often
+from tests.support.long_cases import often
 from tests.tui import scenes, test_doctor, test_first, test_log, wizards
 from tests.tui import test_snapshots as pictures
 from tests.tui.scenes import Steps, asking, opened, settled, surveyed

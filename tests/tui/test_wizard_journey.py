@@ -11,8 +11,8 @@ import pytest
 if shutil.which("tmux") is None:
     pytest.skip("there is no tmux", allow_module_level=True)
 
-from tests.often import often
 from tests.support.fake_hub import FakeHub
+from tests.support.long_cases import often
 from tests.support.zoo import Zoo
 from tests.tui.tmux import ENTER, ESCAPE, Tmux, context
 

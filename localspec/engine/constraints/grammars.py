@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,17 @@ _ANNOTATIONS = frozenset(
 _MERGING_KEYWORDS = frozenset({"allOf", "patternProperties", "multipleOf"})
 _COMBINED_KEYWORDS = frozenset({"$ref", "anyOf", "oneOf"})
 """llguidance merges them with the keywords beside them."""
+_SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions"})
+_INNER_SCHEMAS = frozenset(
+    {"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"}
+)
+_ALWAYS_TRUE: Mapping[str, tuple[Any, ...]] = {
+    "propertyNames": ({}, True, {"type": "string"}),
+    "uniqueItems": (False,),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+}
+"""Values of keywords that llguidance does not know, with which they mean nothing."""
 _CHECK_SECONDS = 20.0
 """For the check's process, start included; the check itself has a limit on CPU time."""
 _MAX_LAZY = 64  # Tokens that are tested one by one, while not all that are allowed are known.
@@ -155,9 +166,10 @@ def _read_schema(text: str) -> Any:
         schema = {}
     if not isinstance(schema, dict):
         raise GrammarError(f"{text[:40]} is not a JSON Schema that a text satisfies.")
+    schema = _change_schemas(schema, _drop_always_true)
     one_of.check(schema)
     # llguidance merges the parts of `allOf`: closed, they would exclude each other's properties.
-    return schema if '"allOf"' in text else _close_objects(schema)
+    return schema if '"allOf"' in text else _change_schemas(schema, _close_object)
 
 
 def _has_merged_parts(schema: Any) -> bool:
@@ -173,22 +185,28 @@ def _has_merged_parts(schema: Any) -> bool:
     return any(map(_has_merged_parts, schema.values()))
 
 
-def _close_objects(schema: Any) -> Any:
-    """The schema with `additionalProperties` false wherever there are `properties`."""
+def _change_schemas(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """The schema with each object in it changed that is a schema, the inner ones first."""
     if isinstance(schema, list):
-        return [_close_objects(part) for part in schema]
+        return [_change_schemas(part, change) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    closed = {key: _close_member(key, value) for key, value in schema.items()}
-    return {"additionalProperties": False} | closed if "properties" in closed else closed
+    changed = dict(schema)
+    for key, value in schema.items():
+        if key in _SCHEMAS_BY_NAME and isinstance(value, Mapping):
+            changed[key] = {name: _change_schemas(part, change) for name, part in value.items()}
+        elif key in _INNER_SCHEMAS:
+            changed[key] = _change_schemas(value, change)
+    return change(changed)
 
 
-def _close_member(key: str, value: Any) -> Any:
-    if key in ("properties", "$defs", "definitions") and isinstance(value, Mapping):
-        return {name: _close_objects(part) for name, part in value.items()}
-    if key in ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf"):
-        return _close_objects(value)
-    return value
+def _drop_always_true(schema: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in schema.items() if v not in _ALWAYS_TRUE.get(k, ())}
+
+
+def _close_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """With `additionalProperties` false where there are `properties`."""
+    return {"additionalProperties": False} | schema if "properties" in schema else schema
 
 
 def _make_tokenizer(vocabulary: LlamaVocab) -> llguidance.LLTokenizer:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from localspec.engine.prefix_cache import common_prefix_length
-from localspec.engine.protocols import GrammarState
-from localspec.engine.sampling import NoAllowedTokenError
+from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, GrammarState
+from localspec.engine.sampling import NoAllowedTokenError, one_hot
 
 
 class OutputConstraint:
@@ -84,3 +85,41 @@ class _ThinkingTail:
 
     def __init__(self, text: bytes) -> None:
         self.text = text
+
+
+class ConstrainedDrafter:
+    """Keeps another drafter within a grammar, and adds the tokens that the grammar forces."""
+
+    def __init__(self, drafter: Drafter, constraint: OutputConstraint) -> None:
+        self._drafter, self._constraint = drafter, constraint
+
+    def propose(
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+    ) -> Draft:
+        """A draft of the other drafter alone, up to its first forbidden token, then forced ones."""
+        draft = self._drafter.propose(tokens, limit, stop_policy)
+        n = self._constraint.count_allowed(tokens, draft.tokens)
+        if n < len(draft.tokens):
+            # A forbidden token that was sampled stays: the one after its rejection has to come
+            # from the residual distribution.
+            n += draft.distributions is not None
+            return replace(
+                draft,
+                tokens=draft.tokens[:n],
+                distributions=draft.distributions and draft.distributions[:n],
+                logits=draft.logits and draft.logits[:n],
+            )
+        forced = self._constraint.forced_after(tokens, draft.tokens)[: limit - len(draft.tokens)]
+        if not forced:
+            return draft
+        reason = "the grammar allows nothing else"
+        if not draft.tokens:
+            return Draft(forced, None, "grammar", draft.decode_seconds, reason=reason)
+        certain = [one_hot(token) for token in forced]
+        return replace(
+            draft,
+            tokens=[*draft.tokens, *forced],
+            distributions=draft.distributions and [*draft.distributions, *certain],
+            source=f"{draft.source}+grammar",
+            reason=f"{draft.reason}; {reason}",
+        )

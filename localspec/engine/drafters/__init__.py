@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.protocols import Drafter, HiddenStateListener, Verifier
-from localspec.engine.vocabulary_map import VocabularyMap
+from localspec.engine.protocols import (
+    Draft,
+    Drafter,
+    DraftStopPolicy,
+    HiddenStateListener,
+    Verifier,
+)
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import SamplingParams
 from localspec.speculation_methods import DRAFTERS, WITHOUT_DRAFT
 
+if TYPE_CHECKING:
+    from localspec.engine.drafters.cross_vocabulary import VocabularyMap
+
 DRAFT_FREE = ("none", *(name for name in WITHOUT_DRAFT if name != "off"))
 """Drafters that need no draft model."""
-NAMES = ("none", *DRAFTERS)
 _MODULES = {
     "eagle3": "autoregressive_head",
     "mtp": "autoregressive_head",
@@ -49,8 +57,19 @@ class DrafterInputs:
 
 def make(name: str, inputs: DrafterInputs) -> Drafter:
     """Raises KeyError for an unknown name, or if its model or head is not loaded."""
-    if name not in NAMES:
+    if name == "none":
+        return NoDrafter()
+    if name not in DRAFTERS:
         raise KeyError(name)
     module = import_module(f"localspec.engine.drafters.{_MODULES.get(name, name)}")
     drafter: Drafter = module.make(inputs)
     return drafter
+
+
+class NoDrafter:
+    """Plain decoding."""
+
+    def propose(
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+    ) -> Draft:
+        return Draft()

@@ -103,10 +103,7 @@ class HeadDrafter:
         self._sampler = DraftSampler(inputs, head_runner.kind, head_runner.head)
 
     def propose(
-        self,
-        tokens: Sequence[int],
-        limit: int,
-        stop_policy: DraftStopPolicy | None = None,
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
     ) -> Draft:
         runner, head = self._head_runner, self._head_runner.head
         limit = min(limit, head.n_ctx - len(tokens))

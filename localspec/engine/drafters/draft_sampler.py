@@ -57,8 +57,12 @@ class DraftSampler:
                 distribution, grammar = self.distribution_after(logits, tokens, drafted)
             except (InvalidLogitsError, NoAllowedTokenError):
                 break  # a broken draft model costs speed, never the answer
-            if not _is_worth_drafting(stop_policy, logits, distribution, head_confidence, grammar):
-                break
+            if stop_policy is not None:
+                confidence = head_confidence
+                if confidence is None:
+                    confidence = top_token_confidence(logits, distribution, grammar)
+                if not stop_policy.should_draft_token(min(max(confidence, 0.0), 1.0)):
+                    break
             if inputs.keep_logits:
                 rows.append(logits.copy())
             token = inputs.verifier.sample_draft_token(distribution, index + i)
@@ -85,17 +89,3 @@ class DraftSampler:
             recent = [*tokens[-n:], *drafted]
         grammar = constraint.state_after(tokens, drafted) if constraint is not None else None
         return compute_distribution(logits, sampling, recent, grammar), grammar
-
-
-def _is_worth_drafting(
-    stop_policy: DraftStopPolicy | None,
-    logits: Logits,
-    distribution: Distribution,
-    head_confidence: float | None,
-    grammar: GrammarState | None,
-) -> bool:
-    if stop_policy is None:
-        return True
-    if head_confidence is None:
-        return stop_policy.should_draft_token(top_token_confidence(logits, distribution, grammar))
-    return stop_policy.should_draft_token(min(max(head_confidence, 0.0), 1.0))

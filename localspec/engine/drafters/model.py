@@ -23,10 +23,7 @@ class ModelDrafter:
         self._sampler = DraftSampler(inputs, "model", draft_cache.model)
 
     def propose(
-        self,
-        tokens: Sequence[int],
-        limit: int,
-        stop_policy: DraftStopPolicy | None = None,
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
     ) -> Draft:
         draft_cache, model = self._draft_cache, self._draft_cache.model
         limit = min(limit, model.n_ctx - len(tokens))
@@ -34,9 +31,7 @@ class ModelDrafter:
             return Draft(reason="the draft model's context is full")
         before = model.decode_seconds
         draft_cache.rewind_to(tokens)
-        if (
-            max(tokens[draft_cache.n_cached :], default=0) >= model.n_vocab
-        ):  # not in the draft model's vocabulary
+        if max(tokens[draft_cache.n_cached :], default=0) >= model.n_vocab:  # of the target only
             return Draft()
         for _ in draft_cache.prefill_until(tokens, model.n_batch, self._cancelled):
             pass

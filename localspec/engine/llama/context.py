@@ -18,12 +18,12 @@ import psutil
 
 from localspec.engine import heartbeat
 from localspec.engine.llama import library
-from localspec.engine.llama.checkpoints import ContextCheckpoints
 from localspec.engine.llama.hidden_states import HiddenStateSource
 from localspec.engine.llama.library import LOG, C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import DecodeInterrupted, HiddenStateListener, HiddenStates, Logits
 from localspec.errors import DoesNotFitError, EngineError, Hint, ModelFileError
+from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
 from localspec.machine.device import HOST
 from localspec.machine.llama_params import ModelRole
@@ -70,7 +70,7 @@ class OpenContext:
         self.handle = C.llama_init_from_model(self.model.handle, params)
         if not self.handle:
             raise library.context_error(self.model.path)
-        self._buffers = LOG.allocated()
+        self._buffers = LOG.buffers.by_device()
         self._memory = C.llama_get_memory(self.handle)
         self.n_ctx: int = C.llama_n_ctx(self.handle)
         self.n_batch: int = C.llama_n_ubatch(self.handle)
@@ -358,6 +358,64 @@ class LlamaContext(OpenContext):
         if self._state_source is not None:
             used[HOST] += 4 * self.n_batch * self._state_source.width
         return used
+
+
+_MAX_CHECKPOINTS = 32
+_MAX_CHECKPOINT_BYTES = 256 * 2**20  # Of all checkpoints, in RAM.
+_PARTIAL_STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class ContextCheckpoint:
+    n_past: int
+    data: Any  # The state as llama.cpp serialised it.
+    head_state: HiddenStates | None  # The head's hidden state at this point.
+
+
+class ContextCheckpoints:
+    """States of a recurrent or windowed cache, as llama.cpp's server has them too.
+
+    The oldest is dropped when there are too many.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._checkpoints: list[ContextCheckpoint] = []
+
+    def save(self, n_past: int, state: HiddenStates | None) -> None:
+        """Save the memory, which holds n_past tokens; without effect if llama.cpp cannot."""
+        self.drop_after(n_past)
+        if self._checkpoints and self._checkpoints[-1].n_past == n_past:
+            return
+        size = C.llama_state_seq_get_size_ext(self._context, 0, _PARTIAL_STATE)
+        if not 0 < size <= _MAX_CHECKPOINT_BYTES:
+            return
+        data = (ctypes.c_uint8 * size)()
+        if C.llama_state_seq_get_data_ext(self._context, data, size, 0, _PARTIAL_STATE) != size:
+            return
+        self._checkpoints.append(ContextCheckpoint(n_past, data, state))
+        while (
+            len(self._checkpoints) > _MAX_CHECKPOINTS
+            or sum(len(c.data) for c in self._checkpoints) > _MAX_CHECKPOINT_BYTES
+        ):
+            del self._checkpoints[0]
+
+    def drop_after(self, n_past: int) -> None:
+        """Drop the checkpoints beyond n_past tokens."""
+        while self._checkpoints and self._checkpoints[-1].n_past > n_past:
+            self._checkpoints.pop()
+
+    def restore(self) -> ContextCheckpoint | None:
+        """Restore the last checkpoint; None if there is none or llama.cpp cannot restore it."""
+        if not self._checkpoints:
+            return None
+        checkpoint, memory = self._checkpoints[-1], C.llama_get_memory(self._context)
+        data = checkpoint.data
+        read = C.llama_state_seq_set_data_ext(self._context, data, len(data), 0, _PARTIAL_STATE)
+        if read == len(data) and C.llama_memory_seq_rm(memory, 0, checkpoint.n_past, -1):
+            return checkpoint
+        self._checkpoints.clear()
+        return None
 
 
 _SHORT_BATCH = 32  # Up to this many tokens are written one by one.

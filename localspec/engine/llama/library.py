@@ -18,7 +18,8 @@ from localspec.errors import (
     UsageError,
 )
 from localspec.machine import installed_llama_cpp
-from localspec.machine.device import BufferLog, DeviceMemory
+from localspec.machine.device import BufferLog
+from localspec.machine.ggml import GgmlLibrary
 from localspec.sanitize import sanitize
 
 __all__ = ["LOG", "C", "devices", "get_logits_address"]
@@ -93,10 +94,6 @@ class LlamaLog:
         self.lines.clear()
         self.buffers = BufferLog()
 
-    def allocated(self) -> dict[str, DeviceMemory]:
-        """Buffers allocated since `clear`, by device."""
-        return self.buffers.by_device()
-
     def errors(self) -> list[str]:
         return [line for level, line in self.lines if level == _LOG_LEVEL_ERROR]
 
@@ -109,16 +106,11 @@ def devices() -> tuple[str, ...]:
     """Names of the installed llama.cpp's devices; only the CPU if they are unknown."""
     if not C.llama_supports_gpu_offload():
         return ("CPU",)
+    ggml = GgmlLibrary(C._lib)
     try:
-        library = C._lib
-        library.ggml_backend_dev_get.restype = ctypes.c_void_p
-        library.ggml_backend_dev_description.restype = ctypes.c_char_p
-        library.ggml_backend_dev_description.argtypes = [ctypes.c_void_p]
-        handles = [library.ggml_backend_dev_get(i) for i in range(library.ggml_backend_dev_count())]
-        names = [library.ggml_backend_dev_description(handle) for handle in handles]
+        return tuple(sanitize(ggml.describe(each)["description"]) for each in ggml.devices())
     except AttributeError:
         return ("CPU",)
-    return tuple(sanitize(name.decode("utf-8", "replace")) for name in names)
 
 
 # --- Errors for people, from llama.cpp's log and return codes

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +39,7 @@ class LlamaModel:
         self.handle: Any = C.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
             raise library.load_error(path)
-        self._buffers = LOG.allocated()
+        self._buffers = LOG.buffers.by_device()
         self.vocabulary = LlamaVocab(C.llama_model_get_vocab(self.handle))
         self.n_layer: int = C.llama_model_n_layer(self.handle)
         self.n_embd: int = C.llama_model_n_embd(self.handle)
@@ -91,9 +95,28 @@ class LlamaModel:
 
 
 def _on_load_progress(_share: float, _: Any) -> bool:
-    """llama.cpp's callback while loading; returning False would cancel it."""
     heartbeat.record_progress()
-    return True
+    return True  # False would cancel loading
+
+
+class TextFinder:
+    """Finds any of many short texts in a long one."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = {text for text in texts if len(text) > 1}
+        self._lengths = sorted({len(text) for text in self._texts}, reverse=True)
+        starts = "".join({text[0] for text in self._texts})
+        self._start = re.compile(f"[{re.escape(starts)}]" if starts else "(?!)")
+
+    def find(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where the texts begin and end; the longest at each place, none within another."""
+        at = 0
+        while found := self._start.search(text, at):
+            start = found.start()
+            n = next((n for n in self._lengths if text[start : start + n] in self._texts), 0)
+            if n:
+                yield start, start + n
+            at = start + max(n, 1)
 
 
 class LlamaVocab:
@@ -108,7 +131,6 @@ class LlamaVocab:
         self.bos: int = int(C.llama_vocab_bos(vocab))
         self.eos: int = int(C.llama_vocab_eos(vocab))
         self._pieces: dict[int, bytes] = {}
-        self._special: set[str] | None = None  # Texts of special tokens, when they are needed.
         self._is_eog_by_token: dict[int, bool] = {}
 
     def token_text(self, token: int) -> bytes:
@@ -170,19 +192,65 @@ class LlamaVocab:
                 return buffer.raw[:n]
             size = -n
 
+    @cached_property
+    def control_texts(self) -> TextFinder:
+        """Finds the texts that `tokenize` reads as control tokens."""
+        return self._find_texts(C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN)
+
+    @cached_property
+    def _special_texts(self) -> TextFinder:
+        """Also those of other added tokens; llama.cpp's time is quadratic in all of these."""
+        control = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
+        return self._find_texts(control | C.LLAMA_TOKEN_ATTR_USER_DEFINED)
+
+    def _find_texts(self, attributes: int) -> TextFinder:
+        return TextFinder(
+            self.token_text(token).decode("utf-8", "replace")
+            for token in range(self.n_tokens)
+            if C.llama_vocab_get_attr(self.handle, token) & attributes
+        )
+
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
         """Tokens of a text, with BOS if the model uses one; special tokens are parsed.
 
         The EOS that some files add (tokenizer.ggml.add_eos_token, from training) is left out: no
-        prompt ends with it.  Raises PromptTooLongError for a text with very many of these.
+        prompt ends with it. Raises PromptTooLongError for a text with very many of these.
         """
-        data = text.encode("utf-8", "replace")
-        if parse_special and len(data) > 3 * _MAX_SPECIAL and self._has_too_many_special(text):
-            raise PromptTooLongError(
-                f"The text has more than {_MAX_SPECIAL:,} special tokens.", "Shorten it."
-            )
+        if parse_special and len(text) > 3 * _MAX_SPECIAL:
+            found = islice(self._special_texts.find(text), _MAX_SPECIAL + 1)
+            if sum(1 for _ in found) > _MAX_SPECIAL:
+                raise PromptTooLongError(
+                    f"The text has more than {_MAX_SPECIAL:,} special tokens.", "Shorten it."
+                )
+        return self._tokenize_runs(text.encode("utf-8", "replace"), add_special, parse_special)
+
+    def tokenize_plain(self, data: bytes) -> list[int]:
+        """Tokens of UTF-8 without BOS, in which nothing is a special token.
+
+        Empty if llama.cpp cannot tokenize it.
+        """
+        try:
+            return self._tokenize_runs(data, False, False)
+        except EngineError:
+            return []
+
+    def _tokenize_runs(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
+        at, tokens = 0, list[int]()
+        if self.kind == C.LLAMA_VOCAB_TYPE_BPE:  # the others have no pre-tokenizer
+            while run := _LONG_RUN.search(data, at):
+                end = _character_start(data, run.start() + _RUN_WINDOW)
+                new = self._tokenize(data[at:end], add_special and not at, parse_special)
+                n, n_bytes = self._cut_run(new, data[at:end], run.start() - at)
+                if not n:  # no such place: cut anyway
+                    new = self._tokenize(data[at : at + n_bytes], add_special and not at, False)
+                    n = len(new)
+                tokens += new[:n]
+                at += n_bytes
+        return tokens + self._tokenize(data[at:], add_special and not at, parse_special)
+
+    def _tokenize(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
         size = len(data) + 8
         while True:
             buffer = (C.llama_token * size)()
@@ -196,37 +264,75 @@ class LlamaVocab:
                 raise EngineError("llama.cpp could not tokenize the text.", "Shorten the prompt.")
             size = -n
 
-    def _has_too_many_special(self, text: str) -> bool:
-        """Whether the text has more than `_MAX_SPECIAL`: llama.cpp's time is quadratic in them."""
-        if self._special is None:
-            kinds = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_USER_DEFINED
-            kinds |= C.LLAMA_TOKEN_ATTR_UNKNOWN
-            attributes = (C.llama_vocab_get_attr(self.handle, i) for i in range(self.n_tokens))
-            special = [token for token, each in enumerate(attributes) if each & kinds]
-            texts = {self.token_text(token).decode("utf-8", "replace") for token in special}
-            self._special = texts - {""}
-        starts = {each[0] for each in self._special}
-        if sum(map(text.count, starts)) <= _MAX_SPECIAL:
-            return False
-        lengths = sorted({len(each) for each in self._special}, reverse=True)
-        n, i = 0, 0
-        while i < len(text) and n <= _MAX_SPECIAL:
-            found = text[i] in starts and next(
-                (length for length in lengths if text[i : i + length] in self._special), 0
-            )
-            n, i = n + bool(found), i + (found or 1)
-        return n > _MAX_SPECIAL
+    def _cut_run(self, tokens: list[int], data: bytes, start: int) -> tuple[int, int]:
+        """Where to cut `data`, which ends within a long run that begins at `start`.
 
-    def tokenize_plain(self, data: bytes) -> list[int]:
-        """Tokens of valid UTF-8 without BOS, in which nothing is a special token.
-
-        Empty if llama.cpp cannot tokenize it.
+        Returns numbers of tokens and of bytes, such that the rest of the text has the tokens that
+        it would have in one piece: a merge of BPE that crosses no end of a token there, far from
+        the end of `data`, crosses none in the whole run. 0 tokens if there is no such place.
         """
-        size = len(data) + 8
-        buffer = (C.llama_token * size)()
-        n = C.llama_tokenize(self.handle, data, len(data), buffer, size, False, False)
-        return list(buffer[:n]) if n > 0 else []
+        last, at, ends = _character_start(data, len(data) - _RUN_WINDOW // 8), 0, list[int]()
+        for i, token in enumerate(tokens):
+            is_text = i > 0 or token != self.bos or data.startswith(self.token_text(token))
+            at += len(self.piece(token) or (self.token_text(token) if is_text else b""))
+            ends.append(at)
+        for i in range(len(ends) - 1, -1, -1):
+            if start < ends[i] <= last and _may_cut(data, ends[i]):
+                return i + 1, ends[i]
+        return 0, last
+
+    def tokenize_continuation(self, text: str) -> list[int]:
+        """Tokens of a text that continues another; none of them is special."""
+        data = text.encode("utf-8", "replace")
+        tokens = self.tokenize_plain(data)
+        if b"".join(map(self.text_piece, tokens)) == data:
+            return tokens
+        anchored = self.tokenize_plain(b"\n" + data)  # this tokenizer puts a space before a text
+        for i in range(1, min(len(anchored), 4)):
+            if b"".join(map(self.text_piece, anchored[i:])) == data:
+                return anchored[i:]
+        return tokens
 
     def _check_token(self, token: int) -> None:
         if not 0 <= token < self.n_tokens:
             raise EngineError(f"token {token} is outside the vocabulary of {self.n_tokens}")
+
+
+_LONG_RUN = re.compile(rb"\S{4096}|\s{4096}")
+"""What may be one word of a pre-tokenizer; from some 10,000 characters on, llama.cpp's regular
+expressions need more stack than a thread has."""
+_RUN_WINDOW = 8192  # Bytes of a run that are tokenized at once.
+
+
+def _character_start(data: bytes, at: int) -> int:
+    """The place of the character that the byte at `at` belongs to."""
+    while at < len(data) and data[at] & 0xC0 == 0x80:
+        at -= 1
+    return min(at, len(data))
+
+
+def _may_cut(data: bytes, at: int) -> bool:
+    """Whether a pre-tokenizer sees the same words after a cut here, where a token ends.
+
+    Not where it puts a character before the word after it, or counts digits in threes.
+    """
+    if data[at] & 0xC0 == 0x80:
+        return False
+    before, after = data[:at].decode("utf-8", "ignore"), data[at : at + 8].decode("utf-8", "ignore")
+    kinds = [_character_kind(character) for character in (before[-1], *after[:2])]
+    if kinds[1] == "M":
+        return False
+    if kinds[0] != kinds[1] or kinds[0] == "L":
+        return True
+    if kinds[0] != "N":
+        return kinds[2:] == kinds[:1]
+    digits = takewhile(lambda c: _character_kind(c) == "N", reversed(before))
+    return sum(1 for _ in digits) % 3 == 0
+
+
+def _character_kind(character: str) -> str:
+    """`L`, `M` or `N`, as in Unicode; `Z` for white space, `P` for the rest."""
+    if character.isspace():
+        return "Z"
+    category = unicodedata.category(character)[0]
+    return category if category in "LMN" else "P"

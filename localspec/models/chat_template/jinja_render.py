@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -32,6 +33,7 @@ _MAX_SOURCE_CHARS = 1024 * 1024  # The largest known template has 17,000.
 MAX_PROMPT_CHARS = 16 * 1024 * 1024
 MAX_STEPS = 10_000_000
 """Passes of loops: 3 s of them. A long chat of 1,000 messages takes some 100,000."""
+_UNUSED_TEXT = "\ufdd0\ufdd1"  # Noncharacters: no template writes them.
 
 
 class TemplateRaisedError(jinja2.TemplateError):
@@ -58,8 +60,9 @@ def render(
         options = {**special_tokens, "tools": json.loads(tools) if tools else None}
         if enable_thinking is not None:  # the names under which templates read it
             options |= dict.fromkeys(("enable_thinking", "thinking", "reasoning"), enable_thinking)
-        text, notices = _render_with_role_changes(source, messages, options)
-        return RenderResult(text, notices, name)
+        text, notices, messages = _render_with_role_changes(source, messages, options)
+        addition = _find_generation_prompt(source, messages, options, text)
+        return RenderResult(text, notices, name, addition)
     except TemplateRaisedError as error:
         failure = f"rejects this chat: {error}"
     except MemoryError:
@@ -71,11 +74,11 @@ def render(
 
 
 def _render_with_role_changes(
-    source: str, messages: Sequence[ChatMessage], options: Mapping[str, Any]
-) -> tuple[str, tuple[Notice, ...]]:
+    source: str, messages: Sequence[ChatMessage], options: dict[str, Any]
+) -> tuple[str, tuple[Notice, ...], Sequence[ChatMessage]]:
     """Render the chat as it is, or with fewer roles if the template rejects it."""
     try:
-        return _render_text(source, messages, options), ()
+        return _render_text(source, messages, options), (), messages
     except TemplateRaisedError as error:
         rejection = error
     for change, description in _ROLE_CHANGES:
@@ -86,8 +89,34 @@ def _render_with_role_changes(
             except TemplateRaisedError:
                 continue
             message = f"This model's chat template supports fewer roles: {description}."
-            return text, (Notice("info", "template-roles", message),)
+            return text, (Notice("info", "template-roles", message),), changed
     raise rejection
+
+
+def _find_generation_prompt(
+    source: str, messages: Sequence[ChatMessage], options: dict[str, Any], text: str
+) -> str:
+    """What the template writes after the last message. `text` is what it writes in all.
+
+    That is what it leaves out without `add_generation_prompt`. A template that ignores this writes
+    the same after any last message. Both are found without looking for a message in the text,
+    whose words may also be the template's.
+    """
+    tags = thinking_tags.detect_tags(source)
+    if tags is None or tags.open.rstrip() not in text:  # nobody asks
+        return ""
+    with suppress(Exception):  # a hostile template may raise anything
+        without = _render_text(source, messages, options | {"add_generation_prompt": False})
+        if without != text and text.startswith(without):
+            return text[len(without) :]
+    with suppress(Exception):
+        last = replace(messages[-1], content=_UNUSED_TEXT)
+        _, found, end = _render_text(source, [*messages[:-1], last], options).rpartition(
+            _UNUSED_TEXT
+        )
+        if found and text.endswith(end):
+            return end
+    return ""
 
 
 def _merge_same_roles(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -126,7 +155,7 @@ _ROLE_CHANGES: tuple[tuple[Callable[[Sequence[ChatMessage]], list[ChatMessage]],
 )
 
 
-def _render_text(source: str, messages: Sequence[ChatMessage], options: Mapping[str, Any]) -> str:
+def _render_text(source: str, messages: Sequence[ChatMessage], options: dict[str, Any]) -> str:
     tags = thinking_tags.detect_tags(source)
     bodies = [_template_message(message, tags) for message in messages]
     if _takes_parts(source):
@@ -141,9 +170,8 @@ def _generate(source: str, bodies: Sequence[dict[str, Any]], options: Mapping[st
     template, environment = _compile(source)
     environment.n_steps = 0
     pieces, length = [], 0
-    for piece in template.generate(
-        messages=list(bodies), documents=None, add_generation_prompt=True, **options
-    ):
+    options = {"documents": None, "add_generation_prompt": True, **options}
+    for piece in template.generate(messages=list(bodies), **options):
         length += len(piece)
         if length > MAX_PROMPT_CHARS:
             raise ValueError(f"its output exceeds {MAX_PROMPT_CHARS:,} characters")

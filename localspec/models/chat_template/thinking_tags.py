@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from localspec.lazy_dataclass import dataclass
@@ -54,6 +55,17 @@ def with_answer_prefix(tags: ThinkingTags) -> ThinkingTags:
     return ThinkingTags(tags.open, tags.close + _ANSWER_PREFIXES.get(tags.open, ""))
 
 
+def closing_text(tags: ThinkingTags) -> str:
+    """What ends a thinking part and begins the answer after it."""
+    after = _ANSWER_PREFIXES.get(tags.open, "\n\n")
+    return f"\n{tags.close}{after}"
+
+
+def direct_answer_prefix(tags: ThinkingTags) -> str:
+    """What begins an answer without a thinking part; empty if nothing does."""
+    return _DIRECT_ANSWER_PREFIXES.get(tags.open, "")
+
+
 def answer_marker(tags: ThinkingTags | None, *, is_open: bool) -> str:
     """The text after which an answer without its thinking part begins; empty if at once.
 
@@ -64,12 +76,11 @@ def answer_marker(tags: ThinkingTags | None, *, is_open: bool) -> str:
     return _DIRECT_ANSWER_PREFIXES.get(tags.open) or (tags.close if is_open else "")
 
 
-def is_open(prompt: str, question: str, tags: ThinkingTags | None) -> bool:
-    """Whether a prompt ends inside a thinking part.  Tags in the user's question do not count."""
+def is_open(generation_prompt: str, tags: ThinkingTags | None) -> bool:
+    """Whether a prompt ends inside a thinking part, given what its template wrote at its end."""
     if tags is None:
         return False
-    end = prompt[prompt.rfind(question) + len(question) :] if question in prompt else prompt
-    return end.rfind(tags.open.rstrip()) > end.rfind(tags.close)
+    return generation_prompt.rfind(tags.open.rstrip()) > generation_prompt.rfind(tags.close)
 
 
 def separate_thinking(
@@ -82,6 +93,10 @@ def separate_thinking(
     """
     if tags is None or not answer:
         return None, answer
+    if is_harmony(tags):
+        parts = split_thinking(answer, tags)
+        thought = "".join(part.text for part in parts if part.is_thinking).strip()
+        return thought or None, "".join(part.text for part in parts if not part.is_thinking)
     opening = tags.open.rstrip()
     is_opened = answer.lstrip().startswith(opening)
     if not is_opened and tags.close not in answer:
@@ -156,11 +171,99 @@ class ThinkingParser:
         _append_part(parts, self.in_thinking, text)
 
 
+def is_harmony(tags: tuple[str, str]) -> bool:
+    """Whether an answer is a sequence of messages on channels (gpt-oss)."""
+    return tags[0].startswith("<|channel|>analysis")
+
+
+class HarmonyParser:
+    """As `ThinkingParser`, for answers that are messages on channels (OpenAI's Harmony format).
+
+    The channel `analysis` is thinking; other messages are text, without their headers. A tool call
+    keeps its header, in one form, for `ToolCallParser`. The prompt ends with `<|start|>assistant`.
+    """
+
+    may_think = True
+    _ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
+    _BEGINNINGS = ("<|start|>", "<|channel|>", "<|message|>", "to=")
+    _MAX_HEADER = 200
+
+    def __init__(self, starts_in_thinking: bool = False) -> None:
+        self.in_thinking = starts_in_thinking
+        self._in_header = not starts_in_thinking
+        self._buffer = ""
+
+    def feed(self, text: str) -> list[AnswerPart]:
+        """Return the parts that are certain so far."""
+        self._buffer += text
+        parts: list[AnswerPart] = []
+        while self._read_header(parts) if self._in_header else self._read_body(parts):
+            pass
+        return parts
+
+    def flush(self) -> list[AnswerPart]:
+        """Return the buffered text at the end of the answer."""
+        rest, self._buffer = self._buffer, ""
+        if self._in_header and "<" in rest:
+            return []
+        parts: list[AnswerPart] = []
+        _append_part(parts, self.in_thinking, rest)
+        return parts
+
+    def _read_header(self, parts: list[AnswerPart]) -> bool:
+        """Read up to the beginning of a message; return whether it was found."""
+        text = self._buffer.lstrip()
+        is_header = any(text.startswith(b) or b.startswith(text) for b in self._BEGINNINGS)
+        header, found, rest = text.partition("<|message|>")
+        if is_header and not found and len(text) <= self._MAX_HEADER:
+            return False
+        self.in_thinking = self._in_header = False
+        if not is_header or not found:  # text without a header
+            return True
+        self._buffer = rest
+        channel = _HARMONY_CHANNEL.search(header)
+        recipient = _HARMONY_RECIPIENT.search(header)
+        if recipient is not None:
+            name = channel[1] if channel is not None else "commentary"
+            _append_part(parts, False, f"<|channel|>{name} to={recipient[1]}<|message|>")
+        else:
+            self.in_thinking = channel is not None and channel[1] == "analysis"
+        return True
+
+    def _read_body(self, parts: list[AnswerPart]) -> bool:
+        """Read up to the end of a message; return whether it was found."""
+        found = [(at, end) for end in self._ENDS if (at := self._buffer.find(end)) >= 0]
+        if not found:
+            n_held = max(partial_length(self._buffer, end) for end in self._ENDS)
+            n = len(self._buffer) - n_held
+            _append_part(parts, self.in_thinking, self._buffer[:n])
+            self._buffer = self._buffer[n:]
+            return False
+        at, end = min(found)
+        _append_part(parts, self.in_thinking, self._buffer[:at])
+        self._buffer = self._buffer[at:].removeprefix(end if end in self._ENDS[:3] else "")
+        self.in_thinking, self._in_header = False, True
+        return True
+
+
+_HARMONY_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_HARMONY_RECIPIENT = re.compile(r"to=(functions\.[\w.-]+)")
+
+
+def make_parser(
+    tags: tuple[str, str] | None, starts_in_thinking: bool = False
+) -> ThinkingParser | HarmonyParser:
+    """The parser of a stream with these tags."""
+    if tags is not None and is_harmony(tags):
+        return HarmonyParser(starts_in_thinking)
+    return ThinkingParser(tags, starts_in_thinking)
+
+
 def split_thinking(
     text: str, tags: tuple[str, str] | None, starts_in_thinking: bool = False
 ) -> tuple[AnswerPart, ...]:
     """Split a complete text into alternating parts."""
-    parser = ThinkingParser(tags, starts_in_thinking)
+    parser = make_parser(tags, starts_in_thinking)
     return merge_parts([*parser.feed(text), *parser.flush()])
 
 

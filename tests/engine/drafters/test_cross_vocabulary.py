@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from localspec.engine.drafters.cross_vocabulary import DraftText
+from localspec.engine.drafters.cross_vocabulary import DraftText, SpelledVocabulary, VocabularyMap
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.session import Session
 from localspec.engine.verifiers import make_verifier
-from localspec.engine.vocabulary_map import SpelledVocabulary, VocabularyMap
 from localspec.models import pair_compatibility
 from localspec.models.gguf import reader, tokenizer
 from localspec.protocol.wire import ChatMessage, ContextSettings, GenerateCommand, SamplingParams
-from tests.crossed import DRAFT, TARGET, crossed, vocabulary
 from tests.engine import laws
 from tests.engine.laws import MODES, PROMPT, SAMPLED
-from tests.fakes import GREEDY, HistoryModel
-from tests.sessions import loaded, say
+from tests.support.fake_models import GREEDY, HistoryModel
+from tests.support.fake_vocabularies import DRAFT, TARGET, crossed, vocabulary
+from tests.support.sessions import loaded, say
 from tests.support.zoo import Zoo
 
 DEMO = Path("localspec/data/demo")

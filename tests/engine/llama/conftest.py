@@ -11,7 +11,7 @@ import pytest
 from localspec.engine.llama.context import LlamaContext
 from localspec.machine.llama_params import ModelRole
 from tests.engine.llama.opening import OUTPUTS, Open
-from tests.sessions import SETTINGS
+from tests.support.sessions import SETTINGS
 from tests.support.zoo import Zoo
 
 

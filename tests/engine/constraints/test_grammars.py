@@ -1,0 +1,468 @@
+"""Grammars and schemas: what is allowed next, and those that must not harm the process."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.engine.constraints.grammars import Grammars, _TokenizerInterface
+from localspec.engine.llama.context import LlamaContext
+from localspec.engine.llama.model import LlamaVocab
+from localspec.engine.protocols import GrammarState
+from localspec.errors import GrammarError
+from localspec.machine.llama_params import ModelRole
+from localspec.paths import package_data_dir
+from tests.support.sessions import SETTINGS
+from tests.support.zoo import Zoo
+
+SCHEMAS: dict[str, Any] = {
+    "flat": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 12},
+            "age": {"type": "integer", "minimum": -3, "exclusiveMaximum": 1205},
+            "share": {"type": "number", "minimum": 0, "maximum": 1},
+            "quote": {"enum": ['a"b', "back\\slash", "é\n", None, 3.5]},
+        },
+        "required": ["age", "quote"],
+    },
+    "nested": {
+        "$defs": {
+            "tree": {
+                "type": "object",
+                "properties": {
+                    "on": {"type": "boolean"},
+                    "below": {"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 2},
+                },
+                "required": ["below"],
+                "additionalProperties": False,
+            }
+        },
+        "$ref": "#/$defs/tree",
+    },
+    "choice": {
+        "anyOf": [
+            {"type": "array", "items": {"type": "string", "format": "date"}, "minItems": 2},
+            {"type": "string", "pattern": '^[A-Z"]{2,3}-\\d+$'},
+            {"const": {"k": [1, None]}},
+        ]
+    },
+    "map": {"type": "object", "additionalProperties": {"type": ["integer", "null"]}},
+    "pair": {"type": "array", "prefixItems": [{"type": "boolean"}, {"type": "null"}]},
+    "anything": {"type": "object"},
+}
+
+
+@pytest.fixture(scope="module", params=["demo", "target"])
+def vocabulary(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[LlamaVocab]:
+    """A byte-level BPE, and an SPM vocabulary with byte tokens."""
+    demo = package_data_dir() / "demo" / "demo-draft.gguf"
+    path = demo if request.param == "demo" else zoo[request.param]
+    model = LlamaContext(path, ModelRole(SETTINGS, 1, 0))
+    yield model.vocabulary
+    model.close()
+
+
+def generate(
+    state: GrammarState, vocabulary: LlamaVocab, rng: random.Random, n: int
+) -> tuple[bytes, bool]:
+    """A random text of the grammar; True if it is complete. Short tokens end it sooner."""
+    text = b""
+    for _ in range(n):
+        allowed = state.allowed_tokens().tolist()
+        ends = [token for token in allowed if vocabulary.is_eog(token)]
+        if ends:
+            return text, True
+        closing = [token for token in allowed if vocabulary.piece(token).strip() in CLOSING]
+        token = rng.choice(closing if closing and rng.random() < 0.4 else allowed)
+        text += vocabulary.piece(token)
+        state = state.advance(token)
+    return text, False
+
+
+CLOSING = (b'"', b"]", b"}", b'"}', b'"]', b'",')
+
+
+@pytest.fixture(scope="module")
+def grammars(vocabulary: LlamaVocab) -> Grammars:
+    return Grammars(vocabulary)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_texts_of_a_schema_are_json_that_satisfies_it(
+    name: str, vocabulary: LlamaVocab, grammars: Grammars
+) -> None:
+    rng = random.Random(name)
+    complete = 0
+    for _ in range(6):
+        start = grammars.start("", json.dumps(SCHEMAS[name]))
+        text, is_complete = generate(start, vocabulary, rng, 100)
+        if is_complete:
+            complete += 1
+            assert satisfies(
+                json.loads(text.decode(errors="replace")), SCHEMAS[name], SCHEMAS[name]
+            )
+    assert complete, "no text was complete"
+
+
+KINDS: dict[str, Any] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "null": type(None),
+    "integer": int,
+    "number": (int, float),
+}
+
+
+def satisfies(value: Any, schema: Any, root: Any) -> bool:
+    """The keywords that `SCHEMAS` uses."""
+    if "$ref" in schema:
+        return satisfies(value, root["$defs"][schema["$ref"].split("/")[-1]], root)
+    if "anyOf" in schema:
+        return any(satisfies(value, part, root) for part in schema["anyOf"])
+    if "const" in schema or "enum" in schema:
+        return value in schema.get("enum", [schema.get("const")])
+    if isinstance(schema["type"], list):
+        return any(satisfies(value, schema | {"type": kind}, root) for kind in schema["type"])
+    return isinstance(value, KINDS[schema["type"]]) and has_right_parts(value, schema, root)
+
+
+def has_right_parts(value: Any, schema: Any, root: Any) -> bool:
+    if isinstance(value, dict):
+        known, other = schema.get("properties", {}), schema.get("additionalProperties", {})
+        parts = [(part, known.get(key, other)) for key, part in value.items()]
+        return set(schema.get("required", [])) <= value.keys() and all(
+            not kind or satisfies(part, kind, root) for part, kind in parts
+        )
+    if isinstance(value, list):
+        items = schema.get("prefixItems") or [schema["items"]] * len(value)
+        right = schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", 1000)
+        return right and all(map(satisfies, value, items, [root] * len(value)))
+    if isinstance(value, str):
+        return bool(schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", 1000))
+    low, high = schema.get("minimum", -1e20), schema.get("maximum", 1e20)
+    below = schema.get("exclusiveMaximum", 1e20)
+    return value is None or bool(low <= value <= high and value < below)
+
+
+JSON_GRAMMAR = r"""
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::=
+  "{" ws (
+            string ":" ws value
+    ("," ws string ":" ws value)*
+  )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::=
+  "\"" (
+    [^"\\\x7F\x00-\x1F] |
+    "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) # escapes
+  )* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+# Optional space: by convention, applied in this grammar after literal chars when allowed
+ws ::= | " " | "\n" [ \t]{0,20}
+"""
+ARITHMETIC = r"""
+root  ::= (expr "=" ws term "\n")+
+expr  ::= term ([-+*/] term)*
+term  ::= ident | num | "(" ws expr ")" ws
+ident ::= [a-z] [a-z0-9_]* ws
+num   ::= [0-9]+ ws
+ws    ::= [ \t\n]*
+"""
+GRAMMARS = (
+    # grammar, texts of it, texts that are not
+    (JSON_GRAMMAR, ('{"a": [1, 2.5e3, "x\\n\\u00e9é"], "b": {}}\n', "{}"), ('{"a":01}', "[]")),
+    (ARITHMETIC, ("1 = 2\n\n", "(a_1 +b)*3=x\n"), ("1=2", "1+=2\n")),
+    ('root ::= word "ab"\nword ::= [a-z]*', ("ab", "abab"), ("ba",)),
+    ('root ::= word "ab" | "(" root ")"\nword ::= [a-z]*', ("abab", "((ab))"), ("(ab",)),
+    ('root ::= [a-z] [a-z] "c" | "ab" "d"', ("abc", "abd", "xyc"), ("xyd",)),
+    ('root ::= ("a"{2}){2,3}', ("aaaa", "aaaaaa"), ("aaaaa", "aa")),
+    ('root ::= ("a"+ "b"?)* "c"{0,1}', ("", "aabac"), ("b", "acc")),
+    (r'root ::= "\u0041\x42\U0001F600" [\u00e9\U0001F601-\U0001F603]+', ("AB😀é😂",), ("AB😀😀",)),
+    (r'root ::= [a&&b~~-]+ [^\]"\\-] [+--]', ("a&~-x,", "bc-"), ("c-", "a]-", "a--x")),
+    (r'root ::= "it' + "'" + r's \"\\/\t" . [/]', ("it" + "'" + 's "\\/\t\n/',), ("",)),
+    ('my-rule ::= "a"\nmyRule ::= "b"\nstart ::= my-rule\nroot ::= start myRule', ("ab",), ("ba",)),
+    ("root ::= ( | x ) x\nx ::= \"\" | 'y'".replace("'", '"'), ("", "y", "yy"), ("yyy",)),
+    ('root ::=\n  # a comment\n  "a"\n  | "é漢"\n', ("a", "é漢"), ("é",)),
+    ('root ::= root "a" | "b"', ("baa",), ("ab",)),
+)
+
+
+def spell(text: str, vocabulary: LlamaVocab) -> list[int]:
+    """Tokens of a text, those of single bytes where the vocabulary has no longer ones."""
+    return _TokenizerInterface(vocabulary)._longest_matches(text.encode())
+
+
+def is_text_of(state: GrammarState, tokens: list[int], vocabulary: LlamaVocab) -> bool:
+    for token in tokens:
+        if not state.allows(np.array([token]))[0]:
+            return False
+        state = state.advance(token)
+    return any(vocabulary.is_eog(token) for token in state.allowed_tokens().tolist())
+
+
+@pytest.mark.parametrize(("grammar", "texts", "others"), GRAMMARS, ids=range(len(GRAMMARS)))
+def test_a_grammar_allows_its_texts_and_no_others(
+    grammar: str,
+    texts: tuple[str, ...],
+    others: tuple[str, ...],
+    vocabulary: LlamaVocab,
+    grammars: Grammars,
+) -> None:
+    for text in (*texts, *others):
+        state = grammars.start(grammar, "")
+        assert is_text_of(state, spell(text, vocabulary), vocabulary) == (text in texts), text
+
+
+def test_tokens_tested_alone_are_those_of_the_whole_mask(
+    vocabulary: LlamaVocab, grammars: Grammars
+) -> None:
+    rng = random.Random(1)
+    for start in (grammars.start(JSON_GRAMMAR, ""), grammars.start("", "{}")):
+        state = start
+        for _ in range(25):
+            asked = np.array(rng.sample(range(vocabulary.n_tokens), 60))
+            alone = state.allows(asked)
+            allowed = state.allowed_tokens()
+            assert alone.tolist() == np.isin(asked, allowed).tolist()
+            assert state.allows(asked).tolist() == alone.tolist()
+            if vocabulary.is_eog(int(allowed[0])):
+                break
+            state = state.advance(int(rng.choice(allowed)))
+
+
+def test_control_tokens_are_never_text(vocabulary: LlamaVocab, grammars: Grammars) -> None:
+    state = grammars.start("root ::= [^x]*", "")
+    allowed = set(state.allowed_tokens().tolist())
+    for token in range(vocabulary.n_tokens):
+        if not vocabulary.piece(token):
+            assert (token in allowed) == vocabulary.is_eog(token)
+
+
+def test_a_state_is_not_changed_by_what_follows(vocabulary: LlamaVocab, grammars: Grammars) -> None:
+    state = grammars.start('root ::= "ab" | "ac"', "")
+    first = state.allowed_tokens().tolist()
+    state.advance(first[0])
+    assert state.allowed_tokens().tolist() == first
+    forbidden = next(token for token in range(vocabulary.n_tokens) if token not in first)
+    with pytest.raises(GrammarError):
+        state.advance(forbidden)
+
+
+INVALID = (
+    ('root ::= "a', "not valid GBNF"),
+    ('other ::= "a"', "no rule 'root'"),
+    ("root ::= missing", "no rule 'missing'"),
+    ("root ::= <[5]>", "not valid GBNF"),
+    ("::= x", "begins with"),
+    ('root ::= x\n(x) ::= y\nx ::= ""', "no name"),
+    ("root ::= *", "cannot be used"),
+    ("root ::= [z-a]", "cannot be used"),
+    ("root ::= []", "cannot be used"),
+    ('root ::= "a"{99999999999999999999}', "cannot be used"),
+    ("root ::= " + "x" * 300_000, "characters"),
+    ("root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000, ""),
+)
+
+
+@pytest.mark.parametrize(("grammar", "reason"), INVALID, ids=range(len(INVALID)))
+def test_an_invalid_grammar_is_an_error(grammar: str, reason: str, grammars: Grammars) -> None:
+    with pytest.raises(GrammarError) as error:
+        grammars.start(grammar, "")
+    assert reason in error.value.message
+    assert len(error.value.message) < 300 and error.value.message.endswith(".")
+
+
+def chain(n: int, make: Callable[[str], Any], last: Any) -> dict[str, Any]:
+    """A schema of `n` definitions of which each names the next."""
+    parts = {f"a{i}": make(f"#/$defs/a{i + 1}") for i in range(n)}
+    return {"$defs": {**parts, f"a{n}": last}, "$ref": "#/$defs/a0"}
+
+
+NUMBER = {"type": "integer"}
+HOSTILE_SCHEMAS: dict[str, Any] = {
+    "type": {"type": {}},
+    "format": {"type": "string", "format": []},
+    "required": {"required": [{}]},
+    "huge number": {"type": "integer", "minimum": 10**400},
+    "nested pattern": {"type": "string", "pattern": "(" * 300 + "a" + ")" * 300},
+    "huge index": {"$defs": {"a": [True]}, "$ref": "#/$defs/a/" + "9" * 5000},
+    "siblings that are wrong": chain(
+        24,
+        lambda ref: {"properties": {key: {"$ref": ref, "minProperties": False} for key in "xy"}},
+        NUMBER,
+    ),
+    "siblings": chain(
+        24,
+        lambda ref: {"properties": {key: {"$ref": ref, "minProperties": 0} for key in "xy"}},
+        {"type": "object"},
+    ),
+    "items": chain(
+        24, lambda ref: {"prefixItems": [{"$ref": ref, "minItems": 0}] * 2}, {"type": "array"}
+    ),
+    "merged properties": chain(
+        24,
+        lambda ref: {
+            "allOf": [
+                {"additionalProperties": {"$ref": ref}},
+                {"properties": {key: {"type": "object"} for key in "xy"}},
+            ]
+        },
+        {"type": "object"},
+    ),
+    "either": chain(
+        24,
+        lambda ref: {"anyOf": [{"$ref": ref, "minimum": 1}, {"$ref": ref, "maximum": 9}]},
+        NUMBER,
+    ),
+    "pattern properties": chain(
+        24,
+        lambda ref: {
+            "properties": {key: {"$ref": ref} for key in "xy"},
+            "patternProperties": {"^[xy]$": {"type": "object"}},
+        },
+        {"type": "object"},
+    ),
+    "multiple": {"type": "number", "multipleOf": 1234567},
+    "multiples": {"allOf": [{"type": "integer", "multipleOf": p} for p in (3, 7, 11, 13, 17, 19)]},
+    "patterns": {"allOf": [{"type": "string", "pattern": f".*{c}.{{30}}.*"} for c in "abcdefgh"]},
+}
+
+
+@pytest.mark.timeout(60)  # compiled without limits, they take minutes and all memory
+@pytest.mark.parametrize("name", HOSTILE_SCHEMAS)
+def test_a_hostile_schema_is_an_error_and_costs_little(name: str, grammars: Grammars) -> None:
+    with pytest.raises(GrammarError) as error:
+        grammars.start("", json.dumps(HOSTILE_SCHEMAS[name]))
+    assert len(error.value.message) < 300 and error.value.message.endswith(".")
+
+
+HOSTILE_GRAMMARS = (
+    'root ::= r\nr ::= [^0-9] r "1" | [^0-9] r "2" | "0"',
+    'root ::= "a" root "x" | "a" root "y" | "b"',
+    'root ::= r\nr ::= r r | [^0-9] | r r r | s | ""\ns ::= r s | r',
+    "root ::= root",
+    'root ::= ((("a"{2000}){2000}){2000}){2000}',
+    "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(60)) + 'r60 ::= "a"',
+    "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1}\n" for i in range(3000)) + 'r3000 ::= "a"',
+)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("grammar", HOSTILE_GRAMMARS, ids=range(len(HOSTILE_GRAMMARS)))
+def test_an_ambiguous_grammar_is_followed_or_refused_in_little_time(
+    grammar: str, vocabulary: LlamaVocab, grammars: Grammars
+) -> None:
+    with suppress(GrammarError):
+        state = grammars.start(grammar, "")
+        for _ in range(60):
+            allowed = [t for t in state.allowed_tokens().tolist() if not vocabulary.is_eog(t)]
+            if not allowed:
+                break
+            state = state.advance(max(allowed, key=lambda token: len(vocabulary.piece(token))))
+
+
+REFUSED = (
+    ("{", "cannot be used"),
+    ("[" * 5000, "nested too deeply"),
+    ("3", "not a JSON Schema"),
+    ("false", "not a JSON Schema"),
+    ('{"type": "float"}', "float"),
+    ('{"not": {}}', '"not"'),
+    ('{"type": "object", "propertyNames": {"pattern": "a"}}', '"propertyNames"'),
+    ('{"type": "array", "uniqueItems": true}', '"uniqueItems"'),
+    ('{"x-guidance": {"lenient": true}, "contains": {}}', '"contains"'),
+    ('{"type": "string", "pattern": "(?=a)"}', "look-ahead"),
+    ('{"type": "string", "pattern": "("}', "regex"),
+    ('{"type": "string", "format": "nonsense"}', "nonsense"),
+    ('{"type": "integer", "minimum": 5, "maximum": 4}', "min"),
+    ('{"$ref": "https://example.org/schema"}', "https://example.org/schema"),
+    ('{"$ref": "#/$defs/none"}', "/$defs/none"),
+    ('{"$ref": "#foo"}', "foo"),
+    ('{"enum": []}', "empty"),
+    ('{"title": "' + "x" * 200_000 + '"}', "characters"),
+)
+
+
+@pytest.mark.parametrize(("schema", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+def test_a_schema_that_cannot_be_honoured_is_refused(
+    schema: str, reason: str, grammars: Grammars
+) -> None:
+    with pytest.raises(GrammarError) as error:
+        grammars.start("", schema)
+    assert reason in error.value.message
+    assert error.value.message.endswith(".")
+
+
+def test_definitions_may_name_each_other_without_end(
+    vocabulary: LlamaVocab, grammars: Grammars
+) -> None:
+    plain = {"properties": {key: {"$ref": "#", "description": key} for key in "xy"}}
+    schema = chain(40, lambda ref: {"type": "object", "properties": {"k": {"$ref": ref}}}, plain)
+    for text in ("{}", '{"k": {"k": {}}}'):
+        state = grammars.start("", json.dumps(schema))
+        assert is_text_of(state, spell(text, vocabulary), vocabulary)
+
+
+def pet(kind: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
+
+
+def test_one_of_is_exact_and_true_is_anything(vocabulary: LlamaVocab, grammars: Grammars) -> None:
+    for schema, text in (
+        ({"oneOf": [{"type": "string"}, {"type": ["integer", "null"]}]}, '"abc"'),
+        ({"oneOf": [{"enum": ["a", 1]}, {"const": "b"}, {"type": "array"}]}, '"b"'),
+        ({"oneOf": [pet("cat"), pet("dog")]}, '{"kind": "dog"}'),
+        (True, "[1, {}]"),
+        ({"items": {"uniqueItems": False, "propertyNames": {"type": "string"}}}, '[{"a": 1}]'),
+        ({"properties": {"uniqueItems": {"const": False}}}, '{"uniqueItems": false}'),
+    ):
+        state = grammars.start("", json.dumps(schema))
+        assert is_text_of(state, spell(text, vocabulary), vocabulary)
+    anything: dict[str, Any] = {"properties": {"oneOf": {"type": "string"}}}
+    grammars.start("", json.dumps(anything))
+    for overlapping in (
+        [{"type": "string"}, {"const": "abc"}],
+        [{"type": "number"}, {"type": "integer"}],
+        [pet("cat"), {"type": "object"}],
+        [{"$ref": "#"}, {"$ref": "#"}],
+    ):
+        with pytest.raises(GrammarError, match="oneOf overlap"):
+            grammars.start("", json.dumps({"properties": {"a": {"oneOf": overlapping}}}))
+
+
+def test_without_llguidance_the_error_says_what_to_install(
+    vocabulary: LlamaVocab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    for given in (("root ::= [a]", ""), ("", "{}")):
+        with pytest.raises(GrammarError, match="llguidance") as error:
+            Grammars(vocabulary).start(*given)
+        assert "pip install 'localspec[serve]'" in error.value.hint
+
+
+def test_forced_tokens_are_the_only_ones_allowed(
+    vocabulary: LlamaVocab, grammars: Grammars
+) -> None:
+    state = grammars.start("", json.dumps(SCHEMAS["flat"] | {"required": ["name", "age"]}))
+    rng, n_forced = random.Random(2), 0
+    for _ in range(60):
+        for token in state.forced_tokens():
+            assert state.allowed_tokens().tolist() == [token]
+            state, n_forced = state.advance(token), n_forced + 1
+        allowed = state.allowed_tokens()
+        if vocabulary.is_eog(int(allowed[0])):
+            break
+        state = state.advance(int(rng.choice(allowed.tolist())))
+    assert n_forced > 3

@@ -1,0 +1,280 @@
+"""Steps become rounds of text with their sums; text ends where it must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from localspec.engine.output_processor import IncrementalDetokenizer, OutputProcessor
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.protocols import Draft, Drafter
+from localspec.engine.speculative_loop import LoopEnd, RoundResult, speculative_decode
+from localspec.engine.token_probabilities import TokenProbabilities
+from localspec.engine.verifiers import make_verifier
+from localspec.protocol import events
+from localspec.protocol.events import (
+    Alternative,
+    Event,
+    GenerationFinished,
+    Prefill,
+    Round,
+    RoundTimes,
+    Token,
+)
+from localspec.protocol.wire import GenerateCommand
+from tests.support.fake_models import EmptyDrafter, HistoryModel, OracleDrafter, job, plain
+
+END = 5
+PIECES = [b"a", b"\xc3", b"\xa9", b"bc", b" ", b"<end>", b""]
+CONTROL = 6
+"""Token 1 and token 2 are an é together, and broken alone."""
+
+
+class Words:
+    def is_eog(self, token: int) -> bool:
+        return token == END
+
+    def piece(self, token: int) -> bytes:
+        assert token != END, "an end has no text"
+        return PIECES[token]
+
+    def token_text(self, token: int) -> bytes:
+        return b"</s>" if token == END else b"?"
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[int]:
+        assert not add_special
+        return [CONTROL] if text == "<|user|>" else [0, 0]
+
+
+def steps(*rounds: tuple[list[int], int, list[int]], reason: str = "eog") -> Iterator[object]:
+    """A loop's events: of each round the guesses, how many stood, and what came out."""
+    yield Prefill(0, 4, 0)
+    for guessed, accepted, tokens in rounds:
+        source = "model" if guessed else None
+        yield RoundResult(
+            Draft(guessed, None, source),
+            accepted,
+            tokens,
+            RoundTimes(1.0, 2.0, 0.5),
+            1 + len(guessed),
+        )
+    yield LoopEnd(reason)  # type: ignore[arg-type]
+
+
+def told(loop: object, *stops: str) -> list[Event]:
+    return list(OutputProcessor(GenerateCommand("", stop=stops), Words(), "as asked").process(loop))  # type: ignore[arg-type]
+
+
+def rounds(events: list[Event]) -> list[Round]:
+    return [event for event in events if isinstance(event, Round)]
+
+
+def text(events: list[Event]) -> str:
+    shown = "".join(token.text for event in rounds(events) for token in event.tokens)
+    return shown + "".join(event.tail for event in events if isinstance(event, GenerationFinished))
+
+
+def test_each_token_tells_how_it_came() -> None:
+    events = told(steps(([], 0, [0]), ([0, 3, 0], 2, [0, 3, 4]), ([3, 3], 2, [3, 3, END])))
+    kinds = [[token.kind for token in event.tokens] for event in rounds(events)]
+    assert kinds == [
+        ["plain"],
+        ["accepted", "accepted", "correction"],
+        ["accepted", "accepted", "bonus"],
+    ]
+    assert [event.n for event in rounds(events)] == [0, 1, 2]
+    assert [event.source for event in rounds(events)] == [None, "model", "model"]
+    assert text(events) == "aabc bcbc"
+
+
+def test_an_end_token_has_no_text_and_is_counted() -> None:
+    events = told(steps(([], 0, [0]), ([3, END], 2, [3, END])))
+    assert text(events) == "abc"
+    last = events[-1]
+    assert isinstance(last, GenerationFinished)
+    assert (last.reason, last.totals["tokens"]) == ("eog", 3)
+
+
+def test_a_stop_string_cuts_inside_an_accepted_run() -> None:
+    guessed = [0, 3, 4, 0, 3]
+    events = told(steps(([], 0, [0]), (guessed, 5, [*guessed, 0])), "c a")
+    assert text(events) == "aab"
+    last = rounds(events)[-1]
+    assert [token.id for token in last.tokens] == guessed[:4]
+    assert (last.drafted, last.accepted) == (5, 4)
+    end = events[-1]
+    assert isinstance(end, GenerationFinished)
+    assert (end.reason, end.totals["tokens"], end.tail) == ("stop", 5, "")
+    assert sum(isinstance(event, GenerationFinished) for event in events) == 1
+
+
+def test_a_stop_string_may_cross_rounds() -> None:
+    events = told(steps(([], 0, [3]), ([4, 3], 1, [4, 0]), ([], 0, [0])), "bc aa")
+    assert (text(events), len(rounds(events))) == ("", 3)
+
+
+def test_a_broken_character_is_never_shown() -> None:
+    events = told(steps(([], 0, [1]), ([2, 1], 2, [2, 1, 0]), ([], 0, [1]), reason="length"))
+    shown = [token.text for event in rounds(events) for token in event.tokens]
+    assert shown[:2] == ["", "é"]
+    assert text(events) == "é�a�"
+
+
+def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
+    others = (
+        Alternative(2, "", 0.2, 2, 0.9, was_drafted=True),
+        Alternative(3, "", 0.1, 3),
+        Alternative(END, "", 0.05, 4),
+    )
+    insight = TokenProbabilities(Alternative(0, "", 0.6, 1, 0.01), others)
+    step = RoundResult(
+        Draft([2], None, "model"), 0, [0], RoundTimes(1.0, 2.0, 0.5), 2, probabilities=(insight,)
+    )
+    (token,) = rounds(told(iter([step, LoopEnd("length")])))[0].tokens
+    assert token == Token(
+        0,
+        "a",
+        "correction",
+        p_target=0.6,
+        p_draft=0.01,
+        rank=1,
+        alternatives=(
+            Alternative(2, "\ufffd", 0.2, 2, 0.9, was_drafted=True, piece="\xa9"),
+            Alternative(3, "bc", 0.1, 3),
+            Alternative(END, "</s>", 0.05, 4),
+        ),
+    )
+
+
+def test_a_stop_string_cuts_probabilities_too() -> None:
+    insights = tuple(TokenProbabilities(Alternative(token, "", 0.5, 1), ()) for token in (0, 3, 4))
+    step = RoundResult(Draft(), 0, [0, 3, 4], RoundTimes(1.0, 2.0, 0.5), 1, probabilities=insights)
+    (event,) = rounds(told(iter([step, LoopEnd("length")]), "ab"))
+    assert [(token.id, token.p_target) for token in event.tokens] == [(0, 0.5), (3, 0.5)]
+
+
+def test_the_sums_are_those_of_the_rounds() -> None:
+    events = told(steps(([], 0, [0]), ([0, 3], 1, [0, 4]), ([0], 1, [0, END])))
+    end = events[-1]
+    assert isinstance(end, GenerationFinished)
+    assert end.totals["prompt_tokens"] == 4
+    assert end.totals["speculation"]["drafted"] == 3
+    assert end.totals["speculation"]["accepted"] == 2
+    assert end.totals["timings"]["first_token_ms"] >= 0
+
+
+@pytest.mark.parametrize("speculate", [True, False])
+def test_text_from_the_loop_is_the_same_with_and_without_speculation(speculate: bool) -> None:
+    what = job([0, 3, 4], 30)
+    free = plain(HistoryModel(1), make_verifier("coupled", 0), what).tokens
+    drafter: Drafter = OracleDrafter([*what.prompt, *free], 6) if speculate else EmptyDrafter()
+    for stops in ((), ("c",), ("a", "é"), ("bcbc", " a")):
+        loop = speculative_decode(
+            PrefixCache(HistoryModel(1)), drafter, make_verifier("coupled", 0), what
+        )
+        whole = b"".join(PIECES[token] for token in free if token != END).decode("utf-8", "replace")
+        places = [at for stop in stops if (at := whole.find(stop)) >= 0]
+        assert text(told(loop, *stops)) == whole[: min(places, default=len(whole))]
+
+
+def test_a_control_token_may_be_a_stop_string() -> None:
+    """It has no text in which the string could be found."""
+    events = told(steps(([], 0, [0, 3, CONTROL, 0])), "b<", "<|user|>")
+    (round_,) = [event for event in events if isinstance(event, Round)]
+    assert [token.text for token in round_.tokens] == ["a", "bc", ""]
+    assert isinstance(events[-1], GenerationFinished)
+    assert (events[-1].reason, events[-1].tail) == ("stop", "")
+    held = told(steps(([], 0, [0, 3, CONTROL])), "bcd", "<|user|>")
+    assert "".join(t.text for e in held if isinstance(e, Round) for t in e.tokens) == "abc"
+
+
+def test_stop_strings_do_not_look_into_a_prefill() -> None:
+    request = GenerateCommand("", stop=("aa",), prefill="aa", resumed_tokens=(0, 0))
+    events = list(OutputProcessor(request, Words(), "").process(steps(([], 0, [0, 3]))))  # type: ignore[arg-type]
+    (round_,) = [event for event in events if isinstance(event, Round)]
+    assert "".join(token.text for token in round_.tokens) == "abc"
+
+
+def streamed(pieces: list[bytes], stops: tuple[str, ...] = ()) -> tuple[str, bool]:
+    """The whole text, as one who shows each piece at once would see it."""
+    stream, shown = IncrementalDetokenizer(stops), ""
+    for piece in pieces:
+        shown += stream.push(piece)
+        if stream.hit_stop:
+            break
+    return shown + stream.finish(), stream.hit_stop
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    bounds = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[a:b] for a, b in pairwise(bounds)]
+
+
+def first_stop(text: str, stops: tuple[str, ...]) -> int:
+    """Where the text ends: the stop string that is whole first, the longest of those."""
+    ends = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(ends)[1] if ends else len(text)
+
+
+PLACES = st.lists(st.integers(0, 200), max_size=12)
+STOPS = st.lists(st.text("ab\né", min_size=1, max_size=4), max_size=3).map(tuple)
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(st.binary(max_size=20) | st.lists(st.sampled_from("aé😀".encode())).map(bytes), PLACES)
+def test_any_pieces_of_any_bytes_give_the_same_text(data: bytes, places: list[int]) -> None:
+    assert streamed(cut(data, places)) == (data.decode("utf-8", "replace"), False)
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(st.text("aé😀", max_size=20), PLACES)
+def test_a_character_is_shown_whole_or_not_yet(text: str, places: list[int]) -> None:
+    stream = IncrementalDetokenizer()
+    shown = "".join(stream.push(piece) for piece in cut(text.encode(), places))
+    assert shown == text
+    assert stream.finish() == ""
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(st.text("ab\né", max_size=16), STOPS, PLACES)
+@example("abba", ("bb", "abba"), [2, 3])
+def test_stop_strings_cut_exactly_in_any_pieces(
+    text: str, stops: tuple[str, ...], places: list[int]
+) -> None:
+    end = first_stop(text, stops)
+    expected = (text[:end], any(stop in text for stop in stops))
+    assert streamed(cut(text.encode(), places), stops) == expected
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.text("ab", max_size=16), st.lists(st.text("ab", min_size=1, max_size=4)).map(tuple))
+def test_only_what_may_become_a_stop_is_held_back(text: str, stops: tuple[str, ...]) -> None:
+    stream, shown = IncrementalDetokenizer(stops), ""
+    for n, letter in enumerate(text):
+        shown += stream.push(letter.encode())
+        if stream.hit_stop:
+            return
+        held = text[len(shown) : n + 1]
+        assert shown + held == text[: n + 1]
+        assert not held or any(stop.startswith(held) for stop in stops)
+
+
+@pytest.mark.parametrize("stops", [(), ("",), ("", "x")])
+def test_an_empty_stop_stops_nothing(stops: tuple[str, ...]) -> None:
+    assert streamed([b"ab", b"c"], stops) == ("abc", False)
+
+
+def test_a_token_with_probabilities_has_its_own_bytes_whenever_its_text_is_shown() -> None:
+    insights = tuple(TokenProbabilities(Alternative(token, "", 0.5, 1), ()) for token in (1, 2, 3))
+    step = RoundResult(Draft(), 0, [1, 2, 3], RoundTimes(1.0, 2.0, 0.5), 1, probabilities=insights)
+    (event,) = rounds(told(iter([step, LoopEnd("length")]), "bcx"))
+    assert [(token.text, token.piece) for token in event.tokens] == [
+        ("", "\xc3"),
+        ("é", "\xa9"),
+        ("", "bc"),
+    ]
+    assert events.decode(events.encode(event)) == event

@@ -1,0 +1,239 @@
+"""Decoding a finished answer again: its passes and its probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from localspec.engine import verifiers
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.protocols import DistributionAt, Draft
+from localspec.engine.rescore import rescore
+from localspec.engine.session import Session
+from localspec.engine.token_probabilities import TokenProbabilities, score_tokens
+from localspec.engine.verifiers import make_verifier
+from localspec.errors import PromptTooLongError, UsageError
+from localspec.protocol.events import TokenScore
+from localspec.protocol.wire import (
+    InspectCommand,
+    ReplayCommand,
+    ReplayResult,
+    SamplingParams,
+    VerifyMode,
+)
+from tests.engine import laws
+from tests.support.fake_models import PLAIN, HistoryModel, Stop, StubbornModel, job, plain
+from tests.support.sessions import (
+    GREEDY,
+    Said,
+    loaded,
+    require_same_logits_at_every_width,
+    say,
+)
+from tests.support.zoo import Zoo
+
+PROMPT = "the one "
+SEEDED = SamplingParams(temperature=0.8, seed=3)
+OPEN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=5)
+PENALISED = replace(SEEDED, repeat_penalty=1.3)
+
+
+@pytest.fixture(scope="module", params=["target", "f32", "hybrid"])
+def session(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[Session]:
+    with loaded(zoo[request.param], zoo["cousin"]) as session:
+        yield session
+
+
+def fresh(session: Session) -> None:
+    session.replay(ReplayCommand(PROMPT, (), (), ()))
+
+
+def spoken(
+    session: Session, sampling: SamplingParams, spec: str, verify: VerifyMode = "coupled"
+) -> Said:
+    fresh(session)
+    return say(
+        session,
+        PROMPT,
+        sampling=sampling,
+        spec=spec,
+        draft_length=3,
+        max_tokens=60,
+        verify=verify,
+    )
+
+
+def replayed(session: Session, said: Said, sampling: SamplingParams) -> ReplayResult:
+    passes = said.rounds[1:]
+    widths = tuple(event.drafted + 1 for event in passes)
+    emitted = tuple(len(event.tokens) for event in passes)
+    return session.replay(ReplayCommand(PROMPT, tuple(said.ids), widths, emitted, sampling))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED, OPEN, PENALISED])
+def test_the_same_passes_pick_the_same_tokens(session: Session, sampling: SamplingParams) -> None:
+    for spec in ("off", "model", "lookup", "auto"):
+        said = spoken(session, sampling, spec)
+        found = replayed(session, said, sampling)
+        assert list(found.best) == said.ids, spec
+        assert all(0 < p <= 1 for p in found.probability)
+        assert all(0 <= mass <= 1 for mass in (*found.below, *found.above))
+
+
+def test_the_answer_after_a_replay_is_as_from_fresh(zoo: Zoo) -> None:
+    with loaded(zoo["f32"], zoo["cousin"]) as session:
+        first = spoken(session, GREEDY, "model")
+        replayed(session, first, GREEDY)
+        again = say(session, PROMPT, spec="model", draft_length=3, max_tokens=60)
+        assert (again.ids, again.totals["reused_tokens"]) == (first.ids, 0)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED])
+def test_one_token_at_a_time_is_plain_decoding(zoo: Zoo, sampling: SamplingParams) -> None:
+    require_same_logits_at_every_width(zoo["target"])
+    with loaded(zoo["target"], zoo["cousin"]) as session:
+        said = spoken(session, sampling, "model")
+        ones = (1,) * (len(said.ids) - 1)
+        alone = session.replay(ReplayCommand(PROMPT, tuple(said.ids), ones, ones, sampling))
+        assert alone == replayed(session, said, sampling)
+
+
+def test_a_law_whose_parts_are_known(zoo: Zoo) -> None:
+    """Every token of the vocabulary as the first: the parts add up to one law."""
+    with loaded(zoo["target"]) as session:
+        asked = [session.replay(ReplayCommand(PROMPT, (t,), (), (), OPEN)) for t in range(300)]
+    probability, below, above = (
+        np.array([getattr(each, name)[0] for each in asked])
+        for name in ("probability", "below", "above")
+    )
+    assert np.allclose(below, probability.cumsum() - probability)
+    order = np.argsort(-probability, kind="stable")
+    likelier = probability[order].cumsum() - probability[order]
+    rest = 1 - probability.sum()  # the tokens from 300 on
+    assert np.all(above[order] - likelier >= -1e-9)
+    assert np.all(above[order] - likelier <= rest + 1e-9)
+
+
+class Gullible(verifiers.GumbelCoupledVerifier):
+    def verify(self, law_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+        n = len(draft.tokens)
+        return n, self.sample_draft_token(law_at(n), index + n)
+
+
+def test_a_verifier_that_keeps_every_guess_is_found(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loaded(zoo["target"], zoo["stranger"]) as session:
+        monkeypatch.setattr(verifiers.GumbelCoupledVerifier, "verify", Gullible.verify)
+        said = spoken(session, GREEDY, "model")
+        assert said.speculation["acceptance_rate"] == 1
+        assert list(replayed(session, said, GREEDY).best) != said.ids
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ReplayCommand(PROMPT, (1, 2, 3), (1,), (1,)),
+        ReplayCommand(PROMPT, (1, 2), (1, 1), (1, 0)),
+        ReplayCommand(PROMPT, (1, 2, 3), (1,), (2,)),
+        ReplayCommand(PROMPT, (-1,), (), ()),
+        ReplayCommand(PROMPT, (10**6,), (), ()),
+        ReplayCommand(PROMPT, (), (1,), (1,)),
+    ],
+)
+def test_passes_that_cannot_be_are_refused(zoo: Zoo, wrong: ReplayCommand) -> None:
+    with loaded(zoo["target"]) as session, pytest.raises(UsageError):
+        session.replay(wrong)
+
+
+def test_a_stopped_replay_says_what_it_has(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    with loaded(zoo["target"]) as session:
+        monkeypatch.setattr(session, "_is_cancelled", lambda: True)
+        found = session.replay(ReplayCommand(PROMPT, (5, 6), (1,), (1,)))
+        assert found == ReplayResult((), (), (), ())
+
+
+WARM = SamplingParams(temperature=0.8, seed=5)
+
+
+def written(n: int) -> tuple[list[int], list[TokenProbabilities]]:
+    """An answer, and what was seen of it while it was written."""
+    what = replace(job(laws.PROMPT, n, sampling=PLAIN), score_tokens=score_tokens)
+    got = plain(HistoryModel(1), make_verifier("coupled", 2), what)
+    return got.tokens, [seen for step in got.steps for seen in step.probabilities]
+
+
+# --- on fakes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [HistoryModel, StubbornModel])
+def test_each_token_is_seen_as_it_was(kind: type[HistoryModel]) -> None:
+    tokens, seen = written(40)
+    for width, n in product((1, 2, 5, 17), (0, 1, 2, 16, 17, 18, 40)):
+        target = PrefixCache(kind(1, n_batch=8))
+        target.decode([*laws.PROMPT, 0, 0], 0)
+        passes = list(rescore(target, laws.PROMPT, tokens[:n], width, lambda: False))
+        assert [one for part in passes for one in part] == seen[:n]
+        assert all(len(part) <= width for part in passes)
+        if n:
+            assert target.n_cached == target.model.n_past == len(laws.PROMPT) + n - 1
+            assert target.rewind_to([*laws.PROMPT, *tokens[:n], 0]) == len(laws.PROMPT) + n - 1
+
+
+def test_where_it_is_stopped_the_first_are_known() -> None:
+    tokens, seen = written(40)
+    target = PrefixCache(HistoryModel(1))
+    passes = list(rescore(target, laws.PROMPT, tokens, 4, Stop(3)))
+    assert [one for part in passes for one in part] == seen[:12]
+    assert target.rewind_to([*laws.PROMPT, *tokens]) == target.n_cached == len(laws.PROMPT) + 11
+
+
+@pytest.mark.parametrize("tokens", [[6], [-1], [0] * 300])
+def test_what_cannot_be_its_answer(tokens: list[int]) -> None:
+    with pytest.raises(UsageError):
+        list(rescore(PrefixCache(HistoryModel(1)), laws.PROMPT, tokens, 4, lambda: False))
+
+
+# --- on real models ---------------------------------------------------------------------
+
+
+def inspected(session: Session, ids: list[int]) -> list[TokenScore]:
+    asked = InspectCommand(tuple(ids), PROMPT)
+    return [place for part in session.inspect(asked) for place in part.places]
+
+
+@pytest.mark.parametrize("name", ["target", "sliding", "hybrid", "recurrent"])
+def test_it_says_what_was_said_while_writing(zoo: Zoo, name: str) -> None:
+    require_same_logits_at_every_width(zoo[name])
+    with loaded(zoo[name], zoo["stranger"]) as session:
+        said = say(session, PROMPT, sampling=WARM, probabilities=True, max_tokens=60)
+        tokens = [token for event in said.rounds for token in event.tokens]
+        places = inspected(session, said.ids)
+        assert len(places) == 60
+        for token, place in zip(tokens, places, strict=True):
+            assert place.p_target == pytest.approx(token.p_target, abs=1e-5)
+            assert place.rank == token.rank
+            own = [other for other in token.alternatives if not other.was_drafted]
+            first = {other.id for other in place.alternatives}
+            assert first == {other.id for other in own} or len(own) < len(token.alternatives)
+            assert all(other.text and not other.was_drafted for other in place.alternatives)
+        again = say(session, PROMPT, sampling=WARM, max_tokens=60)
+    assert again.ids == said.ids
+
+
+def test_the_chat_goes_on_from_what_was_read(zoo: Zoo) -> None:
+    with loaded(zoo["target"]) as session:
+        said = say(session, PROMPT, spec="off", max_tokens=40)
+        words = session._target.vocabulary
+        inspected(session, said.ids)
+        reader = session._target_cache
+        assert reader.n_cached == len(words.tokenize(PROMPT)) + 39
+        with pytest.raises(PromptTooLongError):
+            list(session.inspect(InspectCommand((1,), "a" * 600)))
+        with pytest.raises(UsageError):
+            list(session.inspect(InspectCommand((10**6,), "a")))
+        assert say(session, PROMPT, spec="off", max_tokens=40).ids == said.ids

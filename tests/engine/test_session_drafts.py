@@ -1,0 +1,413 @@
+"""Drafts of every kind beside real tiny targets: the text is the target's, and rows are right.
+
+A model that takes drafts back wrongly says something else; a head that does drafts worse, which
+only its rows show, and how often a head that was fitted to the text is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec import launch
+from localspec.engine.session import Session
+from localspec.errors import IncompatiblePairError, ModelFileError, UsageError
+from localspec.models import pair_compatibility
+from localspec.models.gguf import reader
+from localspec.protocol.events import SpeculationPlan
+from localspec.protocol.wire import GenerateCommand, LoadCommand, ProbeCommand, SamplingParams
+from tests.engine.freshness import check_rows
+from tests.support import fitted_heads, head_models, head_targets
+from tests.support.fake_models import GREEDY
+from tests.support.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
+from tests.support.tinygguf import Model
+from tests.support.zoo import Zoo
+
+PROMPT = "the one "
+N_FITTED = 120
+"""Tokens after the prompt that a fitted head has seen."""
+BLOCKS = ("dflash", "dspark")
+DRAFTS = {
+    "target": "model",
+    "cousin": "model",
+    "stranger": "model",
+    "eagle3": "eagle3",
+    "eagle3-own": "eagle3",
+    "eagle3-reduced": "eagle3",
+    "mimo": "mtp",
+    "dflash": "dflash",
+    "dspark": "dspark",
+}
+"""Drafts and their kinds; the heads have random weights, `mimo` is its own."""
+FITTED = {"eagle3": 0.7, "mtp": 0.4, "dflash": 0.3, "dspark": 0.3}
+"""The acceptance rate of drafts of three tokens at least: a wrong row, state or position loses no
+token, only this."""
+
+
+@dataclass
+class HeadPair:
+    kind: str
+    target: Path
+    head: Path
+
+
+def fit_head(zoo: Zoo, kind: str, folder: Path) -> HeadPair:
+    """A head that is often right about what the target says to PROMPT."""
+    target = zoo["mimo" if kind == "mtp" else "deep"]
+    require_same_logits_at_every_width(target)
+    with loaded(target) as session:
+        said = say(session, PROMPT, spec="off", max_tokens=N_FITTED).ids
+    text = [*fitted_heads.ids(target, PROMPT), *said]
+    if kind == "mtp":
+        path = fitted_heads.taught_inside(head_models.quantised(head_models.mimo2()), text, folder)
+        return HeadPair(kind, path, path)
+    model = (
+        head_models.eagle3(n_embd=128)
+        if kind == "eagle3"
+        else head_models.block(markov=kind == "dspark")
+    )
+    if kind == "dspark":
+        for name in ("markov_w1", "markov_w2"):  # what they add is not fitted
+            model.tensors[f"{name}.weight"][:] = 0.0
+    return HeadPair(kind, target, fitted_heads.taught(target, model, text, folder))
+
+
+@pytest.fixture(scope="module")
+def fitted(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], HeadPair]:
+    made: dict[str, HeadPair] = {}
+
+    def get(kind: str) -> HeadPair:
+        if kind not in made:
+            made[kind] = fit_head(zoo, kind, tmp_path_factory.mktemp("fitted"))
+        return made[kind]
+
+    return get
+
+
+@pytest.fixture(scope="module", params=[*DRAFTS, "fitted eagle3", "fitted mtp"])
+def pair(
+    request: pytest.FixtureRequest, zoo: Zoo, fitted: Callable[[str], HeadPair]
+) -> Iterator[tuple[str, Session]]:
+    name = request.param
+    if name.startswith("fitted"):
+        found = fitted(name.split()[1])
+    else:
+        kind = DRAFTS[name]
+        target = zoo[{"mtp": name, "model": "target"}.get(kind, "deep")]
+        require_same_logits_at_every_width(target)
+        found = HeadPair(kind, target, zoo[name])
+    with loaded(found.target, found.head) as session:
+        yield found.kind, session
+
+
+# --- the text does not depend on the head -----------------------------------------------------
+
+
+def test_greedy_text_is_that_of_plain_decoding(pair: tuple[str, Session]) -> None:
+    """Also where a longer draft is asked for than a block has rows."""
+    kind, session = pair
+    plain = say(session, PROMPT, spec="off", max_tokens=60)
+    for length in range(1, 9):
+        said = say(session, PROMPT, spec="model", draft_length=length, max_tokens=60)
+        assert said.ids == plain.ids, length
+        assert set(said.speculation["by_source"]) == {kind}
+        longest = max(event.drafted for event in said.rounds)
+        assert 0 < longest <= (min(length, 6) if kind in BLOCKS else length)
+    assert say(session, PROMPT, spec="lookup", max_tokens=60).ids == plain.ids
+
+
+def test_a_seed_gives_one_text(pair: tuple[str, Session]) -> None:
+    kind, session = pair
+    for seed in range(2):
+        sampling = SamplingParams(0.8, seed=seed, repeat_penalty=1.1 if seed else 1.0)
+        plain = say(session, PROMPT, spec="off", sampling=sampling, max_tokens=50)
+        for spec in (kind, "lookup", "auto"):
+            said = say(session, PROMPT, spec=spec, sampling=sampling, max_tokens=50)
+            assert said.ids == plain.ids, (seed, spec)
+
+
+def test_the_other_verifiers(pair: tuple[str, Session]) -> None:
+    session, sampling = pair[1], SamplingParams(temperature=0.8, seed=2)
+    plain = say(session, PROMPT, spec="off", max_tokens=40)
+    for verify in ("match", "rejection", "block"):
+        said = say(session, PROMPT, spec="model", verify=verify, max_tokens=40, probabilities=True)
+        assert said.ids == plain.ids, verify
+        drafted = [event.tokens[0] for event in said.rounds if event.drafted]
+        assert all(token.p_draft is not None for token in drafted)
+        drawn = say(session, PROMPT, spec="model", verify=verify, sampling=sampling, max_tokens=40)
+        assert len(drawn.ids) == 40
+
+
+@pytest.mark.parametrize(
+    ("target", "head"),
+    [("hybrid", "eagle3"), ("hybrid", "dflash"), ("hybrid", "dspark"), ("mimo", "dspark")],
+)
+def test_other_targets_roll_back(zoo: Zoo, target: str, head: str) -> None:
+    require_same_logits_at_every_width(zoo[target])
+    with loaded(zoo[target], zoo[head]) as session:
+        plain = say(session, PROMPT, spec="off", max_tokens=60)
+        for spec in ("model", "auto"):
+            assert say(session, PROMPT, spec=spec, max_tokens=60).ids == plain.ids
+        again = say(session, PROMPT + "x", spec="model", max_tokens=20)
+        assert again.ids == say(session, PROMPT + "x", spec="off", max_tokens=20).ids
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "mtp", "dflash"])
+def test_an_answer_may_be_closed_after_any_event(
+    fitted: Callable[[str], HeadPair], kind: str
+) -> None:
+    found = fitted(kind)
+    with loaded(found.target, found.head) as session:
+        wanted = say(session, PROMPT * 9, spec="off", max_tokens=30).ids
+        for stop_after in range(1, 9):
+            events = session.generate(GenerateCommand(PROMPT * 9, GREEDY, spec="model"))
+            for _, _ in zip(range(stop_after), events, strict=False):
+                pass
+            events.close()  # type: ignore[attr-defined]
+            assert say(session, PROMPT * 9, spec="model", max_tokens=30).ids == wanted
+
+
+@pytest.mark.parametrize("spec", ["auto", "model"])
+def test_answers_up_to_a_full_context(fitted: Callable[[str], HeadPair], spec: str) -> None:
+    found = fitted("eagle3")
+    with loaded(found.target, found.head, replace(SETTINGS, n_ctx=256)) as session:
+        plain = say(session, PROMPT, spec="off", max_tokens=1000)
+        full = say(session, PROMPT, spec=spec, draft_length=8, max_tokens=1000)
+    assert (plain.reason, full.reason) == ("context", "context")
+    assert plain.ids == full.ids
+
+
+def test_a_sliding_window_says_the_same_far_beyond_its_cells(
+    fitted: Callable[[str], HeadPair],
+) -> None:
+    path = fitted("mtp").target
+    with loaded(path, path, replace(SETTINGS, n_ctx=1024)) as session:
+        plain = say(session, PROMPT, spec="off", max_tokens=600)
+        said = say(session, PROMPT, spec="model", draft_length=8, max_tokens=600)
+    assert len(said.ids) == 600
+    assert said.ids == plain.ids
+
+
+# --- its rows are right -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FITTED)
+def test_a_fitted_head_is_often_right(fitted: Callable[[str], HeadPair], kind: str) -> None:
+    """Also after measuring, and after a turn that did not draft."""
+    found = fitted(kind)
+    with loaded(found.target, found.head) as session:
+        said = say(session, PROMPT, spec="model", draft_length=3, max_tokens=N_FITTED - 4)
+        list(session.probe(ProbeCommand(0.2)))
+        (measured,) = session.measured_costs()
+        say(session, PROMPT, spec="off", max_tokens=60)  # more states than wait at once
+        again = say(session, PROMPT, spec="model", draft_length=3, max_tokens=N_FITTED - 4)
+        longer = PROMPT + again.text[:40] + " and"
+        after = say(session, longer, spec="model", max_tokens=20)
+        assert after.ids == say(session, longer, spec="off", max_tokens=20).ids
+    assert said.speculation["acceptance_rate"] > FITTED[kind]
+    assert again.speculation["acceptance_rate"] == said.speculation["acceptance_rate"]
+    assert measured.c is not None
+    assert after.totals["reused_tokens"] > 3
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "n_ubatch"),
+    [
+        ("eagle3", 9, 32),
+        ("fitted eagle3", 1, 32),
+        ("fitted eagle3", 9, 256),
+        ("fitted mtp", 1, 32),
+        ("fitted mtp", 9, 32),
+        ("dflash", 1, 32),
+        ("dflash", 9, 32),
+        ("dspark", 9, 32),
+    ],
+)
+def test_its_rows_are_those_of_a_fresh_head(
+    zoo: Zoo, fitted: Callable[[str], HeadPair], name: str, times: int, n_ubatch: int
+) -> None:
+    """Whatever was accepted and rejected before, over short and long prompts, in a second turn."""
+    found = (
+        fitted(name.split()[1])
+        if name.startswith("fitted")
+        else HeadPair(name, zoo["deep"], zoo[name])
+    )
+    one = fitted_heads.opened(found.target, found.head, n_ubatch)
+    check_rows(one, fitted_heads.opened(found.target, found.head), PROMPT * times)
+
+
+# --- targets with every kind of memory --------------------------------------------------------
+
+MEMORIES = {
+    "gpt-oss": "a window in every other layer",
+    "lfm2": "hybrid: short convolutions",
+    "qwen35": "hybrid: linear attention",
+    "qwen3moe": "attention",
+    "gemma4-e": "windows, and layers that share keys and values",
+    "qwen35moe": "hybrid, with experts",
+}
+SOME = tuple(MEMORIES)[:3]
+"""Those of every run; the others with --long."""
+ATTENTION_LAYER = 3  # In the hybrids; their layer of MTP looks like it.
+HEAD_MODELS: dict[str, Callable[..., Model]] = {
+    "eagle3": head_models.eagle3,
+    "dspark": lambda **of: head_models.block(markov=True, n_embd=of["n_embd"]),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("targets")
+
+
+def params(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=() if name in SOME else pytest.mark.long) for name in names]
+
+
+@pytest.fixture(scope="module", params=params(MEMORIES))
+def target(request: pytest.FixtureRequest, folder: Path) -> Iterator[Path]:
+    path = head_targets.target(request.param).write(folder / f"{request.param}.gguf")
+    require_same_logits_at_every_width(path)
+    yield path
+
+
+def head_of(target: Path, kind: str) -> Model:
+    """With random weights, from the first layers to the last."""
+    header = reader.read(target)
+    model = HEAD_MODELS[kind](n_embd=header.n_embd, of=header.n_embd)
+    model.keys["target_layers"] = [1, header.n_layer // 2, header.n_layer - 1]
+    return model
+
+
+@pytest.mark.parametrize("kind", HEAD_MODELS)
+def test_wrong_drafts_are_taken_back(target: Path, kind: str) -> None:
+    """Drafts of a random head, nearly all of them; between them, other turns and lookup."""
+    head = head_of(target, kind).write(target.with_suffix(f".{kind}.gguf"))
+    with loaded(target, head) as session:
+        plain = say(session, PROMPT, spec="off", max_tokens=40)
+        for length in (1, 8):
+            said = say(session, PROMPT, spec=kind, draft_length=length, max_tokens=40)
+            assert said.ids == plain.ids
+            assert said.speculation["accepted"] < said.speculation["drafted"] / 2
+        longer = PROMPT + said.text[:9] + "other"
+        after = say(session, longer, spec="off", max_tokens=20)
+        assert say(session, longer, spec="auto", max_tokens=20).ids == after.ids
+        seed = SamplingParams(temperature=0.8, seed=1)
+        drawn = say(session, PROMPT, spec="off", sampling=seed, max_tokens=30)
+        assert say(session, PROMPT, spec=kind, sampling=seed, max_tokens=30).ids == drawn.ids
+    if kind == "eagle3":
+        check_rows(fitted_heads.opened(target, head), fitted_heads.opened(target, head), PROMPT * 3)
+
+
+def test_right_drafts_are_kept(target: Path, folder: Path) -> None:
+    """A head that was fitted to what the target says is often right, and then wrong again."""
+    with loaded(target) as session:
+        said = say(session, PROMPT, spec="off", max_tokens=100).ids
+    text = [*fitted_heads.ids(target, PROMPT), *said]
+    head = fitted_heads.taught(target, head_of(target, "eagle3"), text, folder)
+    with loaded(target, head) as session:
+        again = say(session, PROMPT, spec="eagle3", draft_length=3, max_tokens=110)
+        plain = say(session, PROMPT, spec="off", max_tokens=110)
+    assert again.ids == plain.ids
+    # None of three, and all: each leaves another memory behind.
+    kept = [event.accepted for event in again.rounds if event.drafted == 3]
+    assert {0, 3} <= set(kept), kept
+
+
+# --- a layer of MTP, in the model's own file or beside it -------------------------------------
+
+
+@dataclass
+class PredictingModel:
+    """A model with a layer of MTP: in one file, and as two."""
+
+    whole: Path
+    target: Path
+    layer: Path
+
+
+@pytest.fixture(scope="module", params=params(["qwen35", "qwen35moe"]))
+def predicting(request: pytest.FixtureRequest, folder: Path) -> PredictingModel:
+    name = request.param
+    model = head_targets.with_layer(head_targets.target(name), ATTENTION_LAYER)
+    place = folder / f"apart-{name}"
+    place.mkdir()
+    return PredictingModel(
+        model.write(folder / f"whole-{name}.gguf"),
+        head_targets.target(name).write(place / "model.gguf"),
+        head_targets.layer_alone(model).write(place / "mtp-model.gguf"),
+    )
+
+
+def test_a_layer_inside_or_beside_is_the_same(predicting: PredictingModel) -> None:
+    assert launch.resolve_pair(str(predicting.target), "auto").draft == predicting.layer
+    for target, head in (
+        (predicting.whole, predicting.whole),
+        (predicting.target, predicting.layer),
+    ):
+        require_same_logits_at_every_width(target)
+        with loaded(target, head) as session:
+            plain = say(session, PROMPT, spec="off", max_tokens=40)
+            for length in (1, 8):
+                said = say(session, PROMPT, spec="mtp", draft_length=length, max_tokens=40)
+                assert said.ids == plain.ids
+                assert set(said.speculation["by_source"]) == {"mtp"}
+    inside = fitted_heads.opened(predicting.whole, predicting.whole)
+    check_rows(fitted_heads.opened(predicting.target, predicting.layer), inside, PROMPT * 3)
+
+
+def test_such_a_layer_is_no_model_and_fits_its_own_alone(
+    predicting: PredictingModel, folder: Path
+) -> None:
+    with pytest.raises(ModelFileError, match="is a draft head, not a complete model"):
+        launch.resolve_pair(str(predicting.layer), "none")
+    name = reader.read(predicting.target).architecture
+    shorter = head_targets.target(name)
+    shorter.keys["block_count"] = 3
+    shorter.tensors = {k: v for k, v in shorter.tensors.items() if not k.startswith("blk.3.")}
+    for model in (shorter, head_targets.target("lfm2")):
+        path = model.write(folder / f"other-{model.arch}-{name}.gguf")
+        with pytest.raises(IncompatiblePairError):
+            launch.resolve_pair(str(path), str(predicting.layer))
+    whole, layer = reader.read(predicting.whole), reader.read(predicting.layer)
+    assert pair_compatibility.check_compatibility(whole, layer, predicting.layer).is_compatible
+
+
+def test_its_own_layer_is_found_and_can_be_left_out(zoo: Zoo) -> None:
+    path = str(zoo["mimo"])
+    found = launch.resolve_pair(path, "auto")
+    assert found.draft == found.target == zoo["mimo"]
+    assert launch.resolve_pair(path, "none").draft is None
+    assert launch.resolve_pair(path, str(zoo["eagle3"])).draft == zoo["eagle3"]
+
+
+# --- names and refusals -----------------------------------------------------------------------
+
+
+def test_a_head_is_called_by_its_name(zoo: Zoo) -> None:
+    with loaded(zoo["deep"], zoo["eagle3"]) as session:
+        assert session.ready.draft == "eagle3.gguf"
+        assert not session.ready.notices
+        plan = next(iter(session.generate(GenerateCommand(PROMPT, GREEDY))))
+        assert isinstance(plan, SpeculationPlan)
+        assert plan.why.startswith("the EAGLE-3 head and prompt lookup")
+    with (
+        loaded(zoo["target"], zoo["cousin"]) as session,
+        pytest.raises(UsageError, match="does not support 'eagle3': its draft is a model"),
+    ):
+        say(session, PROMPT, spec="eagle3")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [("target", "layers are 0 to 1"), ("sliding", "does not provide for gemma3")],
+)
+def test_a_wrong_target_is_refused_before_llama_cpp_aborts(
+    zoo: Zoo, target: str, words: str
+) -> None:
+    with pytest.raises(IncompatiblePairError, match=words):
+        Session(LoadCommand(str(zoo[target]), str(zoo["eagle3"]), SETTINGS, SETTINGS))

@@ -1,0 +1,100 @@
+"""A budget for thinking ends it where it should, whoever guesses, and the answer follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from localspec.engine.session import Session
+from localspec.engine.thinking_budget import ThinkingBudget
+from localspec.models.chat_template.thinking_tags import ThinkingTags
+from localspec.protocol.events import Event, Notice, Round
+from localspec.protocol.wire import ChatMessage, ContextSettings, GenerateCommand
+from tests.support.sessions import GREEDY, Said, folded, loaded
+from tests.support.zoo import THOUGHT_TEXT, Zoo
+
+ROOMY = ContextSettings(flash_attn="on", n_ctx=512, n_ubatch=64, n_threads=1)
+MARKERS = ThinkingTags("<think>", "</think>")
+ALL = 7
+"""Tokens of the tiny model's thinking."""
+
+
+def ask(session: Session, **more: Any) -> tuple[Said, list[Event]]:
+    asked = GenerateCommand(messages=(ChatMessage("user", "Hi?"),), sampling=GREEDY, max_tokens=99)
+    events = list(session.generate(replace(asked, **more)))
+    return folded(events), events
+
+
+@pytest.mark.parametrize("spec", ["off", "model", "lookup", "auto"])
+@pytest.mark.parametrize("think", [None, True])
+def test_every_budget(zoo: Zoo, spec: str, think: bool | None) -> None:
+    """The model opens its thinking itself, or the prompt does."""
+    with loaded(zoo["thinker"], zoo["thinker"], ROOMY) as session:
+        whole, _ = ask(session, spec=spec, think=think)
+        assert whole.totals["thinking"] == {"tokens": ALL, "open": False}
+        opened = 0 if think else 1
+        for budget in range(ALL + 2):
+            said, events = ask(session, spec=spec, think=think, think_budget=budget)
+            ended = [e.code for e in events if isinstance(e, Notice)]
+            assert ended == (["thinking-ended"] if budget <= ALL else [])
+            assert said.totals["thinking"] == {"tokens": min(budget, ALL), "open": False}
+            assert said.text.endswith("</think>Hello there.")
+            assert said.reason == "eog"
+            assert said.ids[: opened + budget] == whole.ids[: opened + budget]
+            given = [e for e in events if isinstance(e, Round) and "budget" in e.reason]
+            assert len(given) == len(ended)
+            assert said.totals["tokens"] == len(said.ids)
+            n = len(said.ids)
+            for cut in (opened + budget, n - 2):  # and goes on, cut in thinking or after it
+                rest, _ = ask(
+                    session,
+                    spec=spec,
+                    think=think,
+                    think_budget=budget,
+                    resumed_tokens=tuple(said.ids[:cut]),
+                )
+                assert said.ids == [*said.ids[:cut], *rest.ids]
+
+
+def test_no_budget_below_the_first_token(zoo: Zoo) -> None:
+    """With nothing to spend, what the prompt opened is closed before anything is thought."""
+    with loaded(zoo["thinker"], settings=ROOMY) as session:
+        said, _ = ask(session, think=True, think_budget=0)
+        assert said.text.strip() == "</think>Hello there."
+
+
+def test_an_answer_that_ends_while_thinking_says_so(zoo: Zoo) -> None:
+    with loaded(zoo["thinker"], settings=ROOMY) as session:
+        said, _ = ask(session, max_tokens=5)
+        assert (said.reason, said.totals["thinking"]["open"]) == ("length", True)
+        said, _ = ask(session, max_tokens=4, think_budget=2)
+        assert (said.reason, len(said.ids)) == ("length", 4), "the closing marker counts too"
+
+
+def test_a_model_without_thinking_has_no_budget(zoo: Zoo) -> None:
+    with loaded(zoo["chatty"], settings=ROOMY) as session:
+        said, _ = ask(session, think_budget=0)
+        assert "thinking" not in said.totals
+        assert said.text.startswith("Sure!")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "inside", "found"),
+    [
+        ((" ", "<thi", "nk>", "a", "b"), False, 2),
+        (("<thi", "s>", "a"), False, 0),
+        (("a", "<think>", "b"), False, 0),
+        (("a", "</th", "ink>", "b"), True, 2),
+        (("<think>", "a", "</think>", "<think>", "b"), False, 1),
+    ],
+)
+def test_markers_in_pieces(pieces: tuple[str, ...], inside: bool, found: int) -> None:
+    words = [piece.encode() for piece in pieces]
+    thought = ThinkingBudget(
+        MARKERS, is_open=inside, limit=None, piece=words.__getitem__, closing_tokens=()
+    )
+    assert thought.consume_tokens(range(len(words))) == len(words)
+    assert thought.n_tokens == found
+    assert THOUGHT_TEXT.startswith(MARKERS.open)

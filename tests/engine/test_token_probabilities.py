@@ -1,0 +1,318 @@
+"""Probabilities belong to the right token, change nothing, and cost nothing unasked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from localspec.engine import drafters, speculative_loop
+from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
+from localspec.engine.drafters.model import ModelDrafter
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Logits, Verifier
+from localspec.engine.speculative_loop import GenerationJob
+from localspec.engine.token_probabilities import N_ALTERNATIVES, TokenProbabilities, score_tokens
+from localspec.engine.verifiers import make_verifier
+from localspec.protocol.wire import SamplingParams, VerifyMode
+from tests.engine.laws import MODES, PROMPT, SAMPLED
+from tests.support.fake_models import (
+    GREEDY,
+    N_VOCAB,
+    PLAIN,
+    EmptyDrafter,
+    FakeModel,
+    HistoryModel,
+    OracleDrafter,
+    RandomDrafter,
+    Run,
+    StubbornModel,
+    job,
+    plain,
+    run,
+)
+
+PENALISED = replace(SAMPLED, repeat_penalty=1.4, repeat_last_n=8)
+SAMPLINGS = {"greedy": GREEDY, "cut": SAMPLED, "whole": PLAIN, "penalised": PENALISED}
+NEAR = 1e-6
+
+
+def softmax(row: Logits) -> NDArray[np.float64]:
+    exact = np.exp(row.astype(np.float64) - float(row.max()))
+    return np.asarray(exact / exact.sum())
+
+
+def order(row: Logits) -> list[int]:
+    """All tokens, the likeliest first."""
+    return sorted(range(len(row)), key=lambda token: (-row[token], token))
+
+
+def alone(row: Sequence[float], token: int) -> TokenProbabilities:
+    (insight,) = score_tokens(np.array([row], np.float32), [token], Draft())
+    return insight
+
+
+# --- a row ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_vocab", [1, 2, 3, 300, 5000])
+@pytest.mark.parametrize("spread", [0.0, 30.0])
+def test_the_probabilities_of_all_tokens_add_up_to_one(n_vocab: int, spread: float) -> None:
+    row = np.random.default_rng(n_vocab).normal(scale=spread, size=n_vocab).astype(np.float32)
+    rows = np.broadcast_to(row, (n_vocab, n_vocab))
+    insights = score_tokens(rows, range(n_vocab), Draft())
+    expected = softmax(row)
+    assert sum(insight.chosen.p for insight in insights) == pytest.approx(1.0, abs=NEAR)
+    assert [insight.chosen.id for insight in insights] == list(range(n_vocab))
+    assert [insight.chosen.p for insight in insights] == pytest.approx(expected, rel=1e-5)
+    ranks = {insight.chosen.id: insight.chosen.rank for insight in insights}
+    assert sorted(ranks, key=ranks.__getitem__) == order(row)
+    assert sorted(ranks.values()) == list(range(1, n_vocab + 1))
+
+
+def test_known_logits() -> None:
+    seen = alone([math.log(8), math.log(1), math.log(4), math.log(2), math.log(1)], 2)
+    assert (seen.chosen.id, seen.chosen.rank) == (2, 2)
+    assert seen.chosen.p == pytest.approx(0.25)
+    assert [(other.id, other.rank) for other in seen.alternatives] == [(0, 1), (3, 3), (1, 4)]
+    assert [other.p for other in seen.alternatives] == pytest.approx([8 / 16, 2 / 16, 1 / 16])
+    assert all(other.p_draft is None and not other.was_drafted for other in seen.alternatives)
+
+
+def test_among_equals_the_lower_id_comes_first() -> None:
+    seen = alone([1, 3, 3, 3, 3, 3], 3)
+    assert seen.chosen.rank == 3
+    assert [(other.id, other.rank) for other in seen.alternatives] == [(1, 1), (2, 2), (4, 4)]
+
+
+def test_a_token_that_cannot_be_has_no_probability() -> None:
+    seen = alone([0.0, -math.inf, -math.inf], 0)
+    assert seen.chosen.p == 1.0
+    assert [(other.id, other.p, other.rank) for other in seen.alternatives] == [
+        (1, 0, 2),
+        (2, 0, 3),
+    ]
+    assert alone([1e4, -1e4], 1).chosen.p == 0.0
+
+
+def test_the_rejected_guess_comes_first_and_is_not_told_twice() -> None:
+    row = np.array([5, 4, 3, 2, 1, 0], np.float32)
+    theirs = np.array([0, 0, 2, 0, 0], np.float32)
+    draft = Draft([2], logits=[theirs])
+    (seen,) = score_tokens(row[None], [1], draft)
+    guess, *others = seen.alternatives
+    assert (guess.id, guess.was_drafted, guess.rank) == (2, True, 3)
+    assert guess.p == pytest.approx(softmax(row)[2])
+    assert guess.p_draft == pytest.approx(softmax(theirs)[2])
+    assert seen.chosen.p_draft == pytest.approx(softmax(theirs)[1])
+    assert [(other.id, other.rank) for other in others] == [(0, 1), (3, 4), (4, 5)]
+    (unknown,) = score_tokens(row[None], [5], draft)
+    assert unknown.chosen.p_draft == 0.0, "a token that the draft does not have"
+
+
+class Cousin(HistoryModel):
+    """Says nearly what `HistoryModel(1)` says."""
+
+    def row(self, past: Sequence[int]) -> Logits:
+        return np.asarray(HistoryModel(1).row(past) + 0.5 * super().row(past), np.float32)
+
+
+def drafting(
+    model: FakeModel, verifier: Verifier, what: GenerationJob, *, keep_rows: bool = True
+) -> ModelDrafter:
+    reader, start = PrefixCache(model), len(what.prompt)
+    needs = drafters.DrafterInputs(reader, verifier, what.sampling, start, N_VOCAB, what.is_eog)
+    return ModelDrafter(reader, replace(needs, keep_logits=keep_rows))
+
+
+# --- the right row ----------------------------------------------------------------------
+
+
+def check(got: Run, prompt: Sequence[int], target: FakeModel, draft: FakeModel | None) -> None:
+    """Every token's insight, from rows computed again: these models only know the text."""
+    text = list(prompt)
+    for step in got.steps:
+        assert len(step.probabilities) == len(step.tokens)
+        for i, (token, seen) in enumerate(zip(step.tokens, step.probabilities, strict=True)):
+            row, guessed = target.row(text), step.draft.tokens[i : i + 1]
+            theirs = softmax(draft.row(text)) if draft and guessed else None
+            p, best = softmax(row), order(row)
+            assert seen.chosen.id == token
+            assert seen.chosen.p == pytest.approx(p[token], abs=NEAR)
+            assert seen.chosen.rank == best.index(token) + 1
+            assert seen.chosen.p_draft == (None if theirs is None else pytest.approx(theirs[token]))
+            rejected = [guess for guess in guessed if guess != token]
+            assert [other.id for other in seen.alternatives if other.was_drafted] == rejected
+            others = [other for other in best if other not in (token, *rejected)][:N_ALTERNATIVES]
+            assert [other.id for other in seen.alternatives] == [*rejected, *others]
+            for other in seen.alternatives:
+                assert other.p == pytest.approx(p[other.id], abs=NEAR)
+                assert other.rank == best.index(other.id) + 1
+                if other.was_drafted and theirs is not None:
+                    assert other.p_draft == pytest.approx(theirs[other.id])
+                else:
+                    assert other.p_draft is None
+            text.append(token)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
+@pytest.mark.parametrize("mode", MODES)
+def test_each_verifier_with_a_draft_model(mode: VerifyMode, sampling: SamplingParams) -> None:
+    seed = 1
+    sampling = replace(sampling, seed=seed)
+    what = job(PROMPT, 60, sampling=sampling, draft_length=4)
+    answers = []
+    for asked in (False, True):
+        verifier = make_verifier(mode, seed)
+        drafter = drafting(Cousin(2), verifier, what, keep_rows=asked)
+        this = replace(what, score_tokens=score_tokens if asked else None)
+        answers.append(run(HistoryModel(1), drafter, verifier, this))
+    without, got = answers
+    check(got, PROMPT, HistoryModel(1), Cousin(2))
+    assert 10 < sum(got.accepted) < sum(map(len, got.drafts))
+    assert (got.tokens, got.end, got.drafts) == (without.tokens, without.end, without.drafts)
+    assert not any(step.probabilities for step in without.steps)
+    assert all(step.draft.logits is None for step in without.steps)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_guesses_that_no_model_made(mode: VerifyMode) -> None:
+    seed = 1
+    what = replace(job(PROMPT, 120, sampling=replace(PLAIN, seed=seed)), score_tokens=score_tokens)
+    got = run(HistoryModel(1), RandomDrafter(seed), make_verifier(mode, seed), what)
+    check(got, PROMPT, HistoryModel(1), None)
+    assert sum(got.accepted) > 0
+
+
+def test_an_end_inside_an_accepted_run() -> None:
+    free = plain(HistoryModel(1), make_verifier("coupled", 0), job(PROMPT, 40)).tokens
+    end = next(token for i, token in enumerate(free) if i > 2 and token not in free[:i])
+    oracle = OracleDrafter([*PROMPT, *free], N_VOCAB)
+    what = replace(job(PROMPT, 40, draft_length=20, ends=[end]), score_tokens=score_tokens)
+    got = run(HistoryModel(1), oracle, make_verifier("coupled", 0), what)
+    check(got, PROMPT, HistoryModel(1), None)
+    assert got.end == "eog"
+    assert len(got.steps[-1].tokens) < len(got.steps[-1].draft.tokens)
+
+
+@pytest.mark.parametrize("kind", [HistoryModel, StubbornModel])
+def test_a_memory_that_is_read_again(kind: type[HistoryModel]) -> None:
+    """The second kind cannot be cut: after each rejection the text is read from its start."""
+    verifier = make_verifier("rejection", 4)
+    sampling = replace(PLAIN, seed=4)
+    what = replace(job(PROMPT, 40, sampling=sampling, draft_length=3), score_tokens=score_tokens)
+    drafter = drafting(kind(2, n_batch=4), verifier, what)
+    got = run(kind(1, n_batch=4), drafter, verifier, what)
+    check(got, PROMPT, HistoryModel(1), HistoryModel(2))
+    assert sum(got.accepted) < sum(map(len, got.drafts))
+
+
+OFF = 0.3
+
+
+class Wobbly(HistoryModel):
+    """Passes over several tokens move every logit; remembers the last row it gave at each place."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.given: dict[int, Logits] = {}
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        rows = super().decode(tokens, outputs)
+        if len(tokens) > 1:
+            rng = np.random.default_rng([len(tokens), len(self.memory)])
+            rows += rng.uniform(-OFF, OFF, rows.shape).astype(np.float32)
+        first = len(self.memory) - outputs + 1
+        self.given |= {first + i: row.copy() for i, row in enumerate(rows)}
+        return rows
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, PLAIN], ids=["greedy", "cut", "whole"])
+def test_a_token_is_told_by_the_pass_that_decided_it(sampling: SamplingParams) -> None:
+    verifier = make_verifier("coupled", sampling.seed)
+    what = job(PROMPT[:1], 60, sampling=sampling, draft_length=4)
+    drafter = drafting(HistoryModel(1), verifier, what)
+    target = Wobbly(1)
+    got = run(target, drafter, verifier, replace(what, score_tokens=score_tokens))
+    text = list(what.prompt)
+    for step in got.steps:
+        for token, seen in zip(step.tokens, step.probabilities, strict=True):
+            assert seen.chosen.p == pytest.approx(softmax(target.given[len(text)])[token], abs=NEAR)
+            text.append(token)
+
+
+# --- two sources ------------------------------------------------------------------------
+
+
+@dataclass
+class FirstTwo:
+    """Drafts two tokens at most."""
+
+    drafter: Drafter
+
+    def propose(
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+    ) -> Draft:
+        return self.drafter.propose(tokens, min(limit, 2), stop_policy)
+
+
+@dataclass
+class TwoForced:
+    """A grammar that forces two tokens after every draft, here those of the answer itself."""
+
+    prompt_length: int
+    answer: list[int]
+
+    def count_allowed(self, text: Sequence[int], drafted: Sequence[int]) -> int:
+        return len(drafted)
+
+    def forced_after(self, text: Sequence[int], drafted: Sequence[int]) -> list[int]:
+        at = len(text) + len(drafted) - self.prompt_length
+        return self.answer[at : at + 2]
+
+
+def test_forced_places_have_no_draft_probability() -> None:
+    verifier = make_verifier("coupled", 3)
+    sampling = replace(PLAIN, temperature=0.6, seed=3)
+    what = replace(job(PROMPT, 60, sampling=sampling, draft_length=4), score_tokens=score_tokens)
+    forced = TwoForced(len(PROMPT), plain(HistoryModel(1), verifier, what).tokens)
+    model = FirstTwo(drafting(HistoryModel(1), verifier, what))
+    drafter = ConstrainedDrafter(model, cast(OutputConstraint, forced))
+    got = run(HistoryModel(1), drafter, verifier, what)
+    both = 0
+    for step in got.steps:
+        both += step.draft.source == "model+grammar"
+        for i, seen in enumerate(step.probabilities):
+            by_model = i < min(2, len(step.draft.tokens))
+            assert (seen.chosen.p_draft is not None) is by_model
+            for other in seen.alternatives:
+                assert (other.p_draft is not None) is (by_model and other.was_drafted)
+    assert both > 3
+
+
+# --- its price --------------------------------------------------------------------------
+
+
+def test_the_time_of_looking_is_not_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or costs would be learned that are only there while someone watches."""
+    now = [0.0]
+    monkeypatch.setattr(speculative_loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def slow(rows: Logits, tokens: Sequence[int], draft: Draft) -> tuple[TokenProbabilities, ...]:
+        now[0] += 60.0
+        return score_tokens(rows, tokens, draft)
+
+    def host(
+        watch: Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities, ...]] | None,
+    ) -> float:
+        what = replace(job(PROMPT, 10), score_tokens=watch)
+        got = run(HistoryModel(1), EmptyDrafter(), make_verifier("coupled", 0), what)
+        return max(abs(step.ms.host) for step in got.steps)
+
+    assert host(slow) == pytest.approx(host(None), abs=1e-3)

@@ -1,0 +1,128 @@
+"""Fake heads whose logits depend on the hidden states that they were given, and drafters of them.
+
+A fake state holds its token's id, plus one: a head of the target's seed drafts the target's tokens
+only if every row had the right state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters.autoregressive_head import HeadDrafter, HeadRunner
+from localspec.engine.drafters.block_head import BlockDrafter, BlockHeadRunner
+from localspec.engine.prefix_cache import common_prefix_length
+from localspec.engine.protocols import (
+    Draft,
+    Drafter,
+    DraftStopPolicy,
+    HiddenStates,
+    Logits,
+    Verifier,
+)
+from localspec.engine.speculative_loop import GenerationJob
+from tests.support.fake_models import N_VOCAB, HistoryModel
+
+_BATCH = 6
+"""Tokens that the target decodes at once: fewer than some drafts."""
+_REJECTED = 0
+"""Decoded after every draft, as if another source had drafted it."""
+
+
+def _states(tokens: Sequence[int]) -> HiddenStates:
+    return np.array(tokens, np.float32)[:, np.newaxis] + 1
+
+
+class FakeHead(HistoryModel):
+    """An autoregressive head. A state of zeros, before the first token, is no token."""
+
+    target_width = 1
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.tokens_before: list[int] = []
+
+    def encode(self, states: HiddenStates) -> HiddenStates:
+        assert len(states) <= self.n_batch
+        return states.copy()
+
+    def decode(
+        self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
+    ) -> Logits:
+        assert states is not None and len(states) == len(tokens)
+        del self.tokens_before[self.n_past :]
+        self.tokens_before += (states[:, 0].astype(int) - 1).tolist()
+        return super().decode(tokens, outputs)
+
+    def row(self, past: Sequence[int]) -> Logits:
+        before = self.tokens_before[: len(past)]
+        return super().row([*(token for token in before if token >= 0), past[-1]])
+
+    def last_hidden_state(self) -> HiddenStates:
+        return _states(self.memory[-1:])
+
+
+class FakeBlockHead(HistoryModel):
+    """A block head; its rows assume its own likeliest tokens."""
+
+    target_width, block_size, first_draft_row = 1, 9, 1
+
+    def inject(self, states: HiddenStates) -> None:
+        assert len(states) <= self.n_batch
+        self.memory += (states[:, 0].astype(int) - 1).tolist()
+
+    def draft_block(self, last: int, n: int) -> tuple[Logits, None]:
+        text, rows = [*self.memory, last], []
+        for _ in range(n):
+            rows.append(self.row(text))
+            text.append(int(rows[-1].argmax()))
+        return np.array(rows, np.float32), None
+
+
+class FedDrafter:
+    """Gives a head's runner what the target decodes, rejected draft tokens among it."""
+
+    def __init__(self, runner: HeadRunner | BlockHeadRunner, drafter: Drafter) -> None:
+        self._runner, self._drafter = runner, drafter
+        self._decoded: list[int] = []
+
+    def propose(
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+    ) -> Draft:
+        kept = common_prefix_length(self._decoded, tokens[:-1])
+        if kept < len(self._decoded):
+            kept = self._runner.limit_truncation(kept)
+            self._runner.on_truncate(kept)
+            del self._decoded[kept:]
+        self._decode(tokens[kept:-1])
+        draft = self._drafter.propose(tokens, limit, stop_policy)
+        self._decode([tokens[-1], *draft.tokens, _REJECTED])
+        return draft
+
+    def _decode(self, tokens: Sequence[int]) -> None:
+        for at in range(0, len(tokens), _BATCH):
+            part = tokens[at : at + _BATCH]
+            self._runner.on_decode(part, _states(part))
+        self._decoded += tokens
+
+
+def head_drafter(
+    seed: int, first_position: int, verifier: Verifier, what: GenerationJob
+) -> FedDrafter:
+    """The production's drafter; `first_position` is 1 for EAGLE-3, 0 for MTP."""
+    runner = HeadRunner(FakeHead(seed), "eagle3", _BATCH, first_position)
+    return FedDrafter(runner, HeadDrafter(runner, _inputs(verifier, what)))
+
+
+def block_drafter(seed: int, verifier: Verifier, what: GenerationJob) -> FedDrafter:
+    runner = BlockHeadRunner(FakeBlockHead(seed), "dflash", _BATCH)
+    return FedDrafter(runner, BlockDrafter(runner, _inputs(verifier, what)))
+
+
+def _inputs(verifier: Verifier, what: GenerationJob) -> DrafterInputs:
+    n_prompt = len(what.prompt)
+    return DrafterInputs(
+        None, verifier, what.sampling, n_prompt, N_VOCAB, what.is_eog, constraint=what.constraint
+    )

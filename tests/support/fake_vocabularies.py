@@ -1,0 +1,74 @@
+"""Tiny vocabularies that spell the same letters differently, and a drafter across them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters.cross_vocabulary import (
+    CrossVocabularyDrafter,
+    SpelledVocabulary,
+    VocabularyMap,
+)
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.protocols import Logits, Verifier
+from localspec.models.gguf.tokenizer import TokenBytes
+from localspec.protocol.wire import SamplingParams
+from tests.support.fake_models import FakeModel
+
+TARGET = ("a", "b", "ab", "c", "ca", "bc")
+DRAFT = ("b", "a", "c", "cab", "aa", "", "bb")
+"""Shares a, b and c; its token 5 ends a text."""
+PERMUTED = ("d", "a", "f", "b", "e", "c")
+"""The letters a to f, in another order."""
+SHARED_BY_TWO = ("b", "x", "a")
+
+
+def vocabulary(pieces: Sequence[str]) -> SpelledVocabulary:
+    """Its tokenizer takes the longest match."""
+    spelled = [piece.encode() for piece in pieces]
+    tokens = TokenBytes(spelled, {piece: i for i, piece in enumerate(spelled) if piece})
+    silent = tuple(i for i, piece in enumerate(spelled) if not piece)
+
+    def tokenize(text: bytes) -> list[int]:
+        ids = []
+        while text:
+            ends = [end for end in range(len(text), 0, -1) if text[:end] in tokens.ids]
+            ids += [tokens.ids[text[: ends[0]]]] if ends else []
+            text = text[ends[0] if ends else 1 :]
+        return ids
+
+    return SpelledVocabulary(tokens, tokenize, (), silent)
+
+
+def crossed(
+    model: FakeModel | PrefixCache,
+    verifier: Verifier,
+    sampling: SamplingParams,
+    start: int,
+    pieces: tuple[Sequence[str], Sequence[str]] = (TARGET, DRAFT),
+    is_end: Callable[[int], bool] = lambda token: False,
+) -> CrossVocabularyDrafter:
+    """The production's drafter over a fake draft model; `pieces` of the target and the draft."""
+    cache = model if isinstance(model, PrefixCache) else PrefixCache(model)
+    vocabularies = VocabularyMap(vocabulary(pieces[0]), vocabulary(pieces[1]))
+    n_vocab = len(pieces[0])
+    inputs = DrafterInputs(
+        cache, verifier, sampling, start, n_vocab, is_end, vocabularies=vocabularies
+    )
+    return CrossVocabularyDrafter(cache, vocabularies, inputs)
+
+
+class PermutedModel(FakeModel):
+    """Another model under other numbers: its letters are those of PERMUTED, theirs a to f."""
+
+    def __init__(self, model: FakeModel) -> None:
+        super().__init__(model.n_vocab, model.n_ctx, model.n_batch)
+        self._model = model
+        self._theirs = np.array(["abcdef".index(letter) for letter in PERMUTED])
+
+    def row(self, past: Sequence[int]) -> Logits:
+        row: Logits = self._model.row([int(self._theirs[token]) for token in past])[self._theirs]
+        return row

@@ -1,0 +1,96 @@
+"""Sessions on tiny models: loading them, and collecting their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.engine.llama.context import LlamaContext
+from localspec.engine.session import Session
+from localspec.machine.llama_params import ModelRole
+from localspec.protocol.events import Event, GenerationFinished, Round, SpeculationPlan
+from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
+
+SETTINGS = ContextSettings(flash_attn="on", n_ctx=512, n_ubatch=32, n_threads=1)
+"""From 64 tokens on, flash attention uses tiles, so a wider prefill rounds differently."""
+GREEDY = SamplingParams(temperature=0)
+WIDEST = 17
+
+
+@dataclass
+class Said:
+    """One answer, collected from its events."""
+
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    reason: str = ""
+    plan: SpeculationPlan | None = None
+    totals: dict[str, Any] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def speculation(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.totals["speculation"]
+        return found
+
+
+@contextmanager
+def loaded(
+    target: Path, draft: Path | None = None, settings: ContextSettings = SETTINGS
+) -> Iterator[Session]:
+    session = Session(LoadCommand(str(target), str(draft) if draft else None, settings, settings))
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def say(session: Session, text: str, **request: Any) -> Said:
+    """Generates a whole answer; greedy unless `sampling` is given."""
+    return folded(session.generate(GenerateCommand(text, **({"sampling": GREEDY} | request))))
+
+
+def folded(events: Iterable[Event]) -> Said:
+    said = Said()
+    for event in events:
+        if isinstance(event, SpeculationPlan):
+            said.plan = event
+        elif isinstance(event, Round):
+            said.rounds.append(event)
+            said.ids += [token.id for token in event.tokens]
+            said.text += "".join(token.text for token in event.tokens)
+        elif isinstance(event, GenerationFinished):
+            said.text += event.tail
+            said.reason, said.totals = event.reason, event.totals
+    return said
+
+
+def require_same_logits_at_every_width(path: Path) -> None:
+    """Skips the test if this CPU's kernels round differently by width: then texts may differ."""
+    if difference := _difference_by_width(path):
+        pytest.skip(difference)
+
+
+@lru_cache
+def _difference_by_width(path: Path) -> str:
+    tokens = [int(i) for i in np.random.default_rng(0).integers(3, 259, 2 * WIDEST)]
+    model = LlamaContext(path, ModelRole(SETTINGS, WIDEST, 0))
+    try:
+        alone = np.concatenate([model.decode([token], 1).copy() for token in tokens])
+        for width in (2, 3, 4, 6, 9, WIDEST):
+            model.truncate(0)
+            parts = [tokens[i : i + width] for i in range(0, len(tokens), width)]
+            rows = np.concatenate([model.decode(part, len(part)).copy() for part in parts])
+            if not np.array_equal(rows, alone):
+                off = np.abs(rows - alone).max()
+                return f"here {width} tokens at once move logits by up to {off:.2g}"
+    finally:
+        model.close()
+    return ""
