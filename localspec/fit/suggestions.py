@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 
 from localspec.errors import NotFoundError
 from localspec.fit import pair_shapes, verdict
@@ -104,7 +105,8 @@ def suggest(
                 f"The catalogue has no pair for {entry.title}.",
                 "It runs without a draft model, by prompt lookup. Or use: --draft FILE",
             )
-    assessed = [assess_pair(pair, machine, criteria) for pair in pairs if pair.is_supported]
+    assess = partial(assess_pair, machine=machine, criteria=criteria, searches=bool(target))
+    assessed = [assess(pair) for pair in pairs if pair.is_supported]
     # The bundled pair is always suggested: it runs anywhere, if need be on the CPU.
     shown = [
         each
@@ -120,9 +122,16 @@ def suggest(
 
 
 def assess_pair(
-    pair: CatalogPair, machine: MachineProfile, criteria: SuggestionCriteria
+    pair: CatalogPair,
+    machine: MachineProfile,
+    criteria: SuggestionCriteria,
+    *,
+    searches: bool = False,
 ) -> PairSuggestion | None:
-    """None if neither shape nor size is known."""
+    """None if neither shape nor size is known.
+
+    `searches`: layers or experts may stay in RAM, as `fit` and `run` choose; it takes longer.
+    """
     shapes = pair_shapes.from_catalog(pair)
     sizes = [_model_size(model) for model in (pair.target, pair.draft) if model]
     size = None if None in sizes else sum(filter(None, sizes))
@@ -132,7 +141,10 @@ def assess_pair(
     load = LoadCommand(shapes.target.name, name, ContextSettings(workers=machine.workers))
     request = SettingsRequest(load, criteria.context, criteria.kv, can_skip_workers=True)
     use = UseCase(criteria.use or "chat")
-    fit = SettingsAdvisor(*shapes.shapes, machine, use).quick_fit(request)
+    advisor = SettingsAdvisor(*shapes.shapes, machine, use)
+    fit = advisor.quick_fit(request)
+    if searches and fit.verdict == "no":
+        fit = advisor.advise(request).fit
     reasons = (_memory_reason(fit), *_speed_reasons(fit), *_other_reasons(pair, criteria.use))
     draft = _draft_reason(pair, fit)
     return PairSuggestion(pair, size or fit.total, fit.verdict, reasons, fit, draft)
@@ -166,7 +178,10 @@ def _memory_reason(fit: FitReport) -> str:
     settings = fit.load.target_settings
     kv = "" if settings.kv_type == "f16" else f" in {settings.kv_type}"
     context = f" with a context of {settings.n_ctx:,}{kv}" if settings.n_ctx else ""
-    return f"needs {gib(device_fit.needed)}{relation} {free}{context}"
+    is_split = fit.device_fits and (settings.cpu_moe or settings.n_gpu_layers >= 0)
+    rest = "experts" if settings.cpu_moe else "the other layers"
+    in_ram = f", {rest} in RAM: {gib(fit.host.needed)} more" if is_split else ""
+    return f"needs {gib(device_fit.needed)}{relation} {free}{context}{in_ram}"
 
 
 def _speed_reasons(fit: FitReport) -> Iterator[str]:

@@ -50,7 +50,7 @@ def test_pairs_for_a_named_gpu() -> None:
 def test_pairs_for_this_computer_and_of_one_model() -> None:
     done = localspec("pair", "suggest", "--json")
     assert done.code == 0 and done.document["gpu"] is False and done.document["memory"] > 0
-    one = localspec("pair", "suggest", "qwen3-8b", "--vram", "2")
+    one = localspec("pair", "suggest", "llama-3.3-70b", "--vram", "2")
     assert one.code == 0 and "more than 2.00 GiB" in one.text
     assert localspec("pair", "suggest", "--vram", "0.02").text.startswith("1. demo")
 

@@ -92,7 +92,7 @@ def test_every_suggestion_fits_runs_and_says_why(gib: int, use: str | None) -> N
 
 
 def test_a_target_that_does_not_fit_is_shown_with_the_reason_and_no_speed() -> None:
-    found = suggest(8, target="qwen3-32b")
+    found = suggest(8, target="llama-3.3-70b")
     assert {one.verdict for one in found} == {"no"}
     assert "more than 8.00 GiB" in found[0].reasons[0]
     assert not any("tok/s" in reason for reason in found[0].reasons)
@@ -168,3 +168,10 @@ def test_a_part_of_an_id_is_enough_and_an_unknown_one_is_refused() -> None:
         suggest(8, target="nosuch")
     with pytest.raises(NotFoundError, match="no pair for Qwen3 0"):
         suggest(8, target="qwen3-0.6b")
+
+
+def test_a_target_asked_for_may_keep_its_experts_in_ram_as_fit_says() -> None:
+    (best, *_) = suggest(8, target="gpt-oss-20b")
+    assert best.verdict == "fits" and best.fit is not None
+    assert best.fit.load.target_settings.cpu_moe
+    assert "experts in RAM" in best.reasons[0]
