@@ -6,7 +6,6 @@ Imported at every start.
 from __future__ import annotations
 
 import platform
-import shutil
 import sys
 from contextlib import suppress
 from importlib import metadata
@@ -86,7 +85,7 @@ def install_commands_for(
     release = find_pinned_requirement().partition("==")[2]
     with suppress(metadata.PackageNotFoundError):
         release = metadata.version(llama_cpp_builds.PACKAGE)
-    is_available = build.wheel_index or build.can_compile(shutil.which)
+    is_available = build.wheel_index or build.can_compile()
     if not (release and is_available and llama_cpp_builds.can_install()):
         return ()
     environ = (("CMAKE_ARGS", build.cmake),) if build.cmake and not build.wheel_index else ()

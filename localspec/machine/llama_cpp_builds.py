@@ -56,8 +56,8 @@ class LlamaCppBuild:
     """A header file that a source build includes, and a name that it must define."""
     core_seconds: int | None = None  # How long a source build computes; None: not measured.
 
-    def can_compile(self, which: Callable[[str], str | None] = shutil.which) -> bool:
-        return any(map(which, self.compilers))
+    def can_compile(self) -> bool:
+        return any(map(shutil.which, self.compilers))
 
 
 @cache

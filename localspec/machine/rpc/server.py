@@ -14,9 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from localspec import child_process
 from localspec.errors import EngineError, UsageError
@@ -91,8 +90,8 @@ class WorkerServer:
         self._settings, self._library, self._notify = settings, library, notify
         self._busy = threading.Lock()
         self._connections = threading.BoundedSemaphore(_MAX_CONNECTIONS)
-        self._state = threading.Lock()
-        self._activity = WorkerActivity()
+        self._client = ""
+        self._received = self._sent = self._n_round_trips = 0
         self._meter = RequestMeter()
         self._is_asked = False
         """Whether the last bytes were a request's, so that the next answer's end a round trip."""
@@ -110,7 +109,14 @@ class WorkerServer:
 
     @property
     def activity(self) -> WorkerActivity:
-        return self._activity
+        return WorkerActivity(
+            self._client,
+            self._received,
+            self._sent,
+            self._n_round_trips,
+            self._meter.n_passes,
+            len(self._meter.layers) if self._client else 0,
+        )
 
     @property
     def devices(self) -> tuple[WorkerDevice, ...]:
@@ -155,7 +161,7 @@ class WorkerServer:
     def _answer_status(self, client: socket.socket) -> None:
         client.settimeout(_STATUS_SECONDS)
         limit = self._settings.memory_limit
-        patience = _LEAVING_SECONDS if self._activity.client else _REPLACING_SECONDS
+        patience = _LEAVING_SECONDS if self._client else _REPLACING_SECONDS
         is_busy = not self._busy.acquire(timeout=patience)
         if is_busy:
             devices = self._child.devices
@@ -178,20 +184,20 @@ class WorkerServer:
             return
         try:
             client.settimeout(None)
-            before = self._activity.received
+            before = self._received
             with closing(self._connect_child()) as server:
                 server.sendall(hello)
-                self._meter = RequestMeter()
-                self._record(host)
+                self._meter.start_client()
+                self._client = host
                 answers = threading.Thread(
-                    target=self._pump, args=(server, client, "sent"), daemon=True
+                    target=self._pump, args=(server, client, False), daemon=True
                 )
                 answers.start()
-                self._pump(client, server, "received")
+                self._pump(client, server, True)
                 answers.join()
         finally:
-            self._record("", n_layers=-self._activity.n_layers)
-            if self._activity.received - before > _LOOK_BYTES or not self._child.is_alive:
+            self._client = ""
+            if self._received - before > _LOOK_BYTES or not self._child.is_alive:
                 self._replace_child(host)
             self._busy.release()
 
@@ -209,20 +215,19 @@ class WorkerServer:
                 server.settimeout(None)
                 return server
 
-    def _pump(self, source: socket.socket, sink: socket.socket, count: str) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, is_request: bool) -> None:
         """Forwards bytes until one of both ends."""
         buffer = bytearray(_CHUNK)
         view = memoryview(buffer)
         try:
             while n := source.recv_into(buffer):
-                is_answer = count == "sent" and self._is_asked
-                self._is_asked = count == "received"
-                if count == "received":
-                    before, n_layers = self._meter.n_passes, len(self._meter.layers)
+                if is_request:
+                    self._received += n
                     self._meter.feed(view[:n])
-                    n_new = len(self._meter.layers) - n_layers
-                    self._record(None, n_passes=self._meter.n_passes - before, n_layers=n_new)
-                self._record(None, **{count: n}, n_round_trips=int(is_answer))
+                else:
+                    self._sent += n
+                    self._n_round_trips += self._is_asked
+                self._is_asked = is_request
                 sink.sendall(view[:n])
         except OSError:
             pass
@@ -242,15 +247,6 @@ class WorkerServer:
                 self._child = ServingChild(self._settings, self._library)
             except EngineError as error:
                 self._notify(f"{error.message} {error.hint}")
-
-    def _record(self, client: str | None, /, **counts: int) -> None:
-        """Add to the counts; `client` None: as before."""
-        with self._state:
-            before = self._activity
-            sums: dict[str, Any] = {name: getattr(before, name) + n for name, n in counts.items()}
-            self._activity = replace(
-                before, client=before.client if client is None else client, **sums
-            )
 
 
 class ServingChild:

@@ -51,7 +51,10 @@ class RequestMeter:
     """Counts the passes in a client's requests, and the layers whose weights it sends."""
 
     def __init__(self) -> None:
-        self.n_passes = 0
+        self.n_passes = 0  # Of all clients.
+        self.start_client()
+
+    def start_client(self) -> None:
         self.layers: set[int] = set()
         self._head = bytearray()
         self._n_rest = 0  # Bytes of the current request that are still to come, and do not matter.
