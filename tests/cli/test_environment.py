@@ -103,18 +103,14 @@ def test_a_data_folder_that_takes_nothing(zoo: Zoo) -> None:
     one_line(localspec("history", "rm", "1", "-y", env=env), 3, "There is no chat")
 
 
-@pytest.mark.parametrize(
-    "variable",
-    ["LOCALSPEC_DATA_DIR", "HF_HUB_CACHE", "OLLAMA_MODELS", "LLAMA_CACHE", "XDG_CONFIG_HOME"],
-)
-def test_a_folder_that_may_not_be_entered(variable: str, zoo: Zoo) -> None:
+def test_folders_that_may_not_be_entered(zoo: Zoo) -> None:
     """Such as that of Ollama's service, which is its own user's only.
 
     As root every folder may be entered: this name is refused to everyone in the same way.
     """
-    env = {variable: f"/tmp/{'a' * 300}"}
-    if variable == "XDG_CONFIG_HOME":
-        env["LOCALSPEC_CONFIG"] = os.devnull
+    names = ("LOCALSPEC_DATA_DIR", "HF_HUB_CACHE", "OLLAMA_MODELS", "LLAMA_CACHE")
+    env = dict.fromkeys((*names, "XDG_CONFIG_HOME"), f"/tmp/{'a' * 300}")
+    env["LOCALSPEC_CONFIG"] = os.devnull
     answers(localspec("run", zoo["parrot"], *ASK, env=env))
     assert localspec("list", env=env).code == 0
     assert "this check failed" not in localspec("doctor", env=env).text

@@ -57,9 +57,11 @@ def test_files_beside_which_one_stands(zoo: Zoo) -> None:
 )
 def test_what_is_piped_follows_the_prompt(zoo: Zoo, piped: bytes, prompt: str) -> None:
     """After a blank line.  Blank lines alone add nothing."""
-    both = localspec("run", zoo["parrot"], "-p", "sum up:", "--json", stdin=piped)
-    alone = localspec("run", zoo["parrot"], "-p", prompt, "--json")
-    assert both.document["prompt_tokens"] == alone.document["prompt_tokens"]
+    ask = ("run", zoo["target"], *GREEDY, "--max-tokens", "8", "--json", "-p")
+    both, alone = localspec(*ask, "sum up:", stdin=piped), localspec(*ask, prompt)
+    for part in ("prompt_tokens", "text"):
+        assert both.document[part] == alone.document[part]
+    assert localspec(*ask, "text\n\nsum up:").document["text"] != both.document["text"]
 
 
 def test_a_prompt_is_taken_verbatim(zoo: Zoo) -> None:
@@ -236,6 +238,8 @@ def test_one_answer_of_a_chat_model(zoo: Zoo) -> None:
 def test_a_stop_text_cuts_the_answer(zoo: Zoo) -> None:
     document = hello(zoo, "--json", "--stop", "zzz", "--stop", "\n").document
     assert (document["text"], document["finish_reason"]) == (" Hello, world!", "stop")
+    held_back = hello(zoo, "--stop", "d!\nX")
+    assert held_back.text == HELLO_TEXT + "\n", "what might have become a stop text is printed"
 
 
 def test_max_tokens_is_exact(zoo: Zoo) -> None:
