@@ -262,7 +262,6 @@ def _head_shape(kind: str, quantization: str, n_bytes: int, target: ModelShape) 
         output_bytes=table,
         output_matrix=table,
         output_reads=table,
-        has_mtp_output=kind == "mtp",
         weight_type=_weight_type(quantization),
         head_kind=kind,
         head_block=_BLOCK_ROWS if is_block else 0,
