@@ -46,7 +46,7 @@ def test_a_reasoning_item_belongs_to_the_answer_after_it() -> None:
     (first, _, second) = parse(thought, call, output, thought, text)
     assert (first.reasoning, first.tool_calls[0].name) == ("a plan", "f")
     assert (second.reasoning, second.content) == ("a plan", "Sunny.")
-    (both,) = parse(thought, text, call)
+    (both, _) = parse(thought, text, call, output)
     assert (both.reasoning, both.content, len(both.tool_calls)) == ("a plan", "Sunny.", 1)
     sealed: dict[str, Any] = {
         "type": "reasoning",
