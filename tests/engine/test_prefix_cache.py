@@ -235,3 +235,16 @@ def test_a_conversation_comes_back_unread(monkeypatch: pytest.MonkeyPatch) -> No
             assert (kept == 20) == (len(text) == 21)
             cache.decode(text[kept:], 1)
     assert snapshots.n_bytes == 2 * 2 * 10 * 21, "the current one is not kept twice"
+
+
+def test_the_oldest_conversation_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_cache, "MIN_TOKENS", N_TOKENS)
+    cache = BranchCache(Savable(1, **SIZE))
+    snapshots = ConversationSnapshots([cache], 2 * 10 * 20)
+    kept = []
+    for first in (3, 4, 5, 6, 5, 3):
+        text = [first] * 20
+        snapshots.switch_to(text)
+        kept.append(cache.rewind_to(text))
+        cache.decode(text[kept[-1] :], 1)
+    assert kept == [0, 0, 0, 0, 19, 0]

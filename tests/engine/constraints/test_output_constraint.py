@@ -192,11 +192,12 @@ def test_a_resumed_answer_continues_the_grammar() -> None:
 
 
 def test_thinking_is_free_until_its_marker() -> None:
-    pieces = {0: b"a", 1: b"</", 2: b"x>b", 3: b"x>"}
+    pieces = {0: b"a", 1: b"</", 2: b"x>b", 3: b"x>", 4: b"<", 5: b"/", 6: b"x", 7: b">"}
     start = ToyGrammar({0: {0: 0}})
     constraint = OutputConstraint(start, 2, b"</x>", pieces.__getitem__)
     assert constraint.state_after([5, 5], [1, 0, 3]) is None
     assert constraint.state_after([5, 5], [0, 1, 3]) is start
+    assert constraint.state_after([5, 5], [0, 4, 5, 6, 7]) is start
     constraint.commit([5, 5, 0, 1])
     assert constraint.state_after([5, 5, 0, 1], [2]) is start
     assert constraint.count_allowed([5, 5, 0, 1], [2, 0, 1]) == 2
