@@ -43,6 +43,7 @@ def test_a_reasoning_item_belongs_to_the_answer_after_it() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": "sunny"}
     text = {"role": "assistant", "content": "Sunny."}
+    assert [m.reasoning for m in parse(thought, text, USER, text)] == ["a plan", "", ""]
     (first, _, second) = parse(thought, call, output, thought, text)
     assert (first.reasoning, first.tool_calls[0].name) == ("a plan", "f")
     assert (second.reasoning, second.content) == ("a plan", "Sunny.")
