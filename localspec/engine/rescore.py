@@ -1,6 +1,7 @@
 """Decodes a finished answer with the target alone, to replay or score its tokens.
 
-It shares no code with drafting, verification and committing, so a replay can expose their bugs.
+It shares no code with drafting, verification and committing, nor with the decoding of rounds where
+the memory can be truncated, so a replay can expose their bugs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from localspec.engine import heartbeat
+from localspec.engine.llama import library
+from localspec.engine.llama.context import LlamaContext
+from localspec.engine.llama.library import C
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import DecodeInterrupted, Draft, Logits
 from localspec.engine.sampling import compute_distribution, gumbel_noise
@@ -18,11 +23,16 @@ from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams
 
 
 def replay_passes(
-    target: PrefixCache, prompt: list[int], command: ReplayCommand, cancelled: Callable[[], bool]
+    context: LlamaContext,
+    target: PrefixCache,
+    prompt: list[int],
+    command: ReplayCommand,
+    cancelled: Callable[[], bool],
 ) -> ReplayResult:
     """Decode the prompt into an empty memory, then the tokens in passes of the given widths.
 
-    The memory is empty afterwards. If cancelled, returns the results so far. Raises UsageError.
+    `target` holds the context's tokens. The memory is empty afterwards. If cancelled, returns the
+    results so far. Raises UsageError.
     """
     widths, emitted = command.widths, command.emitted
     is_complete = len(widths) == len(emitted) and sum(emitted) + 1 == max(1, len(command.tokens))
@@ -32,37 +42,102 @@ def replay_passes(
         raise UsageError("The passes and the tokens of this replay do not match.")
     scores: list[tuple[int, float, float, float]] = []
     target.model.truncate(0)
+    needs_cache = context.needs_checkpoints
+    decoder = CachedDecoder(target) if needs_cache else IndependentDecoder(context)
     try:
         if command.tokens:
-            for index, row, recent in _replayed_rows(target, prompt, command, cancelled):
+            for index, row, recent in _replayed_rows(decoder, prompt, command, cancelled):
                 scores.append(
                     _score_replayed(row, command.sampling, recent, index, command.tokens[index])
                 )
     except DecodeInterrupted:
         pass
     finally:
-        target.model.truncate(0)
+        decoder.close()
     columns = zip(*scores, strict=True) if scores else ((),) * 4
     return ReplayResult(*columns)
 
 
 def _replayed_rows(
-    target: PrefixCache, prompt: list[int], command: ReplayCommand, cancelled: Callable[[], bool]
+    decoder: CachedDecoder | IndependentDecoder,
+    prompt: list[int],
+    command: ReplayCommand,
+    cancelled: Callable[[], bool],
 ) -> Iterator[tuple[int, Logits, Sequence[int]]]:
     """For each token its position, the row of logits that decides it, and all tokens before it."""
-    text, batch = list(prompt), target.model.n_batch
+    text = list(prompt)
     for index, padding, emitted in _replay_schedule(command):
-        target.rewind_to(text)
-        for _ in target.prefill_until(text, batch - len(padding), cancelled):
-            pass
-        if cancelled():
-            return
-        uncached = text[target.n_cached :]
         # As many rows as in the original pass: the number of outputs affects the last bits.
-        rows = target.decode([*uncached, *padding], len(padding) + 1)
+        rows = decoder.decode(text, padding, cancelled)
         for i in range(emitted):
             yield index + i, rows[i], text
             text.append(command.tokens[index + i])
+
+
+class CachedDecoder:
+    """Decodes passes as rounds do."""
+
+    def __init__(self, target: PrefixCache) -> None:
+        self._target = target
+
+    def decode(self, text: list[int], padding: list[int], cancelled: Callable[[], bool]) -> Logits:
+        target = self._target
+        target.rewind_to(text)
+        for _ in target.prefill_until(text, target.model.n_batch - len(padding), cancelled):
+            pass
+        if cancelled():
+            raise DecodeInterrupted
+        return target.decode([*text[target.n_cached :], *padding], len(padding) + 1)
+
+    def close(self) -> None:
+        self._target.model.truncate(0)
+
+
+class IndependentDecoder:
+    """Decodes passes in the same batches as rounds do, with a batch and positions of its own.
+
+    So a wrong position, a stale cell or a row that is not the token's shows in a replay.
+    """
+
+    def __init__(self, context: LlamaContext) -> None:
+        self._context, self._memory = context, C.llama_get_memory(context.handle)
+        self._batch = C.llama_batch_init(context.n_batch, 0, 1)
+        self._n_done = 0  # Tokens of the text in the memory.
+        C.llama_memory_clear(self._memory, True)
+
+    def decode(self, text: list[int], padding: list[int], cancelled: Callable[[], bool]) -> Logits:
+        """The rows of the text's last token and of `padding`. Raises DecodeInterrupted."""
+        if self._n_done:
+            self._n_done = len(text) - 1
+        size = self._context.n_batch
+        while len(text) - self._n_done > size - len(padding):
+            end = min(self._n_done + size, len(text) - 1)
+            self._run(text[self._n_done : end], 0, cancelled)
+            self._n_done = end
+        rows = self._run([*text[self._n_done :], *padding], len(padding) + 1, cancelled)
+        self._n_done = len(text)
+        return rows
+
+    def _run(self, tokens: list[int], outputs: int, cancelled: Callable[[], bool]) -> Logits:
+        if cancelled():
+            raise DecodeInterrupted
+        C.llama_memory_seq_rm(self._memory, 0, self._n_done, -1)
+        batch, n = self._batch, len(tokens)
+        batch.n_tokens = n
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i] = token, self._n_done + i
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+            batch.logits[i] = i >= n - outputs
+        if (result := C.llama_decode(self._context.handle, batch)) != 0:
+            raise library.decode_error(result)
+        heartbeat.record_progress()
+        shape, rows = (self._context.n_vocab,), range(n - outputs, n)
+        logits = [C.llama_get_logits_ith(self._context.handle, i) for i in rows]
+        return np.array([np.ctypeslib.as_array(row, shape) for row in logits])
+
+    def close(self) -> None:
+        C.llama_memory_clear(self._memory, True)
+        C.llama_batch_free(self._batch)
 
 
 def _replay_schedule(command: ReplayCommand) -> Iterator[tuple[int, list[int], int]]:

@@ -207,6 +207,7 @@ class Session:
         """Decode an answer with the target alone, in passes of the given widths."""
         self._stop_requested = False
         return replay_passes(
+            self._target,
             self._target_cache,
             self._pair.checked_prompt_tokens(Prompt(command.text)),
             command,

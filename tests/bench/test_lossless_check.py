@@ -12,6 +12,7 @@ import pytest
 from localspec.bench.lossless_check import VERIFY_PROMPTS, LosslessMeasurement, VerifyEffort
 from localspec.bench.verify_report import VerifyReport
 from localspec.engine import verifiers
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
 from localspec.engine.protocols import DistributionAt, Draft
 from localspec.launch import Engine
@@ -219,16 +220,6 @@ class AcceptAllRejection(verifiers.RejectionVerifier):
         return len(draft.tokens), int(distribution.ids[chosen])
 
 
-def rewind_one_too_few(self: PrefixCache, tokens: Any, n_unchanged: Any = None) -> int:
-    """Leaves one stale token in the KV cache."""
-    reused = min(
-        common_prefix_length(self._cached_tokens, tokens), self.model.n_past, len(tokens) - 1
-    )
-    self.model.truncate(reused + 1)
-    del self._cached_tokens[reused:]
-    return reused
-
-
 def test_accepting_every_draft_token_is_found(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers.GumbelCoupledVerifier, "verify", AcceptAllCoupled.verify)
     with opened(zoo["target"], zoo["stranger"]) as engine:
@@ -247,11 +238,54 @@ def test_the_drafts_distribution_is_found_by_sampling(
     assert sample.impossible or sample.is_confirmation
 
 
-def test_a_stale_kv_cache_is_found(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PrefixCache, "rewind_to", rewind_one_too_few)
-    with opened(zoo["target"], zoo["stranger"]) as engine:
-        found = checked(engine, SHORT)
-    assert found.verdict == "divergent"
+def rewind_one_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves one stale token in the KV cache."""
+
+    def rewind_to(self: PrefixCache, tokens: Any, n_unchanged: Any = None) -> int:
+        shared = common_prefix_length(self._cached_tokens, tokens)
+        reused = min(shared, self.model.n_past, len(tokens) - 1)
+        self.model.truncate(reused + 1)
+        del self._cached_tokens[reused:]
+        return reused
+
+    monkeypatch.setattr(PrefixCache, "rewind_to", rewind_to)
+
+
+def truncate_one_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same fault in the context: all later tokens have a wrong position."""
+    real = LlamaContext.truncate
+    monkeypatch.setattr(
+        LlamaContext, "truncate", lambda self, n_past: real(self, n_past + (n_past > 0))
+    )
+
+
+def drop_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second row of a wide pass is that of the first."""
+    real = LlamaContext._view_logits
+
+    def view_logits(self: LlamaContext, address: int, outputs: int) -> Any:
+        rows = real(self, address, outputs)
+        return rows[[0, 0, *range(2, outputs)]] if outputs > 2 else rows
+
+    monkeypatch.setattr(LlamaContext, "_view_logits", view_logits)
+
+
+@pytest.mark.parametrize("model", ["target", "f32"])  # alike at all widths, and not
+@pytest.mark.parametrize("plant", [rewind_one_too_few, truncate_one_too_few, drop_row])
+def test_a_fault_of_the_cache_or_a_row_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    model: str,
+    zoo: Zoo,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened(zoo[model], zoo["cousin"]) as engine:
+        plant(monkeypatch)
+        measurement = LosslessMeasurement(SHORT)
+        for _ in measurement.run(engine):
+            if measurement.report.divergences:
+                break
+    assert measurement.report.verdict == "divergent"
+    assert measurement.report.divergences
 
 
 def test_samples_never_share_a_seed() -> None:
