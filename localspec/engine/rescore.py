@@ -23,28 +23,24 @@ from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams
 
 
 def replay_passes(
-    context: LlamaContext,
-    target: PrefixCache,
+    decoder: CachedDecoder | IndependentDecoder,
+    n_vocab: int,
     prompt: list[int],
     command: ReplayCommand,
     cancelled: Callable[[], bool],
 ) -> ReplayResult:
     """Decode the prompt into an empty memory, then the tokens in passes of the given widths.
 
-    `target` holds the context's tokens. The memory is empty afterwards. If cancelled, returns the
-    results so far. Raises UsageError.
+    Closes the decoder. If cancelled, returns the results so far. Raises UsageError.
     """
     widths, emitted = command.widths, command.emitted
     is_complete = len(widths) == len(emitted) and sum(emitted) + 1 == max(1, len(command.tokens))
     fits = all(0 < n <= width for width, n in zip(widths, emitted, strict=False))
-    in_vocabulary = all(0 <= token < target.model.n_vocab for token in command.tokens)
-    if not (is_complete and fits and in_vocabulary):
-        raise UsageError("The passes and the tokens of this replay do not match.")
+    in_vocabulary = all(0 <= token < n_vocab for token in command.tokens)
     scores: list[tuple[int, float, float, float]] = []
-    target.model.truncate(0)
-    needs_cache = context.needs_checkpoints
-    decoder = CachedDecoder(target) if needs_cache else IndependentDecoder(context)
     try:
+        if not (is_complete and fits and in_vocabulary):
+            raise UsageError("The passes and the tokens of this replay do not match.")
         if command.tokens:
             for index, row, recent in _replayed_rows(decoder, prompt, command, cancelled):
                 scores.append(
@@ -79,6 +75,7 @@ class CachedDecoder:
 
     def __init__(self, target: PrefixCache) -> None:
         self._target = target
+        target.model.truncate(0)
 
     def decode(self, text: list[int], padding: list[int], cancelled: Callable[[], bool]) -> Logits:
         target = self._target
@@ -103,6 +100,7 @@ class IndependentDecoder:
         self._context, self._memory = context, C.llama_get_memory(context.handle)
         self._batch = C.llama_batch_init(context.n_batch, 0, 1)
         self._n_done = 0  # Tokens of the text in the memory.
+        context.truncate(0)
         C.llama_memory_clear(self._memory, True)
 
     def decode(self, text: list[int], padding: list[int], cancelled: Callable[[], bool]) -> Logits:

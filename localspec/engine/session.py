@@ -21,7 +21,7 @@ from localspec.engine.loaded_pair import LoadedPair
 from localspec.engine.output_processor import OutputProcessor, to_alternatives
 from localspec.engine.prefix_cache import ConversationSnapshots, PrefixCache
 from localspec.engine.protocols import DecodeInterrupted
-from localspec.engine.rescore import replay_passes, rescore
+from localspec.engine.rescore import CachedDecoder, IndependentDecoder, replay_passes, rescore
 from localspec.engine.sampling import bind_vocabulary
 from localspec.engine.speculative_loop import GenerationJob, speculative_decode
 from localspec.engine.token_probabilities import score_tokens
@@ -206,9 +206,10 @@ class Session:
     def replay(self, command: wire.ReplayCommand) -> wire.ReplayResult:
         """Decode an answer with the target alone, in passes of the given widths."""
         self._stop_requested = False
+        needs_cache = self._target.needs_checkpoints
         return replay_passes(
-            self._target,
-            self._target_cache,
+            CachedDecoder(self._target_cache) if needs_cache else IndependentDecoder(self._target),
+            self._target.n_vocab,
             self._pair.checked_prompt_tokens(Prompt(command.text)),
             command,
             self._is_cancelled,

@@ -12,7 +12,7 @@ import pytest
 from localspec.engine import verifiers
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import DistributionAt, Draft, Logits
-from localspec.engine.rescore import replay_passes, rescore
+from localspec.engine.rescore import CachedDecoder, replay_passes, rescore
 from localspec.engine.session import Session
 from localspec.engine.token_probabilities import TokenProbabilities, score_tokens
 from localspec.engine.verifiers import make_verifier
@@ -214,7 +214,8 @@ def test_a_replay_has_the_passes_of_the_answer() -> None:
     """Their widths, too: the number of rows affects the last bits of each."""
     tokens, widths, emitted = (4, 0, 2, 1, 1, 3), (3, 1, 8), (2, 1, 2)
     model, command = Equal(), ReplayCommand("", tokens, widths, emitted, OPEN)
-    found = replay_passes(PrefixCache(model), list(laws.PROMPT), command, lambda: False)
+    decoder = CachedDecoder(PrefixCache(model))
+    found = replay_passes(decoder, model.n_vocab, list(laws.PROMPT), command, lambda: False)
     assert [n for n in model.passes if n] == [1, *widths]
     assert found.probability == pytest.approx([1 / model.n_vocab] * len(tokens))
     assert found.above == pytest.approx([token / model.n_vocab for token in tokens])
