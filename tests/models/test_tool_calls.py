@@ -264,7 +264,20 @@ PARTS = (
 FORMATS: tuple[ToolFormat, ...] = ("tags", "llama3", "mistral", "gpt-oss")
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
+CALL = "<function=f>\n<parameter=s>\n{}\n</parameter>\n</function>"
+
+
+@pytest.mark.parametrize("end", ["\n</tool_call> ok", " <tool_call>", CALL, " ok", "", " " * 99])
+@pytest.mark.parametrize("value", ["a", "</function>", "</parameter> </function> </tool", " \n"])
+def test_every_cut_of_a_tagged_call(value: str, end: str) -> None:
+    text = f"<tool_call>\n{CALL.replace('{}', value)}{end}"
+    whole = read("tags", [text])
+    assert read("tags", list(text)) == whole and whole[1][0] == ("f", json.dumps({"s": value}))
+    for at in range(len(text)):
+        assert read("tags", [text[:at], text[at:]]) == whole
+
+
+@settings(deadline=None, derandomize=True, max_examples=600)
 @given(st.lists(st.sampled_from(PARTS), max_size=14), st.integers(0, 1000))
 def test_any_text_is_read_the_same_however_it_is_cut(parts: list[str], seed: int) -> None:
     """Arguments are valid JSON, and no character is lost."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from localspec.lazy_dataclass import dataclass
 
+_MAX_SPACE = 64  # Characters, the tag after it included.
 _MAX_DEPTH = 16  # Of references and alternatives in a schema.
 
 
@@ -19,26 +20,47 @@ class TaggedStyle:
     parameter: re.Pattern[str]  # The tag before a value, with its name.
     value_end: str
     end: str
-    follower: re.Pattern[str]  # What follows the end, or has begun to.
+    followers: tuple[str, ...]  # What follows the end; empty: anything.
     has_line_feeds: bool  # Around each value.
 
-    def find_end(self, text: str, start: int, *, at_end: bool) -> int | None:
-        """Where the arguments end; None if more text decides, or they do not end."""
-        closed, unclosed = -1, -1
-        at = text.find(self.end, start)
+    def find_end(self, text: str, start: int, begin: int) -> tuple[int | None, int]:
+        """Where the arguments from `start` on end, if that is certain, and where to search on.
+
+        `begin` is where the last search ended.
+        """
+        at = text.find(self.end, begin)
         while at >= 0:
-            n = len(text[start:at].rstrip())
-            is_closed = not n or text.endswith(self.value_end, start, start + n)
-            follower = self.follower.match(text, at + len(self.end))
-            if is_closed and follower and (self is KEYED or follower[1]):
-                return at
-            if is_closed and closed < 0:
-                closed = at
-            elif unclosed < 0 and follower:
-                unclosed = at
+            is_followed = self._is_followed(text, at + len(self.end))
+            if is_followed is not False and self._is_closed(text, start, at):
+                return at if is_followed else None, at
             at = text.find(self.end, at + 1)
-        at = closed if closed >= 0 else unclosed
-        return at if at_end and at >= 0 else None
+        return None, max(begin, len(text) - len(self.end))
+
+    def find_last_end(self, text: str, start: int) -> int | None:
+        """As `find_end` when no more text comes: a tag may be missing."""
+        ends = [start + found.start() for found in re.finditer(self.end, text[start:])]
+        next_call = text.find("<function=", start)
+        closed = [end for end in ends if self._is_closed(text, start, end)]
+        own = [end for end in closed if next_call < 0 or end < next_call]
+        if closed:
+            return own[-1] if own else closed[0]
+        return next(
+            (end for end in ends if self._is_followed(text, end + len(self.end)) is not False), None
+        )
+
+    def _is_followed(self, text: str, start: int) -> bool | None:
+        """Whether what may follow an end does; None if more text decides."""
+        rest = text[start : start + _MAX_SPACE].lstrip()
+        if not self.followers or rest.startswith(self.followers):
+            return True
+        is_begun = any(tag.startswith(rest) for tag in self.followers)
+        return None if is_begun and len(text) < start + _MAX_SPACE else False
+
+    def _is_closed(self, text: str, start: int, end: int) -> bool:
+        """Whether the last value is."""
+        while end > start and text[end - 1].isspace():
+            end -= 1
+        return end == start or text.endswith(self.value_end, start, end)
 
     def parse(self, body: str, schema: dict[str, Any]) -> str | None:
         """The arguments as JSON; None if something else is between them."""
@@ -84,14 +106,14 @@ FUNCTION = TaggedStyle(
     re.compile(r"\s*<parameter=([^<>\n]+)>"),
     "</parameter>",
     "</function>",
-    re.compile(r"\s*(?:(</tool_call>|<tool_call>|<function=)|$)"),
+    ("</tool_call>", "<tool_call>", "<function="),
     has_line_feeds=True,
 )
 KEYED = TaggedStyle(
     re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>", re.DOTALL),
     "</arg_value>",
     "</tool_call>",
-    re.compile(""),
+    (),
     has_line_feeds=False,
 )
 

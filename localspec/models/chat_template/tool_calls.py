@@ -142,6 +142,7 @@ class ToolCallParser:
         self._is_start = True
         self._is_after_call = False
         self._in_list = False
+        self._n_searched = 0  # Characters of arguments in which their end was searched.
         self.n_calls = 0
 
     def feed(self, text: str) -> list[ToolDelta]:
@@ -180,7 +181,7 @@ class ToolCallParser:
         if end is None or head is None:
             self._buffer = rest
             return False
-        self._is_start = False
+        self._is_start, self._n_searched = False, 0
         if head is _NO_CALL:
             deltas.append(self._buffer[len(text) : end])
             self._buffer = self._buffer[end:]
@@ -309,20 +310,25 @@ class ToolCallParser:
 
     def _read_tagged(self, start: int, *, at_end: bool) -> _CallHead | None:
         """An object, `<function=…>` with `<parameter=…>`, or a name with `<arg_key>`."""
-        text = self._buffer[start:].lstrip()
-        start = len(self._buffer) - len(text)
-        is_function = text.startswith("<function=")
-        head = (_FUNCTION_HEAD if is_function else _KEYED_HEAD).match(text)
+        text = self._buffer
+        begun = text[start : start + _MAX_HEAD]
+        start += len(begun) - len(begun.lstrip())
+        is_function = text.startswith("<function=", start)
+        head = (_FUNCTION_HEAD if is_function else _KEYED_HEAD).match(text, start)
         if head is None:
-            may_go_on = len(text) < _MAX_HEAD and _TAGGED_BEGUN.fullmatch(text)
+            may_go_on = len(text) < start + _MAX_HEAD and _TAGGED_BEGUN.fullmatch(text, start)
             return None if may_go_on else self._read_plain(start, at_end=at_end)
         if head[1] not in self._parameters:
             return _NO_CALL
         style = tagged_arguments.FUNCTION if is_function else tagged_arguments.KEYED
-        end = style.find_end(self._buffer, start + head.end(), at_end=at_end)
+        begin = head.end() + self._n_searched
+        end, begin = style.find_end(text, head.end(), begin)
+        self._n_searched = begin - head.end()
+        if end is None:
+            end = style.find_last_end(text, head.end()) if at_end else None
         if end is None:
             return None
-        body, schema = self._buffer[start + head.end() : end], self._parameters[head[1]]
+        body, schema = text[head.end() : end], self._parameters[head[1]]
         arguments = style.parse(body, schema if isinstance(schema, dict) else {})
         if arguments is None:
             return _NO_CALL
@@ -351,30 +357,38 @@ class _CallObject:
 
     def __init__(self, parameters: Mapping[str, Any], name: str, marker: str) -> None:
         self._parameters, self.name = parameters, name
-        self.text = marker  # All that was read, with the marker.
-        self._is_marked = bool(marker.strip())
-        self._json = self._written = ""  # The object, valid and as it was written.
+        self._marker = marker
+        self._written: list[str] = []  # The object as it was written, and as it is valid.
+        self._valid: list[str] = []
         self._whole = JsonRepairer()
         self._arguments = self._whole if name else None
+        self._begin = ""
 
     @property
     def is_complete(self) -> bool:
         return self._whole.is_complete
 
+    @property
+    def text(self) -> str:
+        """All that was read, with the marker."""
+        return "".join([self._marker, *self._written])
+
     def feed(self, text: str) -> tuple[str, str]:
         """Further arguments, and the text after the object."""
         valid, rest = self._whole.feed(text)
         written = text[: len(text) - len(rest)]
-        self.text += written
         if self._arguments is self._whole:
             return valid, rest
         if self._arguments is None:
-            self._json, self._written = self._json + valid, self._written + written
-            header = self._HEADER.match(self._written[:_MAX_HEAD])
+            self._written.append(written)
+            self._valid.append(valid)
+            is_head = len(self._begin) < _MAX_HEAD
+            self._begin = (self._begin + written)[:_MAX_HEAD] if is_head else self._begin
+            header = self._HEADER.match(self._begin) if is_head else None
             if header is None or header[1] not in self._parameters:
                 return "", rest
             self.name, self._arguments = header[1], JsonRepairer()
-            written = self._written[header.end() :]
+            written = "".join(self._written)[header.end() :]
         return self._arguments.feed(written)[0], rest
 
     def close(self) -> str:
@@ -384,15 +398,15 @@ class _CallObject:
     def parse(self) -> tuple[str, str] | None:
         """Name and arguments of a complete object in any order; None if it is no call."""
         try:
-            call = json.loads(self._json)
+            call = json.loads("".join(self._valid))
             name = call.get("name")
             given = call.get("arguments", call.get("parameters"))
-            has_arguments = "arguments" in call or "parameters" in call or self._is_marked
+            has_arguments = "arguments" in call or "parameters" in call or self._marker.strip()
             arguments = json.loads(given) if isinstance(given, str) else given or {}
             written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError, AttributeError):
             return None
-        is_call = has_arguments and isinstance(name, str) and isinstance(arguments, dict)
+        is_call = bool(has_arguments) and isinstance(name, str) and isinstance(arguments, dict)
         written = written.encode("utf-8", "replace").decode()
         return (name, written) if is_call and name in self._parameters else None
 
