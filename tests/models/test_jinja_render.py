@@ -132,6 +132,15 @@ def test_a_wish_to_think_reaches_templates_that_ask() -> None:
         ]
 
 
+def test_a_prompt_that_fails_changes_nothing_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jinja_render, "MAX_STEPS", 50)
+    before = text(BY_ROLE)
+    for _ in range(3):
+        with pytest.raises(UsageError, match="more than 50 steps"):
+            render(BY_ROLE, CHAT * 20, TOKENS)
+        assert text(BY_ROLE) == before
+
+
 def test_the_steps_of_each_prompt_count_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jinja_render, "MAX_STEPS", 1500)
     source = "{% for i in range(1000) %}{% endfor %}x"

@@ -307,6 +307,17 @@ async def test_a_pair_that_does_not_go_together_is_not_downloaded(hub: FakeHub) 
 
 
 @pytest.mark.asyncio
+async def test_a_wait_that_the_hub_asks_for_is_shown(hub: FakeHub) -> None:
+    hub.always[API] = Fault("status", status=429, headers={"RateLimit": '"api";r=0;t=250'})
+    async with Home(client(hub)) as home:
+        await home.search(WRONG)
+        await home.press("enter")
+        await home.sees("The hub is busy and asks to wait 4 min 10 s.")
+        await home.press("escape")
+        await wait_until(home.pilot, lambda: not isinstance(home.app.screen, PullScreen))
+
+
+@pytest.mark.asyncio
 async def test_what_is_there_already_is_verified(hub: FakeHub, tmp_path: Path) -> None:
     async with Home(client(hub)) as home:
         await home.look_at(PAIR)

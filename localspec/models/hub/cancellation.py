@@ -72,7 +72,7 @@ def retry(
     call: Callable[[], _T],
     cancel: CancelToken,
     policy: RetryPolicy,
-    on_wait: Callable[[str], None] = lambda _: None,
+    on_wait: Callable[[str], object] = lambda _: None,
 ) -> _T:
     """Repeat `call` after a RetryableError, as far as `policy` allows.
 

@@ -68,7 +68,7 @@ class HubClient:
         token: str | bool | None = None,
         offline: bool = False,
         retry_policy: RetryPolicy | None = None,
-        on_wait: Callable[[str], None] = lambda _: None,
+        on_wait: Callable[[str], object] = lambda _: None,
     ) -> None:
         """`on_wait` receives a sentence while the hub asks to wait (a limit of requests)."""
         endpoint = endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT

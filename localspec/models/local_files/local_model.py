@@ -120,14 +120,16 @@ def stat_gguf(path: Path, *within: Path) -> GgufFileStat | None:
 def walk_files(folder: Path, depth: int) -> Iterator[Path]:
     """The files up to `depth` levels below a folder, sorted by name.
 
-    Links to folders are followed, each folder once; the walk stops after `_MAX_ENTRIES` entries.
+    Links to folders are followed, each folder once, but not to one that holds `folder` itself.  The
+    walk stops after `_MAX_ENTRIES` entries.
     """
-    entries_left = _MAX_ENTRIES
+    entries_left, top = _MAX_ENTRIES, Path(os.path.realpath(folder))
     pending, seen = [(folder, depth)], set[str]()
     while pending:
         current, levels = pending.pop()
         subfolders = []
-        if (real := os.path.realpath(current)) in seen:
+        real = os.path.realpath(current)
+        if real in seen or (seen and top.is_relative_to(real)):
             continue
         seen.add(real)
         for entry in scan_folder(current):

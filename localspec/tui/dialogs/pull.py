@@ -41,6 +41,12 @@ class PullScreen(ModalScreen[bool]):
         plan: PullPlan | None
         error: LocalspecError | None = None
 
+    @dataclass(eq=False)
+    class WaitRequested(Message):
+        """By the hub, a limit of requests."""
+
+        text: str
+
     def __init__(
         self,
         reference: str,
@@ -75,7 +81,9 @@ class PullScreen(ModalScreen[bool]):
         self._stop = CancelToken()
         try:
             request = model_lookup.resolve(self._reference)
-            plan = pull_plan.build(self._downloads.hub, [request], self._stop)
+            hub = self._downloads.hub
+            hub.on_wait = lambda text: self.post_message(self.WaitRequested(text))
+            plan = pull_plan.build(hub, [request], self._stop)
         except OperationCancelledError:
             return
         except LocalspecError as error:
@@ -85,6 +93,10 @@ class PullScreen(ModalScreen[bool]):
             self.post_message(self.DownloadPlanned(None, refused))
         else:
             self.post_message(self.DownloadPlanned(plan))
+
+    @on(WaitRequested)
+    def _show_wait(self, message: WaitRequested) -> None:
+        self.query_one("#plan", Static).update(message.text)
 
     @on(DownloadPlanned)
     def _show_plan(self, message: DownloadPlanned) -> None:
