@@ -21,6 +21,10 @@ from localspec.units import count
 _TIMEOUT = 3.0
 _MAX_OSC52_BYTES = 74_994
 """The most bytes that terminals accept in one OSC 52 sequence, before base64."""
+MARKDOWN_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+MARKDOWN_PARSER.disable(["autolink", "entity", "image", "reference"])
+MARKDOWN_PARSER.normalizeLink = str  # type: ignore[method-assign,assignment]
+"""Nothing hides text: HTML, images, definitions and entities are text; addresses stay raw."""
 _HINT = "Type: /copy, /copy N, /copy code N or /copy all"
 
 
@@ -83,7 +87,7 @@ def visible_answer(session: ChatSession, turn: Turn) -> str:
 
 def find_code_blocks(text: str) -> list[str]:
     """The code blocks of Markdown, in order, without their fences."""
-    tokens = MarkdownIt().enable("table").parse(text)
+    tokens = MARKDOWN_PARSER.parse(text)
     return [token.content for token in tokens if token.type in ("fence", "code_block")]
 
 

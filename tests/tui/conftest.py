@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -13,6 +13,7 @@ from textual._styles_cache import StylesCache
 from localspec.chat import copying
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens import chat
+from localspec.tui.widgets import transcript
 
 MADE_WITH = ((3, 11), "8.2.8")
 """Python and Textual (exact in pyproject.toml)."""
@@ -37,10 +38,24 @@ def nothing_kept_of_closed_apps() -> Iterator[None]:
     StylesCache.get_inner_outer.cache_clear()
 
 
+class ImmediateWorker:
+    def __init__(self, name: str) -> None:
+        pass
+
+    def submit(self, job: Callable[[], None]) -> None:
+        job()
+
+
+@pytest.fixture(autouse=True)
+def code_is_coloured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "LatestOnlyWorker", ImmediateWorker)
+
+
 @pytest.fixture(autouse=True)
 def escape_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person waits a second after an answer; test_a_late_escape_does_nothing does not."""
     monkeypatch.setattr(chat, "LATE_ESCAPE_SECONDS", 0.0)
+    monkeypatch.setattr(chat, "TYPING_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -121,6 +122,28 @@ async def test_a_chat_is_there_again_after_the_app() -> None:
         assert turns[0].rounds and "Well, hello." in second.shown
         await second.send("third")
         assert second.history.list_chats()[0].turn_count == 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("how", ["many turns", "lost events"])
+async def test_answers_are_there_without_their_events(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with app() as first:
+        await first.press("enter")
+        await first.until("ready")
+        await first.send("Why?")
+    if how == "many turns":
+        monkeypatch.setattr("localspec.tui.saved_chats._MAX_TURNS_WITH_TOKENS", 0)
+    else:
+        with closing(sqlite3.connect(paths.chats_file())) as database, database:
+            assert database.execute("DELETE FROM events").rowcount
+    async with app() as second:
+        await second.press("down", "enter")
+        await second.until("ready")
+        assert "Well, hello." in second.shown
+        await second.press("f2")
+        assert "Well, hello." in second.shown
 
 
 @pytest.mark.asyncio

@@ -178,8 +178,9 @@ def load_turn(row: Sequence[Any], answer_events: Sequence[Event] | None = None) 
     Raises ValueError if the row is damaged.
     """
     _, id_, parent, question, files, answer, reason, attempt, inside, model = row
-    if answer_events is None:
-        answer_events = [Prefill(0, 0, 0, thinking=True)] if inside else []
+    answer_events = list(answer_events or ())
+    if inside and not any(isinstance(event, Prefill) for event in answer_events):
+        answer_events.insert(0, Prefill(0, 0, 0, thinking=True))
     if not isinstance(id_, int) or not isinstance(attempt, int):
         raise ValueError("a damaged row")
     return Turn(

@@ -131,6 +131,11 @@ class TokenText:
         self._wrapped: WrappedText | None = None
         self._width = 0
 
+    @property
+    def answer(self) -> str:
+        """The sanitized text after the prompt."""
+        return sanitize("".join(token.text for token in self.tokens)) + self._tail
+
     def extend(self, tokens: Sequence[Token]) -> None:
         """Appends tokens; only the last line and the lines after it change."""
         first = len(self.tokens)

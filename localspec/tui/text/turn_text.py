@@ -11,6 +11,7 @@ from rich.segment import Segment
 from localspec.chat.answer import AnswerDelta
 from localspec.chat.conversation import Attachment, Turn
 from localspec.lazy_dataclass import dataclass
+from localspec.models.chat_template.thinking_tags import AnswerPart, split_thinking
 from localspec.protocol.events import FinishReason, GenerationFinished, Round, TokenScore
 from localspec.sanitize import sanitize
 from localspec.tui.glyphs import Glyphs
@@ -121,15 +122,32 @@ class TurnText:
             elif isinstance(event, GenerationFinished):
                 self.token_text.end(event.tail)
             for part in delta.parts:
-                if part.is_thinking:
-                    self._thinking_text += sanitize(part.text)
-                elif not self._speaker.raw:
-                    self.markdown.write(sanitize(part.text))
+                self._add_part(part)
             self._in_thinking = delta.in_thinking
         self._update_thinking()
 
+    def show_stored(self, turn: Turn, thinking_markers: tuple[str, str] | None) -> None:
+        """Shows the stored text of an answer; its events colour it, unless some are missing."""
+        for part in split_thinking(turn.answer, thinking_markers, turn.starts_in_thinking):
+            self._add_part(part)
+        self.token_text.extend([token for round_ in turn.rounds for token in round_.tokens])
+        ends = (event for event in turn.events if isinstance(event, GenerationFinished))
+        self.token_text.end("".join(event.tail for event in ends))
+        self.rounds = list(turn.rounds)
+        if self.token_text.answer != sanitize(turn.answer):
+            self.rounds = []
+            self.token_text.clear()
+            self.token_text.end(turn.answer)
+
+    def _add_part(self, part: AnswerPart) -> None:
+        if part.is_thinking:
+            self._thinking_text += sanitize(part.text)
+        elif not self._speaker.raw:
+            self.markdown.write(sanitize(part.text))
+
     def finish(self, note: str = "") -> None:
         self._in_thinking = False
+        self.markdown.finish()
         self._update_thinking()
         self.set_note(note)
 
@@ -153,10 +171,6 @@ class TurnText:
         """With the probabilities that were computed after the answer."""
         tokens = iter(self.token_text.tokens)
         return [replace(r, tokens=tuple(islice(tokens, len(r.tokens)))) for r in self.rounds]
-
-    @property
-    def answer_text(self) -> str:
-        return "".join(sanitize(token.text) for token in self.token_text.tokens)
 
     def round_of(self, token: int) -> Round | None:
         ends = accumulate(len(round_.tokens) for round_ in self.rounds)

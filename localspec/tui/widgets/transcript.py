@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate
 
 from textual import events
@@ -12,7 +14,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from localspec.chat.answer import AnswerDelta, replay_turn
+from localspec.chat.answer import AnswerDelta
 from localspec.chat.conversation import Turn
 from localspec.chat.history import SearchHit
 from localspec.chat.session import ChatSession
@@ -24,7 +26,9 @@ from localspec.tui import themes
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.notices import screen_hint
+from localspec.tui.scheduling import LatestOnlyWorker
 from localspec.tui.text.blocks import BlankLine, KeyHints, Paragraph, TextBlock
+from localspec.tui.text.markdown import MarkdownText, SegmentLine, UncolouredBlock
 from localspec.tui.text.turn_text import Speaker, TurnText, format_end_reason
 from localspec.tui.themes import MarkdownStyle
 from localspec.tui.widgets.text_view import TextView
@@ -59,6 +63,8 @@ class Transcript(TextView, can_focus=False):
         self._glyphs = glyphs
         self.turns: list[TurnText] = []
         self._error_blocks: list[TextBlock] = []
+        self._uncoloured: deque[tuple[MarkdownText, UncolouredBlock]] = deque()
+        self._colour_worker = LatestOnlyWorker("colours")
         self.show_marks = show_marks  # Glyphs in addition to the colours of token classes.
         self.token_view = False
         self.thinking_unfolded = False
@@ -80,14 +86,34 @@ class Transcript(TextView, can_focus=False):
         self._blocks.blocks = [*self.turns, *self._error_blocks]
         self.update_blocks()
 
+    def update_blocks(self) -> None:
+        super().update_blocks()
+        for turn in self.turns:
+            found = turn.markdown.take_uncoloured()
+            self._uncoloured += [(turn.markdown, block) for block in found]
+        if self._uncoloured:
+            self._colour_worker.submit(self._colour_code)
+
+    def _colour_code(self) -> None:
+        """On a thread, the last block first: the view begins at the end."""
+        with suppress(IndexError):
+            while True:
+                markdown, block = self._uncoloured.pop()
+                self.call_later(self._show_colours, markdown, block, block.render())
+
+    def _show_colours(
+        self, markdown: MarkdownText, block: UncolouredBlock, lines: list[SegmentLine]
+    ) -> None:
+        markdown.colour(block, lines)
+        self.refresh()
+
     # --- turns ----------------------------------------------------------------------------
 
     def show_session(self, session: ChatSession) -> None:
         self.clear_turns()
         for turn in session.conversation.turns:
             self.add_turn(session, turn)
-            _, deltas = replay_turn(turn, session.thinking_markers)
-            self.add_deltas(deltas)
+            self.turns[-1].show_stored(turn, session.thinking_markers)
             self.finish_answer(format_end_reason(turn, None))
 
     def add_turn(self, session: ChatSession, turn: Turn) -> None:
@@ -186,7 +212,7 @@ class Transcript(TextView, can_focus=False):
         words = (word for word in re.finditer(r"\S+", line) if word.start() <= event.x < word.end())
         for word in words:
             for turn in self.turns:
-                url = find_url(f"{turn.question}\n{turn.answer_text}", word[0])
+                url = find_url(f"{turn.question}\n{turn.token_text.answer}", word[0])
                 if url:
                     self.app.open_url(url)
                     self.notify(f"Opening {url}", markup=False)

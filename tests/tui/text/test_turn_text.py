@@ -1,0 +1,70 @@
+"""A turn: the stored text is what is shown, with its events or without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.chat.answer import replay_turn
+from localspec.chat.conversation import Turn
+from localspec.tui.glyphs import UNICODE
+from localspec.tui.text.turn_text import Speaker, TurnText
+from localspec.tui.themes import MarkdownStyle
+from tests.tui.scripted import answer
+
+LOOK = MarkdownStyle("#7aa7f0", "#8b929c", "one-dark")
+TAGS = ("<think>", "</think>")
+
+
+class Styles(dict[str, object]):
+    def __missing__(self, name: str) -> object:
+        from rich.style import Style  # noqa: PLC0415
+
+        return Style()
+
+
+def shown(text: TurnText) -> str:
+    """Without spaces: a word of many tokens wraps otherwise than one of few."""
+    lines = (text.line(y, Styles()) for y in range(text.height(60)))  # type: ignore[arg-type]
+    return "".join("".join(s.text for line in lines for s in line).split())
+
+
+def new_text(turn: Turn, raw: bool, view: bool) -> TurnText:
+    text = TurnText(turn, Speaker("model", raw), UNICODE, LOOK)
+    text.set_thinking_unfolded(True)
+    text.show_tokens(view, False)
+    return text
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.text("ab <>*`\n#1-漢\u200d", min_size=1, max_size=12), min_size=1, max_size=12),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_an_answer_looks_the_same_streamed_stored_and_without_its_events(
+    pieces: list[str], thinks: bool, raw: bool, view: bool
+) -> None:
+    words = ["<think>", "because", "</think>", *pieces] if thinks else pieces
+    begun = Turn("why <b>?", id=1)
+    turn = begun.with_events(list(answer(words)))
+    streamed = new_text(begun, raw, view)
+    streamed.add_deltas(replay_turn(turn, TAGS)[1])
+    streamed.finish()
+    for events in (turn.events, turn.events[1:], turn.events[:2], ()):
+        stored = new_text(begun, raw, view)
+        stored.show_stored(replace(turn, events=events), TAGS)
+        stored.finish()
+        assert shown(stored) == shown(streamed)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_events_that_are_another_text_colour_nothing(raw: bool) -> None:
+    turn = replace(Turn("q", id=1).with_events(list(answer(["one", " two"]))), answer="one three")
+    text = new_text(turn, raw, True)
+    text.show_stored(turn, None)
+    assert not text.rounds and "onethree" in shown(text)
