@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import unquote
 
 import platformdirs
 
@@ -48,3 +51,21 @@ def config_file() -> Path:
 def user_catalog_file() -> Path:
     """The user's own models.yaml, beside config.toml."""
     return config_file().parent / "models.yaml"
+
+
+def parse_typed_path(text: str) -> str:
+    """A path as typed, or as a terminal inserts a dropped file: quoted, escaped, a file:// address.
+
+    `~` stays. A path that exists as it is typed is taken so.
+    """
+    text = text.strip()
+    if os.path.exists(os.path.expanduser(text)):
+        return text
+    if text.startswith("file://"):
+        path = unquote(text.removeprefix("file://").removeprefix("localhost"))
+        return path.lstrip("/") if os.name == "nt" else path
+    with suppress(ValueError):  # a quotation mark is missing: it belongs to the name
+        words = [word.strip('"') for word in shlex.split(text, posix=os.name == "posix")]
+        if len(words) == 1 and words[0] != text:
+            return parse_typed_path(words[0])
+    return text

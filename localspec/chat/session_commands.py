@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from localspec import launch
+from localspec import launch, paths
 from localspec.chat import presets
 from localspec.chat.conversation import Turn
 from localspec.chat.session import ChatSession
@@ -121,18 +121,13 @@ def _model(session: ChatSession, rest: str) -> CommandResult:
 
 def _split_words(text: str) -> list[str] | None:
     """Words as in a shell, but an existing path is one word. None: a quotation mark is missing."""
-    if os.path.exists(os.path.expanduser(text)):
-        return [text]
+    if os.path.exists(os.path.expanduser(path := paths.parse_typed_path(text))):
+        return [path]
     try:
-        return [word.strip('"') for word in shlex.split(text, posix=os.name == "posix")]
+        words = shlex.split(text, posix=os.name == "posix")
     except ValueError:
         return None
-
-
-def _unquote_path(text: str) -> str:
-    """A path in quotation marks, or with escaped spaces as a terminal inserts a dropped file."""
-    words = _split_words(text) or []
-    return words[0] if len(words) == 1 else text
+    return [paths.parse_typed_path(word.strip('"')) for word in words]
 
 
 def _draft(session: ChatSession, name: str) -> CommandResult:
@@ -223,7 +218,7 @@ def _read(session: ChatSession, text: str) -> CommandResult:
     if text == "-":
         session.pending_attachments = ()
         return CommandResult("No files are attached.")
-    file, note = session.attach_file(_unquote_path(text))
+    file, note = session.attach_file(paths.parse_typed_path(text))
     n = file.text.count("\n") + 1
     lines = "1 line" if n == 1 else f"{short_count(n)} lines"
     how = f", {note} (it is not UTF-8)" if note else ""
@@ -236,7 +231,7 @@ def _rename(session: ChatSession, title: str) -> CommandResult:
 
 
 def _save(session: ChatSession, text: str) -> CommandResult:
-    path = session.export(_unquote_path(text))
+    path = session.export(paths.parse_typed_path(text))
     return CommandResult(f"Saved: {sanitize(str(path), multiline=False)}")
 
 

@@ -10,6 +10,7 @@ from dataclasses import field
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
+from localspec import paths
 from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.worker_address import parse_addresses
@@ -152,7 +153,7 @@ def _check_folder(value: Any) -> str:
 
 
 def _read_folder(typed: str) -> str:
-    return os.path.abspath(os.path.expanduser(typed)) if typed else ""
+    return os.path.abspath(os.path.expanduser(paths.parse_typed_path(typed))) if typed else ""
 
 
 def _check_texts(value: Any) -> tuple[str, ...]:
@@ -198,7 +199,7 @@ def _check_schema(value: Any) -> str:
 
 def _read_schema(typed: str) -> str:
     """JSON, or the path of its file, as one line."""
-    path = os.path.expanduser(typed)
+    path = os.path.expanduser(paths.parse_typed_path(typed))
     if not typed.startswith("{") and os.path.isfile(path):
         with open(path, encoding="utf-8") as file:
             typed = file.read()

@@ -208,7 +208,7 @@ def pin_or_unpin(chat_id: int) -> str:
 
 def export_chat(history: ChatHistory, chat_id: int, name: str) -> Path:
     """Writes a new file in the format of its name. Raises LocalspecError."""
-    path = Path(os.path.expanduser(name)).absolute()
+    path = Path(os.path.expanduser(paths.parse_typed_path(name))).absolute()
     text = export.render(history.load_chat(chat_id, with_events=False), path.suffix)
     export.save_file(path, text, overwrite=False)
     return path

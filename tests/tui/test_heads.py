@@ -89,10 +89,10 @@ async def test_files_of_ones_own_with_a_head(tmp_path: Path) -> None:
     async with shown(stock(tmp_path), "1", "o") as wizard:
         screen = wizard.pilot.app.screen
         assert isinstance(screen, OpenFilesScreen)
-        screen.query_one("#target", Input).value = str(target)
+        screen.query_one("#target", Input).value = f"'{target}'"
         await wizard.press("enter")
         await wizard.sees("a GGUF model", "with prompt lookup")
-        screen.query_one("#draft", Input).value = str(head)
+        screen.query_one("#draft", Input).value = head.as_uri()
         await wizard.sees("with the EAGLE-3 head")
         assert screen._check_file("draft")
         await wizard.sees("an EAGLE-3 head")

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
-from localspec import launch
+from localspec import launch, paths
 from localspec.chat import tab_completion
 from localspec.errors import LocalspecError
 from localspec.fit import pair_shapes
@@ -90,7 +90,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
     def _is_complete(self, field: Input) -> bool:
         """Takes the completion of a path that is no file; False: a folder, to be continued."""
         typed = field.value.strip()
-        is_file = os.path.isfile(os.path.expanduser(typed))
+        is_file = os.path.isfile(os.path.expanduser(paths.parse_typed_path(typed)))
         if typed and not is_file and (found := complete_path(typed)):
             field.value = found
             field.cursor_position = len(found)
@@ -175,7 +175,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
 
     def _typed_path(self, name: str) -> str:
         """Always a path, never a pair's name."""
-        typed = self.query_one(f"#{name}", Input).value.strip()
+        typed = paths.parse_typed_path(self.query_one(f"#{name}", Input).value)
         return str(Path(os.path.expanduser(typed)).absolute()) if typed else ""
 
     @property
