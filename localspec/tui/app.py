@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import select
 import signal
-import sys
 import threading
 import time
 import traceback
+import unicodedata
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 from rich.text import Text
 from textual import events, on
 from textual.app import App
+from textual.driver import Driver
 from textual.filter import LineFilter, NoColor
 from textual.keys import key_to_character
 from textual.message import Message
@@ -43,7 +43,6 @@ from localspec.tui.navigation import (
     WizardView,
 )
 from localspec.tui.notices import copy_text
-from localspec.tui.output_filters import AsciiFilter, ControlCharacterFilter
 from localspec.tui.palette import ActionProvider
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.scheduling import set_reliable_timer
@@ -53,12 +52,17 @@ from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.screens.preferences import PreferencesScreen
 from localspec.tui.screens.replay import ReplayScreen
+from localspec.tui.terminal import (
+    AsciiFilter,
+    ControlCharacterFilter,
+    driver_class,
+    watch_terminal,
+)
 from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
 
 _QUIT_WINDOW_SECONDS = 1.0  # A second ctrl+c within this time quits.
 _EXIT_GRACE_SECONDS = 1.5
 """Time for a clean exit after a signal; writing to a closed terminal may block for ever."""
-_TERMINAL_CHECK_SECONDS = 2.0
 _MAX_KEY_SECONDS = 0.5
 """A key that takes longer no longer holds back the next one: ctrl+q must always work."""
 
@@ -121,6 +125,9 @@ class LocalspecApp(App[None]):
             return self._first_screen()
         return HomeScreen(self.runner, self.options)
 
+    def get_driver_class(self) -> type[Driver]:
+        return driver_class(super().get_driver_class())
+
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._output_filters]
 
@@ -128,7 +135,8 @@ class LocalspecApp(App[None]):
         self.set_keymap(key_bindings.full_keymap(self.options.keymap))
         self._install_signal_handlers()
         if not self.is_headless:
-            self.set_interval(_TERMINAL_CHECK_SECONDS, self._exit_without_terminal)
+            loop = asyncio.get_running_loop()
+            watch_terminal(lambda: self._exit_without_terminal(loop))
 
     def on_unmount(self) -> None:
         self.runner.stop_answer()
@@ -145,7 +153,7 @@ class LocalspecApp(App[None]):
         if not isinstance(event, events.Key | events.Paste):
             await super().on_event(event)
         elif not event.is_forwarded:
-            self._waiting_keys.append(event)
+            self._waiting_keys.append(_as_text(event))
             if self._key_in_progress is None:
                 await self._deliver_key()
         else:  # it has passed all widgets
@@ -287,9 +295,11 @@ class LocalspecApp(App[None]):
             except (NotImplementedError, RuntimeError, ValueError):  # Windows, or another thread
                 continue
 
-    def _exit_without_terminal(self) -> None:
-        if _is_terminal_gone():
-            self.exit_on_signal(129)
+    def _exit_without_terminal(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Called on a thread: the event loop may wait for the terminal for ever."""
+        loop.call_soon_threadsafe(self.exit, None, 129)
+        time.sleep(_EXIT_GRACE_SECONDS)
+        os._exit(129)
 
     def exit_on_signal(self, code: int) -> None:
         """Exits cleanly; after `_EXIT_GRACE_SECONDS`, at once."""
@@ -322,17 +332,13 @@ class LocalspecApp(App[None]):
         self._close_messages_no_wait()
 
 
-def _is_terminal_gone() -> bool:
-    """Whether the other end of standard input is closed.
-
-    SIGHUP says so only to processes that the terminal controls; the others would read its end for
-    ever, on a whole core.
-    """
-    if sys.__stdin__ is None or not hasattr(select, "poll"):
-        return False
-    poll = select.poll()
-    poll.register(sys.__stdin__.fileno(), 0)
-    return any(event & select.POLLHUP for _, event in poll.poll(0))
+def _as_text(event: events.Key | events.Paste) -> events.Key | events.Paste:
+    """A character that no Textual field takes as a key, such as a joiner or a direction mark."""
+    character = event.character if isinstance(event, events.Key) else None
+    if not character or len(character) > 1 or character.isprintable():
+        return event
+    is_text = unicodedata.category(character) not in ("Cc", "Cs", "Zl", "Zp")
+    return events.Paste(character) if is_text else event
 
 
 def _build_output_filters(options: AppOptions) -> list[LineFilter]:
@@ -349,6 +355,8 @@ def run(
     flags: Mapping[str, str] | None = None,
 ) -> int:
     """Runs the app and returns its exit code.  `flags`: see `config.resolve`."""
+    for name in ("COLUMNS", "LINES"):  # exported, they hold the size of another window
+        os.environ.pop(name, None)
     options = load_options(flags)
     runner = EngineRunner()
     reduce_gc_pauses()

@@ -61,7 +61,8 @@ def main(what: str, *files: str) -> int:
         dialogue, runner = said(Path(files[0]), what == "says")
     elif what == "chat":
         draft = Path(files[1]) if len(files) > 1 else None
-        dialogue = ChatSession(ResolvedPair(Path(files[0]), draft))
+        history = options.chats.history if options.chats else None
+        dialogue = ChatSession(ResolvedPair(Path(files[0]), draft), history=history)
 
     def first() -> Screen[None]:
         return ChatScreen(dialogue, runner, options)

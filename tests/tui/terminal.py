@@ -55,6 +55,8 @@ class Terminal:
         if not first:
             been_here(Path({**os.environ, **(env or {})}["LOCALSPEC_DATA_DIR"]))
         self._closed = False
+        self._reads = threading.Event()
+        self._reads.set()
         self._lock = threading.Lock()
         self._came = threading.Condition(self._lock)
         controlled = ["sh", "-c", _DIES_WITH_TERMINAL, "sh", *words]
@@ -96,11 +98,21 @@ class Terminal:
                 part = b""
             if not part:
                 return
+            self._reads.wait()
             with self._came:
                 self.seen += part
                 self._came.notify_all()
             if self._answers and b"\x1b[?2026$p" in part:
                 self.type(b"\x1b[?2026;2$y")
+
+    def stop_reading(self) -> None:
+        """Until what is written waits for somebody who reads it."""
+        self._reads.clear()
+        until, last, same = time.monotonic() + TIMEOUT, -1, 0
+        while same < 20 and time.monotonic() < until:
+            waiting = struct.unpack("i", fcntl.ioctl(self._ours, termios.FIONREAD, bytes(4)))[0]
+            same, last = (same + 1 if waiting == last and waiting else 0), waiting
+            time.sleep(0.02)
 
     def wait_for(self, found: str | Callable[[], object], since: int = 0) -> int:
         """Waits for a text or a condition; returns the number of bytes written by then."""
@@ -129,6 +141,7 @@ class Terminal:
 
     def close(self) -> None:
         """The window is closed: the kernel sends SIGHUP."""
+        self._reads.set()
         if not self._closed:
             self._closed = True
             os.close(self._theirs)

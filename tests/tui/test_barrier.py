@@ -6,7 +6,7 @@ from rich.segment import Segment
 from textual.color import Color
 
 from localspec.sanitize import sanitize
-from localspec.tui.output_filters import ControlCharacterFilter
+from localspec.tui.terminal import ControlCharacterFilter
 
 BLACK = Color(0, 0, 0)
 

@@ -26,10 +26,10 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey, refine_survey
 from localspec.tui.key_bindings import KEY_BINDINGS
-from localspec.tui.output_filters import AsciiFilter
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.preferences import PreferencesScreen
+from localspec.tui.terminal import AsciiFilter
 from tests.machine.test_rpc import listening, status, worker
 from tests.tui import scenes
 from tests.tui.before import been_here

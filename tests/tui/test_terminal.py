@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from textual.events import Paste
 
 if sys.platform == "win32":
     pytest.skip("POSIX signals and terminals", allow_module_level=True)
 
+from localspec.chat.history import ChatHistory
+from localspec.tui.terminal import PasteParser
 from tests.cli.command import TIMEOUT, command, environment
 from tests.support.zoo import Zoo
 from tests.tui.drive import SECRET
@@ -82,6 +90,26 @@ def test_a_closed_terminal_without_a_signal_ends_the_app() -> None:
         assert terminal.process.wait(timeout=TIMEOUT) == 129
 
 
+@pytest.mark.parametrize("reads", [True, False], ids=["read", "stopped"])
+def test_a_terminal_that_goes_while_the_app_draws_ends_it_and_the_answer_is_saved(
+    zoo: Zoo, reads: bool
+) -> None:
+    words = module("tests.tui.drive", "chat", str(zoo["chatter"]))
+    with Terminal(words, controls=False) as terminal:
+        terminal.wait_for("Text-completion model")
+        terminal.type(b"/set max_tokens 60000\rabc\r")
+        terminal.wait_for("seven eight nine one")
+        children = engines(terminal)
+        if not reads:
+            terminal.stop_reading()  # the event loop waits for the thread that writes
+        terminal.close()
+        assert terminal.process.wait(timeout=5) == 129
+        assert gone(children)
+    with closing(ChatHistory.open()) as history:
+        (turn,) = history.load_chat(history.find_last_id()).conversation.turns
+    assert "seven eight nine one" in turn.answer and turn.rounds
+
+
 def test_ctrl_q_while_answering(answering: Terminal) -> None:
     children = engines(answering)
     began = time.monotonic()
@@ -145,6 +173,44 @@ def test_without_a_terminal_there_is_help(how: str) -> None:
 
 
 # --- what terminals do ------------------------------------------------------------------------
+
+
+def test_bytes_that_are_no_text(home: Terminal) -> None:
+    home.type(b"/gr\xfcn\xff\x80\xed\xa0\x80")
+    home.wait_for("gr\ufffdn")
+    home.type(CTRL_Q)
+    home.ends_with(0)
+    home.assert_whole()
+
+
+def test_the_window_has_its_own_size() -> None:
+    with Terminal(command(), env={"COLUMNS": "200", "LINES": "60"}) as terminal:
+        terminal.wait_for("Ready to run")
+        terminal.resize(90, 20)
+        terminal.wait_for("quit", len(terminal.seen))
+        moves = re.findall(rb"\x1b\[(\d+);(\d+)H", terminal.seen)
+        assert moves and max(int(row) for row, _ in moves) <= 24
+        assert max(int(column) for _, column in moves) <= 90
+
+
+def feed(chunks: list[str]) -> list[str]:
+    parser = PasteParser()
+    messages = [message for chunk in chunks if chunk for message in parser.feed(chunk)]
+    return [f"paste {m.text}" if isinstance(m, Paste) else getattr(m, "key", "?") for m in messages]
+
+
+@given(
+    st.text("ab\x1b[;20~1mJH\r\n\t\x03é", max_size=60),
+    st.lists(st.integers(0, 60), max_size=6),
+)
+def test_a_paste_is_text_whatever_it_holds_and_however_it_comes(
+    pasted: str, cuts: list[int]
+) -> None:
+    assume("\x1b[201~" not in pasted)
+    data = f"a\x1b[A\x1b[200~{pasted}\x1b[201~b\x1b[200~again\x1b[201~"
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    chunks = [data[start:end] for start, end in pairwise(edges)]
+    assert feed(chunks) == ["a", "up", f"paste {pasted}", "b", "paste again"]
 
 
 def test_ctrl_z_and_fg(zoo: Zoo) -> None:

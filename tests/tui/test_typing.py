@@ -100,6 +100,42 @@ async def test_a_late_escape_does_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         assert isinstance(one.pilot.app.screen, HomeScreen)
 
 
+async def test_escape_leaves_an_empty_chat_only_twice_while_one_types(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chat_screen, "TYPING_SECONDS", 60.0)
+    monkeypatch.setattr(chat_screen, "SECOND_ESCAPE_SECONDS", 60.0)
+    async with kept.app() as one:
+        await one.press("enter")
+        await one.until("ready")
+        await one.press("escape")
+        assert isinstance(one.pilot.app.screen, HomeScreen), "nothing was typed"
+        await one.press("enter")
+        await one.until("ready")
+        await one.send("hi")
+        await one.press("escape")
+        assert "Press esc again" in one.shown and one.chat.phase == "ready"
+        await one.press("escape")
+        assert isinstance(one.pilot.app.screen, HomeScreen)
+
+
+@pytest.mark.parametrize("by", ["keys", "paste"])
+async def test_what_is_typed_is_what_is_stored_and_sent(by: str) -> None:
+    text = "می\u200cروم 👩\u200d💻 \u200fשלום\u200e \u061c日本\u3000語 a\u00a0b \u202ea"
+    engine = ScriptedEngine(said)
+    async with Chat(engine) as chat:
+        if by == "paste":
+            chat.app.post_message(events.Paste(text))
+        else:
+            for character in text:
+                chat.app.post_message(events.Key("any", character))
+        await wait_until(chat.pilot, lambda: chat.typed == text)
+        await chat.press("enter")
+        await chat.until("ready")
+        assert chat.questions == [text] and engine.asked[0].messages[-1].content == text
+        assert "\u202e" not in chat.shown
+
+
 async def test_a_draft_is_there_when_the_chat_is_opened_again() -> None:
     """After Esc while the model loads, after another chat of the pair, and recalled by up."""
     async with kept.app() as one:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from localspec.tui.notices import problem_text
 from localspec.tui.text.turn_text import format_attachment
 from localspec.units import short_count
 
+_DIRECTION_CONTROLS = re.compile("([\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])")
 _MAX_LISTED = 200
 _MAX_WRAPPED_CHARACTERS = 50_000  # Longer text is not wrapped: wrapping a megabyte takes seconds.
 
@@ -105,9 +108,12 @@ class MessageComposer(TextArea):
         self._recall_index = len(session.typed_texts)
         """Position in `_typed_texts`; its length: the message being written."""
         self._loaded_text = ""  # An earlier question, put into the field to be edited.
+        self.typed_at = float("-inf")  # When something was typed last, as `time.monotonic`.
 
     async def _on_key(self, event: events.Key) -> None:
         """Not bindings, because those would run before letters that were typed earlier."""
+        if event.key != "escape":
+            self.typed_at = time.monotonic()
         if self.completions.take_key(event.key, self._typed_line):
             pass
         elif event.key in keys_for("chat.send", self._keymap):
@@ -185,7 +191,7 @@ class MessageComposer(TextArea):
         except OSError as error:
             self.notify(f"The message cannot be edited: {error.strerror}.", markup=False)
         else:
-            self.replace_text(sanitize(text.rstrip("\n")))
+            self.replace_text(_clean_typed(text.rstrip("\n")))
         finally:
             path.unlink(missing_ok=True)
 
@@ -215,7 +221,8 @@ class MessageComposer(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
         event.stop()
-        pasted = sanitize(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        self.typed_at = time.monotonic()
+        pasted = _clean_typed(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         self._update_soft_wrap(len(self.text) + len(pasted))
         result = self.replace(pasted, *self.selection)
         self.move_cursor(result.end_location)
@@ -223,6 +230,12 @@ class MessageComposer(TextArea):
     def _update_soft_wrap(self, length: int) -> None:
         """Called before the text reaches `length` characters."""
         self.soft_wrap = length <= _MAX_WRAPPED_CHARACTERS
+
+
+def _clean_typed(text: str) -> str:
+    """Without control characters. Direction controls are sent as typed; the screen has none."""
+    pieces = _DIRECTION_CONTROLS.split(text)
+    return "".join(p if n % 2 else sanitize(p) for n, p in enumerate(pieces))
 
 
 class AttachedFiles(Static):

@@ -1,0 +1,167 @@
+"""The terminal: bytes that come from it, text that goes to it, and its end.
+
+Text is sanitized where it enters the app; the output filters remove control characters that a
+library makes of clean text.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import queue
+import select
+import selectors
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from rich.segment import Segment
+from textual import events
+from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual.color import Color
+from textual.driver import Driver
+from textual.filter import LineFilter
+from textual.message import Message
+
+from localspec.sanitize import sanitize
+
+
+class PasteParser(XTermParser):
+    """Whatever a bracketed paste holds is text; Textual acts on escape sequences in it."""
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._end = ""  # The last characters, which may begin a mark.
+        self._pasted: list[str] | None = None  # None outside of a paste.
+
+    def tick(self) -> Iterable[Message]:
+        for message in super().tick():
+            self._end = ""  # the escape key, not the beginning of a mark
+            yield message
+
+    def feed(self, data: str) -> Iterable[Message]:
+        if not data:  # the end of the input
+            yield from super().feed(data)
+        while data:
+            mark = BRACKETED_PASTE_START if self._pasted is None else BRACKETED_PASTE_END
+            found = (self._end + data).find(mark)
+            n_read = len(data) if found < 0 else found + len(mark) - len(self._end)
+            read, data = data[:n_read], data[n_read:]
+            self._end = (self._end + read)[1 - len(mark) :] if found < 0 else ""
+            if self._pasted is None:
+                yield from super().feed(read)
+                if found >= 0:
+                    self._pasted = []
+                continue
+            self._pasted.append(read)
+            if found >= 0:
+                text, self._pasted = "".join(self._pasted).removesuffix(mark), None
+                for _ in super().feed(mark):  # an empty paste: it has seen nothing of the text
+                    pass
+                yield events.Paste(text.replace("\x00", ""))
+
+
+if sys.platform != "win32":
+    from textual.drivers.linux_driver import LinuxDriver
+
+    class PosixDriver(LinuxDriver):
+        def run_input_thread(self) -> None:
+            """As Textual's, for any bytes; where they end, so does the app."""
+            parser = PasteParser(self._debug)
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            with selectors.SelectSelector() as selector:
+                selector.register(self.fileno, selectors.EVENT_READ)
+                while not self.exit_event.is_set():
+                    if selector.select(0.1):
+                        data = b""
+                        with suppress(OSError):
+                            data = os.read(self.fileno, 4096)
+                        if not data:
+                            self._app.call_later(self._app.exit, None, 129)
+                            return
+                        for message in parser.feed(decoder.decode(data)):
+                            self.process_message(message)
+                    for message in parser.tick():
+                        self.process_message(message)
+
+        def write(self, data: str) -> None:
+            """Does not wait for a writer that has ended with the terminal."""
+            writer = self._writer_thread
+            while writer is not None and writer.is_alive():
+                with suppress(queue.Full):
+                    writer._queue.put(data, timeout=0.1)
+                    return
+
+        def close(self) -> None:
+            if self._writer_thread is not None and self._writer_thread.is_alive():
+                super().close()
+
+
+def driver_class(default: type[Driver]) -> type[Driver]:
+    """`default`, or in place of Textual's for POSIX one that survives what terminals do."""
+    if sys.platform != "win32" and default is LinuxDriver:
+        return PosixDriver
+    return default
+
+
+def watch_terminal(on_gone: Callable[[], None]) -> None:
+    """Calls `on_gone` on a thread when the other end of the terminal is closed.
+
+    SIGHUP says so only to processes that the terminal controls, and not while the app waits for
+    a terminal that reads nothing.
+    """
+    if not hasattr(select, "poll"):
+        return
+    poll = select.poll()
+    for stream in filter(None, (sys.__stdin__, sys.__stderr__)):
+        poll.register(stream.fileno(), 0)
+
+    def watch() -> None:
+        if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll()):
+            on_gone()
+
+    threading.Thread(target=watch, daemon=True, name="terminal").start()
+
+
+class ControlCharacterFilter(LineFilter):
+    """Replaces the characters that `sanitize` removes."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        if all(text.isprintable() for text, _, _ in segments):
+            return segments
+        return [  # padded, so that nothing moves
+            Segment(sanitize(text, multiline=False).ljust(len(text)), style, control)
+            for text, style, control in segments
+        ]
+
+
+_ASCII_EQUIVALENTS = {
+    "-": "─━═–—·•−",
+    "|": "│┃║┊▏▎▍▌▋▊▉▕",
+    "+": "┌┐└┘╭╮╰╯├┤┬┴┼",
+    "#": "█▇▆▅",
+    "_": "▁▂▃▄",
+    "x": "×",
+    "'": "‘’",
+    '"': "“”„",
+    "<": "←‹",
+    ">": "→▸⏎⇥›",
+    "^": "↑▔▀",
+    "v": "↓▾",
+    "~": "…",
+}
+"""One cell each, so that nothing moves."""
+_ASCII_TRANSLATION = {
+    ord(symbol): ascii_ for ascii_, symbols in _ASCII_EQUIVALENTS.items() for symbol in symbols
+}
+
+
+class AsciiFilter(LineFilter):
+    """Replaces line-drawing and other symbols; letters of other scripts stay."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            Segment(text if text.isascii() else text.translate(_ASCII_TRANSLATION), style, control)
+            for text, style, control in segments
+        ]
