@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from textual.content import Content
 
+from localspec import data_files
+from localspec.models.reference import RepoFile
 from localspec.sanitize import sanitize
 from localspec.tui.glyphs import Glyphs
 from localspec.tui.key_bindings import key_label
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
     from localspec.models.hub.download_queue import DownloadQueue
 
 
+_UNFINISHED_FILE = "downloads.json"
+
+
 class DownloadManager:
     """Creates the hub client and the queue on first use; partial files stay for resuming."""
 
@@ -27,6 +34,7 @@ class DownloadManager:
         """`limit`: bytes per second of all downloads together."""
         self._limit, self._hub = limit, hub
         self._queue: DownloadQueue | None = None
+        self._saved_jobs: list[dict[str, Any]] = []
 
     @property
     def hub(self) -> HubClient:
@@ -63,6 +71,26 @@ class DownloadManager:
     def states(self) -> tuple[DownloadState, ...]:
         return self._queue.states() if self._queue is not None else ()
 
+    def restore(self) -> None:
+        """The downloads that were not finished when the app was left, paused. Takes a while."""
+        entries = data_files.read_json(_UNFINISHED_FILE)
+        for entry in entries if isinstance(entries, list) else ():
+            from localspec.models.hub.cached_file import DownloadJob  # noqa: PLC0415  slow to import
+
+            with suppress(TypeError, KeyError, OSError):
+                file = RepoFile(**entry["file"])
+                self.queue.add_paused(
+                    DownloadJob(entry["repo"], entry["commit"], file, entry["ref"])
+                )
+
+    def save_unfinished(self) -> None:
+        """So that `restore` finds them. Has no effect while no download has changed its phase."""
+        states = self.states()
+        jobs = [asdict(s.job) for s in states if s.phase not in ("done", "cancelled")]
+        if states and jobs != self._saved_jobs:
+            self._saved_jobs = jobs
+            data_files.write_json(_UNFINISHED_FILE, jobs)
+
     def pause_or_resume(self, job: DownloadJob) -> None:
         """Pauses a download that runs or waits, else resumes or retries it."""
         phase = next((state.phase for state in self.states() if state.job == job), "")
@@ -73,6 +101,7 @@ class DownloadManager:
 
     def close(self) -> None:
         if self._queue is not None:
+            self.save_unfinished()
             self._queue.close()
 
 

@@ -165,7 +165,10 @@ def build_sections(
     saved_presets = [HomeRow(p.name, p.summary, preset=p.name) for p in presets.load().values()]
     limit = None if search_text else _MAX_LISTED
     downloadable = _downloadable_rows(pair_catalog, survey, search_text)
+    loads = [HomeRow(state.job.file.path, download=state) for state in states]
+    running = [row for row in loads if row.download and row.download.phase != "done"]
     sections = (
+        HomeSection("Downloads", tuple(running)),
         HomeSection("Ready to run", _filter_rows(ready, search_text)),
         chats,
         HomeSection("Recent", _filter_rows(recent, search_text)[:limit]),
@@ -177,9 +180,7 @@ def build_sections(
             "" if search_text else "home.wizard",
         ),
         HomeSection("On the hub (network)", tuple(_hub_rows(search_text, hub_results))),
-        HomeSection(
-            "Downloads", tuple(HomeRow(state.job.file.path, download=state) for state in states)
-        ),
+        HomeSection("Downloaded", tuple(row for row in loads if row not in running)),
     )
     return [section for section in sections if section.rows]
 

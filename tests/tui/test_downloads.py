@@ -480,3 +480,26 @@ async def test_a_download_that_fails_says_why_and_is_tried_again(
         await home.press("enter")
         await wait_until(home.pilot, lambda: _phases(home) == ["done", "done"])
         assert finals(tmp_path) == FILES
+
+
+@pytest.mark.asyncio
+async def test_what_was_not_finished_is_there_at_the_next_start(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    hub.faults[BODY].extend([Fault(""), Fault("")])
+    hub.always[BODY] = STALLED
+    async with Home(client(hub)) as home:
+        await home.download(PAIR)
+        await wait_until(home.pilot, lambda: parts(tmp_path) == [65_536, 65_536])
+    hub.always.clear()
+    async with Home(client(hub)) as home:
+        await home.sees("Downloads", "paused")
+        assert home.shown.index("Downloads") < home.shown.index("Ready to run")
+        for name in FILES:
+            await home.point_at(name)
+            await home.press("p")
+        await wait_until(home.pilot, lambda: _phases(home) == ["done", "done"])
+        assert finals(tmp_path) == FILES
+    async with Home(client(hub)) as home:
+        await home.sees("Ready to run", PAIR)
+        assert not home.downloads.states()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from localspec.errors import LocalspecError
 from localspec.lazy_dataclass import dataclass
-from localspec.models.hub.cached_file import DownloadJob
+from localspec.models.hub.cached_file import CachedFile, DownloadJob
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import (
@@ -18,6 +18,7 @@ from localspec.models.hub.download import (
     RateLimiter,
     download_file,
 )
+from localspec.models.local_files import hub_cache
 
 _RESTARTABLE_PHASES = (DownloadPhase.FAILED, DownloadPhase.CANCELLED, DownloadPhase.PAUSED)
 _FINAL_PHASES = (DownloadPhase.DONE, *_RESTARTABLE_PHASES)
@@ -59,6 +60,16 @@ class DownloadQueue:
                 self._start_worker()
                 return
         self.retry(job)
+
+    def add_paused(self, job: DownloadJob) -> None:
+        """Append a job that an earlier process did not finish, unless its file is here."""
+        file = CachedFile(self._cache_dir or hub_cache.cache_root(), job)
+        if file.blob_path.exists():
+            return
+        done = file.partial_path.stat().st_size if file.partial_path.exists() else 0
+        with self._changed:
+            state = DownloadState(job, DownloadPhase.PAUSED, done)
+            self._entries.setdefault(job, _QueuedDownload(state, CancelToken()))
 
     def pause(self, job: DownloadJob) -> None:
         self._stop(job, DownloadPhase.PAUSED)

@@ -46,7 +46,9 @@ from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.token_details import TokenDetails
 from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
 
-LATE_ESCAPE_SECONDS = 1.0  # an escape this soon after an answer ended was meant to stop it
+LATE_ESCAPE_SECONDS = 1.0  # An escape this soon after an answer ended was meant to stop it.
+TYPING_SECONDS = 3.0  # After the last key, somebody types.
+SECOND_ESCAPE_SECONDS = 2.0
 
 
 class ChatScreen(Screen[None]):
@@ -72,7 +74,7 @@ class ChatScreen(Screen[None]):
         """Whether the key for speculation chose to draft where `auto` pauses."""
         self._logprobs_requested = False
         self._stop_time: float | None = None
-        self._end_time = float("-inf")
+        self._end_time = self._escape_time = float("-inf")
         self._queued_text: str | None = None  # Typed before the model was loaded.
         self._regenerate_after_load = False
         """To finish the answer that a crash interrupted, or for another model's answer."""
@@ -131,8 +133,6 @@ class ChatScreen(Screen[None]):
     def busy(self) -> bool:
         return self.phase == "answering"
 
-    # --- loading --------------------------------------------------------------------------
-
     def load(self) -> None:
         session = self.session
         self.phase, self._load_key = "loading", session.load_key
@@ -189,8 +189,6 @@ class ChatScreen(Screen[None]):
     def _reload_hints(self) -> tuple[str, ...]:
         finish = ("f5 reload and finish the answer",) * self.session.is_interrupted
         return (*finish, "enter reload", "ctrl+l engine log", "esc back")
-
-    # --- typing ---------------------------------------------------------------------------
 
     @on(MessageComposer.Submitted)
     async def _submit_message(self, message: MessageComposer.Submitted) -> None:
@@ -312,8 +310,6 @@ class ChatScreen(Screen[None]):
         if self.phase == "ready":
             self._send_queued()
 
-    # --- drawing --------------------------------------------------------------------------
-
     def draw(self) -> None:
         """Redraws everything but the transcript."""
         session = self.session
@@ -333,8 +329,10 @@ class ChatScreen(Screen[None]):
         empty_hint.display = not session.conversation.turns and not self.transcript.has_error
         self.transcript.display = not empty_hint.display
         empty_hint.draw(session)
-        self.query_one(SpeculationPanel).draw_session(session, self.phase)
-        self.query_one(StatusBar).draw(session, self.phase, self.transcript)
+        panel = self.query_one(SpeculationPanel)
+        panel.draw_session(session, self.phase)
+        status = self.query_one(StatusBar)
+        status.draw(session, self.phase, self.transcript, with_speed=not panel.display)
 
     @on(Transcript.FollowingChanged)
     def _follow_changed(self) -> None:
@@ -352,12 +350,23 @@ class ChatScreen(Screen[None]):
             return
         elif self.phase == "loading" or not self.composer.text:
             if len(self.app.screen_stack) > 1:  # not if this is the only screen
-                self.composer.restore_text(self._queued_text or "")
-                self.session.draft = self.composer.text
-                self.dismiss()
+                self._leave()
         else:
             self.composer.edit_text("")
+            self._escape_time = time.monotonic()
             self.notify("↑ brings the text back.", markup=False, timeout=2)
+
+    def _leave(self) -> None:
+        """Asks for a second escape while somebody types: the first was meant for something else."""
+        now = time.monotonic()
+        is_typing = now - self.composer.typed_at < TYPING_SECONDS
+        if is_typing and now - self._escape_time > SECOND_ESCAPE_SECONDS:
+            self._escape_time = now
+            self.notify("Press esc again to leave the chat.", markup=False, timeout=2)
+            return
+        self.composer.restore_text(self._queued_text or "")
+        self.session.draft = self.composer.text
+        self.dismiss()
 
     def action_again(self) -> None:
         """Regenerates the last answer; after a crash, reloads and finishes it with its seed."""
@@ -394,8 +403,6 @@ class ChatScreen(Screen[None]):
             self.load_if_changed()
             self.draw()
 
-    # --- keys: views ----------------------------------------------------------------------
-
     def action_panel(self) -> None:
         if self.has_class("-narrow"):
             self.notify("The panel needs 80 columns.", timeout=3, markup=False)
@@ -404,6 +411,10 @@ class ChatScreen(Screen[None]):
         self.options.show_panel = not panel.display
         self.set_class(self.options.show_panel, "-panel")
         self.set_class(not self.options.show_panel, "-no-panel")
+        self.call_after_refresh(self.draw)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
 
     async def action_speculation(self) -> None:
         await slash_handlers.toggle_speculation(self)

@@ -143,6 +143,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
         def work() -> None:
             _ = self.sessions.history  # opened on this thread: it takes a while
+            if not last.machine_label:
+                self._downloads.restore()
             survey = replace(self._survey_models(), workers=workers)
             if last.machine_profile is not None and last.workers == workers:
                 survey = replace(last, local_models=survey.local_models)
@@ -270,6 +272,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
     def _poll_downloads(self) -> None:
         """Redraws the download rows; a finished download starts a survey."""
+        self._downloads.save_unfinished()
         states = {state.job: state for state in self._downloads.states()}
         n_finished = sum(state.phase.value == "done" for state in states.values())
         if n_finished != self._n_finished_downloads:

@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import fit_footer, format_footer, key_label
-from localspec.units import milliseconds
+from localspec.units import milliseconds, token_rate
 
 if TYPE_CHECKING:
     from localspec.chat.session import ChatSession
@@ -81,7 +81,9 @@ class StatusBar(Static):
         self._options = options
         self._keys_and_numbers = ("", "")
 
-    def draw(self, session: ChatSession, phase: str, transcript: Transcript) -> None:
+    def draw(
+        self, session: ChatSession, phase: str, transcript: Transcript, *, with_speed: bool
+    ) -> None:
         keymap = self._options.keymap
         if transcript.is_cursor_active:
             keys = format_footer(keymap, "tokens")
@@ -92,6 +94,9 @@ class StatusBar(Static):
                 send, _, others = keys.partition("  ")
                 keys = f"{send}  {key_label('chat.walk', keymap)} select token  {others}"
         numbers = _status_numbers(session, phase)
+        speed = session.answer.tokens_per_second
+        if with_speed and speed is not None and phase != "answering":
+            numbers = f"{token_rate(speed)}   {numbers}"
         if transcript.is_cursor_active and self.screen.has_class("-narrow"):
             numbers = ""  # the keys are needed to leave the token view
         if not transcript.following:
