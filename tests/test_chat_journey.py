@@ -33,8 +33,16 @@ from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from tests.support import tinygguf
-from tests.tui.scenes import PAIR
-from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, ready, wait_until
+from tests.support.scenes import PAIR
+from tests.support.scripted_engine import (
+    Gate,
+    Opening,
+    Script,
+    ScriptedEngine,
+    answer,
+    ready,
+    wait_until,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 

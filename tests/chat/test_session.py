@@ -17,8 +17,8 @@ from localspec.chat.slash_commands import CommandCall, parse
 from localspec.chat.tab_completion import complete_path
 from localspec.errors import EngineError, LocalspecError, PromptTooLongError, UsageError
 from localspec.protocol.events import EngineExit, GenerationFinished
-from tests.tui.scenes import PAIR
-from tests.tui.scripted import Gate, ScriptedEngine, answer, ready
+from tests.support.scenes import PAIR
+from tests.support.scripted_engine import Gate, ScriptedEngine, answer, ready
 
 KILLED = EngineExit("signal SIGKILL")
 TOO_LONG = PromptTooLongError("The prompt is too long.")

@@ -17,7 +17,7 @@ import pytest
 from localspec.machine.device import Device
 from localspec.paths import package_data_dir
 from tests.cli.command import Done, command, environment
-from tests.tui import tmux
+from tests.support import tmux
 
 SECONDS = 1500
 pytestmark = pytest.mark.timeout(SECONDS)

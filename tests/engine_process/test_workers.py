@@ -38,9 +38,9 @@ from localspec.worker_address import WorkerAddress, parse_address
 from tests.cli.command import command, environment
 from tests.cli.dialogue import Dialogue
 from tests.support.downloads import wait_for
+from tests.support.scenes import phase, shown_tokens
+from tests.support.scripted_engine import painted, wait_until
 from tests.support.slow_line import Line, SlowLine
-from tests.tui.scenes import phase, shown_tokens
-from tests.tui.scripted import painted, wait_until
 from tests.tui.test_engine_death import chat
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

@@ -22,7 +22,7 @@ if shutil.which("tmux") is None:
 from localspec.tui.screens import chat
 from tests.cli.command import ROOT
 from tests.real.screens import find_contradictions
-from tests.tui.tmux import ENTER, ESCAPE, PROMPT, Tmux
+from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux
 
 pytestmark = [
     pytest.mark.long,

@@ -22,9 +22,9 @@ if sys.platform == "win32":
 from localspec import tui
 from localspec.launch import ResolvedPair, recent_pairs
 from tests.cli.command import command, harmful
-from tests.support.long_cases import often
+from tests.often import often
+from tests.support.pty_terminal import SEQUENCE, Terminal, module, text
 from tests.support.zoo import Zoo
-from tests.tui.terminal import SEQUENCE, Terminal, module, text
 
 ESC, BEL, CSI, OSC, ST, DCS = "\x1b", "\x07", "\x9b", "\x9d", "\x9c", "\x90"
 ATTACKS = (
@@ -180,7 +180,7 @@ def says(words: Sequence[str], how: str, folder: Path) -> bytes:
     script.write_text(json.dumps(words), encoding="utf-8")
     (folder / "engine.log").write_bytes("".join(words).encode("utf-8", "replace"))
     env = {"LOCALSPEC_DATA_DIR": str(folder), "COLORTERM": "truecolor"}
-    drive = module("tests.tui.drive", how, str(script))
+    drive = module("tests.support.drive_app", how, str(script))
     with Terminal(drive, size=(120, 40), env=env, answers=True) as terminal:
         return walk(terminal, "".join(words))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tui.scenes import settled, words
-from tests.tui.scripted import Script, ScriptedEngine, answer
-from tests.tui.test_chat import Chat, said
+from tests.support.scenes import settled, words
+from tests.support.scripted_engine import Script, ScriptedEngine, answer
+from tests.tui.screens.test_chat import Chat, said
 
 pytestmark = pytest.mark.asyncio
 

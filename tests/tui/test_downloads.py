@@ -25,9 +25,17 @@ from localspec.tui.screens.home import HomeScreen
 from localspec.tui.widgets.pointer_list import PointerList
 from tests.support.downloads import QUICK
 from tests.support.fake_hub import API, BODY, LINK, FakeHub, Fault
+from tests.support.scripted_engine import (
+    Gate,
+    Opening,
+    Script,
+    ScriptedEngine,
+    answer,
+    painted,
+    wait_until,
+)
+from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux
 from tests.support.zoo import Zoo
-from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, painted, wait_until
-from tests.tui.tmux import ENTER, ESCAPE, PROMPT, Tmux
 
 BIG, SMALL, ODD = "tiny/Chatty-GGUF", "tiny/Draft-GGUF", "else/Odd-GGUF"
 CATALOGUE = f"""\

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.tui.app import LocalspecApp
-from tests.tui.test_chat import Chat
+from tests.tui.screens.test_chat import Chat
 
 pytestmark = [
     pytest.mark.asyncio,

@@ -16,9 +16,9 @@ from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
+from tests.support.scenes import shown_tokens
+from tests.support.scripted_engine import wait_until
 from tests.support.zoo import Zoo
-from tests.tui.scenes import shown_tokens
-from tests.tui.scripted import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from localspec.chat import copying
-from tests.tui.scripted import ScriptedEngine, wait_until
-from tests.tui.test_chat import Chat, said
+from tests.support.scripted_engine import ScriptedEngine, wait_until
+from tests.tui.screens.test_chat import Chat, said
 
 PAGE = Path(__file__).parents[2] / "docs" / "quality" / "habits.md"
 ENDS = "(ends)"

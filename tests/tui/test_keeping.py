@@ -14,9 +14,9 @@ from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.errors import InUseError
 from localspec.tui import app
-from tests.tui.scenes import PAIR
-from tests.tui.scripted import Gate, Script, ScriptedEngine, answer, wait_until
-from tests.tui.test_chat import Chat, said
+from tests.support.scenes import PAIR
+from tests.support.scripted_engine import Gate, Script, ScriptedEngine, answer, wait_until
+from tests.tui.screens.test_chat import Chat, said
 
 pytestmark = pytest.mark.asyncio
 

@@ -25,8 +25,8 @@ from localspec.chat.history import ChatHistory, SavedChat
 from localspec.chat.recorder import CHECKPOINT_TOKENS
 from localspec.protocol.events import Prefill
 from tests.cli.command import command
+from tests.support.pty_terminal import Terminal, text
 from tests.support.zoo import CHATTER, Zoo
-from tests.tui.terminal import Terminal, text
 
 ROUND = 16
 """The most tokens of one round."""

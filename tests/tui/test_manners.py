@@ -11,9 +11,9 @@ from localspec.tui.glyphs import ASCII
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.text.blocks import KeyHints
 from localspec.tui.widgets.token_details import LEGEND
-from tests.tui import scenes
-from tests.tui.scenes import CODE, QUESTION, asking, streaming, surveyed, walking
-from tests.tui.scripted import painted, wait_until
+from tests.support import scenes
+from tests.support.scenes import CODE, QUESTION, asking, streaming, surveyed, walking
+from tests.support.scripted_engine import painted, wait_until
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,10 +12,10 @@ from localspec.tui.screens.help import HelpScreen
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
 from localspec.tui.widgets.transcript import Transcript
-from tests.tui import test_kept as kept
-from tests.tui.scenes import settled
-from tests.tui.scripted import ScriptedEngine, answer, wait_until
-from tests.tui.test_chat import Chat, long
+from tests.support.scenes import settled
+from tests.support.scripted_engine import ScriptedEngine, answer, wait_until
+from tests.tui import test_saved_chats as kept
+from tests.tui.screens.test_chat import Chat, long
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,11 +12,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
-from tests.tui import scenes
-from tests.tui import test_kept as kept
-from tests.tui.scenes import settled
-from tests.tui.scripted import painted, wait_until
-from tests.tui.test_chat import Chat
+from tests.support import scenes
+from tests.support.scenes import settled
+from tests.support.scripted_engine import painted, wait_until
+from tests.tui import test_saved_chats as kept
+from tests.tui.screens.test_chat import Chat
 
 pytestmark = pytest.mark.asyncio
 

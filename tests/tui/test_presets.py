@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from localspec.tui.dialogs.choices import PickerScreen
-from tests.tui.scripted import wait_until
-from tests.tui.test_chat import Chat
-from tests.tui.test_kept import app
+from tests.support.scripted_engine import wait_until
+from tests.tui.screens.test_chat import Chat
+from tests.tui.test_saved_chats import app
 
 pytestmark = pytest.mark.asyncio
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from localspec.tui.dialogs.choices import ContextFullScreen
-from tests.tui.scripted import ScriptedEngine, answer, wait_until
-from tests.tui.test_chat import Chat, said
+from tests.support.scripted_engine import ScriptedEngine, answer, wait_until
+from tests.tui.screens.test_chat import Chat, said
 
 pytestmark = pytest.mark.asyncio
 

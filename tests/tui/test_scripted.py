@@ -16,8 +16,8 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.widgets.transcript import Transcript
-from tests.tui.scenes import shown_tokens
-from tests.tui.scripted import (
+from tests.support.scenes import shown_tokens
+from tests.support.scripted_engine import (
     Gate,
     Opening,
     Script,

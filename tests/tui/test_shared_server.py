@@ -22,8 +22,8 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner, SharedServer
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.serve import SharedServeScreen
+from tests.support.scripted_engine import painted, wait_until
 from tests.support.zoo import Zoo
-from tests.tui.scripted import painted, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 HEADERS = {"Content-Type": "application/json"}

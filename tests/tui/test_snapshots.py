@@ -31,13 +31,13 @@ from localspec.tui.saved_chats import SavedChats
 from localspec.tui.themes import MONOCHROME
 from localspec.tui.wizard.shortlist import Candidate
 from tests.chat.saved_chats import put
+from tests.support import scenes, wizards
 from tests.support.fake_hub import FakeHub
+from tests.support.scenes import Steps, asking, settled, surveyed, walking
+from tests.support.scripted_engine import painted, wait_until
+from tests.support.welcomed import been_here
+from tests.support.wizards import fit
 from tests.support.zoo import Zoo
-from tests.tui import scenes, wizards
-from tests.tui.before import been_here
-from tests.tui.scenes import Steps, asking, settled, surveyed, walking
-from tests.tui.scripted import painted, wait_until
-from tests.tui.wizards import fit
 
 pytestmark = pytest.mark.pictures
 

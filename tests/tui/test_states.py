@@ -32,12 +32,22 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from tests.chat.saved_chats import add_events
-from tests.support.long_cases import often
-from tests.tui import scenes, test_doctor, test_first, test_log, wizards
+from tests.often import often
+from tests.support import scenes, wizards
+from tests.support.scenes import Steps, asking, opened, settled, surveyed
+from tests.support.scripted_engine import (
+    Gate,
+    Opening,
+    ScriptedEngine,
+    answer,
+    painted,
+    ready,
+    wait_until,
+)
+from tests.support.wizards import CARD, CPU, GIB, NO_CARD
 from tests.tui import test_snapshots as pictures
-from tests.tui.scenes import Steps, asking, opened, settled, surveyed
-from tests.tui.scripted import Gate, Opening, ScriptedEngine, answer, painted, ready, wait_until
-from tests.tui.wizards import CARD, CPU, GIB, NO_CARD
+from tests.tui.screens import test_doctor, test_log
+from tests.tui.screens import test_welcome as test_first
 
 Compare = Callable[..., bool]
 Size = tuple[int, int]
@@ -315,7 +325,7 @@ def first_run(what: str) -> Callable[[], App[None]]:
 
 def preferences() -> App[None]:
     from localspec.tui import app  # noqa: PLC0415
-    from tests.tui.before import been_here  # noqa: PLC0415
+    from tests.support.welcomed import been_here  # noqa: PLC0415
 
     been_here(paths.data_dir())
     paths.config_file().write_text(pictures.PREFERRED)

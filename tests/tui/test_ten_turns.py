@@ -16,8 +16,8 @@ if shutil.which("tmux") is None:
 from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import ChatHistory, SavedChat
 from localspec.protocol.events import GenerationFinished, Prefill
+from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux, context
 from tests.tui.test_journeys import GREETING, ask, transcript
-from tests.tui.tmux import ENTER, ESCAPE, PROMPT, Tmux, context
 
 QUESTIONS = ("import os", "x = 1", "y = 2", "def f(n):", "class A:")
 LONG = "class TestList(unittest.TestCase):"

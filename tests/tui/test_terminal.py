@@ -25,9 +25,9 @@ if sys.platform == "win32":
 from localspec.chat.history import ChatHistory
 from localspec.tui.terminal import PasteParser
 from tests.cli.command import TIMEOUT, command, environment
+from tests.support.drive_app import SECRET
+from tests.support.pty_terminal import Terminal, module, text
 from tests.support.zoo import Zoo
-from tests.tui.drive import SECRET
-from tests.tui.terminal import Terminal, module, text
 
 CTRL_C, CTRL_Q, CTRL_Z = b"\x03", b"\x11", b"\x1a"
 F5, F12 = b"\x1b[15~", b"\x1b[24~"
@@ -44,7 +44,7 @@ def home() -> Iterator[Terminal]:
 @pytest.fixture
 def answering(zoo: Zoo) -> Iterator[Terminal]:
     """A chat with an answer that never ends."""
-    with Terminal(module("tests.tui.drive", "chat", str(zoo["chatter"]))) as terminal:
+    with Terminal(module("tests.support.drive_app", "chat", str(zoo["chatter"]))) as terminal:
         terminal.wait_for("Text-completion model")
         terminal.type(b"/set max_tokens 60000\rabc\r")
         terminal.wait_for("seven eight nine one")
@@ -94,7 +94,7 @@ def test_a_closed_terminal_without_a_signal_ends_the_app() -> None:
 def test_a_terminal_that_goes_while_the_app_draws_ends_it_and_the_answer_is_saved(
     zoo: Zoo, reads: bool
 ) -> None:
-    words = module("tests.tui.drive", "chat", str(zoo["chatter"]))
+    words = module("tests.support.drive_app", "chat", str(zoo["chatter"]))
     with Terminal(words, controls=False) as terminal:
         terminal.wait_for("Text-completion model")
         terminal.type(b"/set max_tokens 60000\rabc\r")
@@ -131,7 +131,7 @@ def test_ctrl_c_stops_and_twice_quits(answering: Terminal) -> None:
 
 def test_a_crash_of_ours(tmp_path: Path) -> None:
     env = {"LOCALSPEC_DATA_DIR": str(tmp_path)}
-    with Terminal(module("tests.tui.drive", "crash"), env=env) as terminal:
+    with Terminal(module("tests.support.drive_app", "crash"), env=env) as terminal:
         terminal.wait_for("Ready to run")
         terminal.type(F12)
         terminal.ends_with(1)
@@ -218,7 +218,7 @@ def test_ctrl_z_and_fg(zoo: Zoo) -> None:
     shell = ["bash", "--norc", "--noprofile", "--noediting", "-i"]
     with Terminal(shell, env={"PS1": "shell> ", "BASH_SILENCE_DEPRECATION_WARNING": "1"}) as here:
         here.wait_for("shell> ")
-        typed = " ".join(module("tests.tui.drive", "chat", str(zoo["chatter"])))
+        typed = " ".join(module("tests.support.drive_app", "chat", str(zoo["chatter"])))
         here.type(f"{typed}\r")
         here.wait_for("Text-completion model")
         here.type(b"/set max_tokens 60000\rabc\r")

@@ -16,10 +16,10 @@ import psutil
 
 from localspec import paths
 from localspec.tui.widgets.token_details import LEGEND
+from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux
 from tests.tui.test_journeys import GREETING, ask, round_number
 from tests.tui.test_terminal import gone
 from tests.tui.test_wizard_journey import FILES, PAIR, SIZES, hub  # noqa: F401  a fixture
-from tests.tui.tmux import ENTER, ESCAPE, PROMPT, Tmux
 
 HOME = "Ready to run"
 

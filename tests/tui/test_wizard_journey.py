@@ -11,10 +11,10 @@ import pytest
 if shutil.which("tmux") is None:
     pytest.skip("there is no tmux", allow_module_level=True)
 
+from tests.often import often
 from tests.support.fake_hub import FakeHub
-from tests.support.long_cases import often
+from tests.support.tmux import ENTER, ESCAPE, Tmux, context
 from tests.support.zoo import Zoo
-from tests.tui.tmux import ENTER, ESCAPE, Tmux, context
 
 TARGET, DRAFT = "tiny/Chatty-GGUF", "tiny/Draft-GGUF"
 FILES = ("chatty-Q8_0.gguf", "draft-Q8_0.gguf")

@@ -11,9 +11,9 @@ from localspec.models.local_files.local_model import LocalModel
 from localspec.tui.dialogs.turns import TurnsScreen
 from localspec.tui.home_rows import HomeRow, MachineSurvey
 from localspec.tui.widgets.pointer_list import PointerList
-from tests.tui import scenes
-from tests.tui.scripted import painted
-from tests.tui.test_chat import Chat
+from tests.support import scenes
+from tests.support.scripted_engine import painted
+from tests.tui.screens.test_chat import Chat
 
 pytestmark = pytest.mark.asyncio
 MODELS = tuple(

@@ -13,7 +13,7 @@ from localspec.chat.conversation import Turn
 from localspec.tui.glyphs import UNICODE
 from localspec.tui.text.turn_text import Speaker, TurnText
 from localspec.tui.themes import MarkdownStyle
-from tests.tui.scripted import answer
+from tests.support.scripted_engine import answer
 
 LOOK = MarkdownStyle("#7aa7f0", "#8b929c", "one-dark")
 TAGS = ("<think>", "</think>")

@@ -20,7 +20,7 @@ from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.serve import ServeScreen
-from tests.tui.scripted import painted, wait_until
+from tests.support.scripted_engine import painted, wait_until
 
 READY = EngineReady(
     {}, "Qwen3-8B-Q4_K_M.gguf", "Qwen3-0.6B-Q8_0.gguf", (), {"target": {"n_ctx": 8192}},

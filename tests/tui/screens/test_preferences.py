@@ -31,10 +31,10 @@ from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.preferences import PreferencesScreen
 from localspec.tui.terminal import AsciiFilter
 from tests.machine.test_rpc import listening, status, worker
-from tests.tui import scenes
-from tests.tui.before import been_here
-from tests.tui.scenes import as_it_is, settled, surveyed
-from tests.tui.scripted import Opening, ScriptedEngine, painted, ready, wait_until
+from tests.support import scenes
+from tests.support.scenes import as_it_is, settled, surveyed
+from tests.support.scripted_engine import Opening, ScriptedEngine, painted, ready, wait_until
+from tests.support.welcomed import been_here
 
 pytestmark = pytest.mark.asyncio
 

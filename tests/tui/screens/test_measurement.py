@@ -24,9 +24,10 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.measurement import MeasurementScreen
 from localspec.tui.widgets.pointer_list import PointerList
-from tests.tui import laboratory, scenes
-from tests.tui.laboratory import Measurable, held, measuring, until
-from tests.tui.scripted import Gate, painted, wait_until
+from tests.support import measuring as laboratory
+from tests.support import scenes
+from tests.support.measuring import Measurable, held, measuring, until
+from tests.support.scripted_engine import Gate, painted, wait_until
 
 pytestmark = pytest.mark.asyncio
 

@@ -26,8 +26,8 @@ from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.widgets.transcript import Transcript
-from tests.tui.scenes import PAIR, REFUSED, thought
-from tests.tui.scripted import (
+from tests.support.scenes import PAIR, REFUSED, thought
+from tests.support.scripted_engine import (
     Gate,
     Opening,
     Script,

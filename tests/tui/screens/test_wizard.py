@@ -46,10 +46,10 @@ from localspec.tui.wizard.shortlist import (
     suggest_candidates,
 )
 from localspec.tui.wizard.what_if import CONTEXT_SIZES, MachineProfiles, WhatIf, gpu_name, list_gpus
+from tests.support import scenes, wizards
+from tests.support.scripted_engine import Opening, ScriptedEngine, answer, painted, wait_until
+from tests.support.wizards import CARD, GIB, NO_CARD, PLACE
 from tests.support.zoo import Zoo
-from tests.tui import scenes, wizards
-from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until
-from tests.tui.wizards import CARD, GIB, NO_CARD, PLACE
 
 
 class Wizard:

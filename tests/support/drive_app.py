@@ -1,9 +1,10 @@
 """Starts the app in its own process, on a screen that a test chooses.
 
-python -m tests.tui.drive chat TARGET [DRAFT]      a chat with these files
-python -m tests.tui.drive says FILE                a chat with an engine that says the file's words
-python -m tests.tui.drive completes FILE           the same, of a text-completion model
-python -m tests.tui.drive crash                    f12 raises inside a handler
+python -m tests.support.drive_app WHAT [FILE ...], where WHAT is
+chat TARGET [DRAFT]   a chat with these files
+says FILE             a chat with an engine that says the file's words
+completes FILE        the same, of a text-completion model
+crash                 f12 raises inside a handler
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from localspec.protocol.events import EngineExit, Notice, SpeculationPlan
 from localspec.tui import app
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
-from tests.tui.scripted import Opening, ScriptedEngine, answer, ready
+from tests.support.scripted_engine import Opening, ScriptedEngine, answer, ready
 
 SECRET = "what they said to each other"
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.cli.command import environment
-from tests.tui.before import been_here
+from tests.support.welcomed import been_here
 
 TIMEOUT = 30
 """Seconds."""

@@ -31,11 +31,11 @@ from localspec.tui.screens.welcome import WelcomeScreen
 from localspec.tui.screens.wizard import WizardScreen
 from localspec.tui.wizard.what_if import WhatIf
 from tests.models import packagefile
+from tests.support import wizards
+from tests.support.scenes import as_it_is, settled
+from tests.support.scripted_engine import Opening, ScriptedEngine, answer, painted, wait_until
+from tests.support.wizards import CARD, CPU, GIB, NO_CARD
 from tests.support.zoo import Zoo
-from tests.tui import wizards
-from tests.tui.scenes import as_it_is, settled
-from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until
-from tests.tui.wizards import CARD, CPU, GIB, NO_CARD
 
 SMALLER = replace(CARD, name="CUDA1", description="NVIDIA GeForce GTX 1660", total=6 * GIB)
 COMPUTERS = {
@@ -246,7 +246,7 @@ async def test_it_waits_for_nothing_and_what_is_found_out_is_put_in(folder: Path
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux")
 @pytest.mark.parametrize("size", [(80, 24), (60, 15)], ids=["80x24", "60x15"])
 def test_the_very_first_start(tmp_path: Path, size: tuple[int, int]) -> None:
-    from tests.tui.tmux import ENTER, ESCAPE, Tmux  # noqa: PLC0415  not on Windows
+    from tests.support.tmux import ENTER, ESCAPE, Tmux  # noqa: PLC0415  not on Windows
 
     with Tmux(size, tmp_path / "data", first=True) as tmux:
         tmux.run()

@@ -27,8 +27,16 @@ from localspec.tui.saved_chats import SavedChats, format_day
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from tests.chat import saved_chats
-from tests.tui.scenes import MACHINE, as_it_is, settled
-from tests.tui.scripted import Gate, Opening, Script, ScriptedEngine, answer, painted, wait_until
+from tests.support.scenes import MACHINE, as_it_is, settled
+from tests.support.scripted_engine import (
+    Gate,
+    Opening,
+    Script,
+    ScriptedEngine,
+    answer,
+    painted,
+    wait_until,
+)
 
 
 def said() -> Script:

@@ -25,9 +25,9 @@ from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.themes import MONOCHROME
 from localspec.tui.widgets.log_view import LogView
-from tests.tui import scenes
-from tests.tui.scenes import settled
-from tests.tui.scripted import Opening, ScriptedEngine, answer, painted, wait_until
+from tests.support import scenes
+from tests.support.scenes import settled
+from tests.support.scripted_engine import Opening, ScriptedEngine, answer, painted, wait_until
 
 LINE = (
     "python -m pip install --force-reinstall --no-deps --extra-index-url "

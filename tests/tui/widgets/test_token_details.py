@@ -13,9 +13,9 @@ from localspec.protocol.events import TokenClass
 from localspec.tui.glyphs import ASCII, UNICODE, Glyphs
 from localspec.tui.themes import ANSI, MONOCHROME, THEME_NAMES
 from localspec.tui.widgets.token_details import LEGEND
-from tests.tui import scenes
-from tests.tui.scenes import CODE, asking
-from tests.tui.scripted import painted
+from tests.support import scenes
+from tests.support.scenes import CODE, asking
+from tests.support.scripted_engine import painted
 
 KINDS: tuple[TokenClass, ...] = get_args(TokenClass)
 

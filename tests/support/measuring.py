@@ -32,7 +32,7 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.measurement import MeasurementScreen, make_benchmark
 from tests.bench.fake_engine import Clock, FakeEngine
 from tests.bench.pairs import Draw, Scripted, honest
-from tests.tui.scripted import LIMIT, Gate, wait_until
+from tests.support.scripted_engine import LIMIT, Gate, wait_until
 
 PAIR = ResolvedPair(Path("qwen3-8b-q4_k_m.gguf"), Path("qwen3-0.6b-q8_0.gguf"))
 NAME = "qwen3-8b+qwen3-0.6b"

@@ -29,7 +29,7 @@ from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from tests.support.fake_hub import COMMIT
-from tests.tui.scripted import (
+from tests.support.scripted_engine import (
     Gate,
     Opening,
     Script,

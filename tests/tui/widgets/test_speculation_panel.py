@@ -22,8 +22,8 @@ from localspec.protocol.wire import MeasuredCosts
 from localspec.tui.glyphs import ASCII, UNICODE, Glyphs
 from localspec.tui.widgets import speculation_panel
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
-from tests.tui.scripted import Script, ScriptedEngine, painted
-from tests.tui.test_chat import Chat
+from tests.support.scripted_engine import Script, ScriptedEngine, painted
+from tests.tui.screens.test_chat import Chat
 
 ON = SpeculationPlan("on", "worth it for this text", 1.8)
 OFF = SpeculationPlan("off", "turned off")

@@ -16,11 +16,11 @@ from localspec.tui.screens import chat as chat_screen
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from localspec.tui.screens.home import HomeScreen
 from tests.support.fake_hub import FakeHub
+from tests.support.scenes import settled
+from tests.support.scripted_engine import Gate, Script, ScriptedEngine, ready, wait_until
 from tests.support.zoo import Zoo
-from tests.tui import test_kept as kept
-from tests.tui.scenes import settled
-from tests.tui.scripted import Gate, Script, ScriptedEngine, ready, wait_until
-from tests.tui.test_chat import Chat, said
+from tests.tui import test_saved_chats as kept
+from tests.tui.screens.test_chat import Chat, said
 from tests.tui.test_downloads import Home, client
 
 pytestmark = pytest.mark.asyncio

@@ -17,9 +17,9 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens import log
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.widgets.log_view import LogView
-from tests.tui import scenes
-from tests.tui.scenes import settled
-from tests.tui.scripted import painted, wait_until
+from tests.support import scenes
+from tests.support.scenes import settled
+from tests.support.scripted_engine import painted, wait_until
 
 
 def write(text: str, name: str = "engine.log", mode: str = "a") -> Path:

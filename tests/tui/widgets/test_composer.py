@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from localspec.tui.widgets.composer import CompletionList
-from tests.tui.scripted import ScriptedEngine, wait_until
-from tests.tui.test_chat import Chat, long, said
+from tests.support.scripted_engine import ScriptedEngine, wait_until
+from tests.tui.screens.test_chat import Chat, long, said
 
 pytestmark = pytest.mark.asyncio
 

@@ -15,11 +15,10 @@ from localspec.launch import ResolvedPair, recent_pairs
 from localspec.tui import home_rows
 from localspec.tui.dialogs.choices import PickerScreen
 from localspec.tui.screens.chat import ChatScreen
-from tests.support import tinygguf
+from tests.support import scenes, tinygguf
+from tests.support.scripted_engine import Script, ScriptedEngine, answer, painted, ready, wait_until
 from tests.support.zoo import Zoo
-from tests.tui import scenes
-from tests.tui.scripted import Script, ScriptedEngine, answer, painted, ready, wait_until
-from tests.tui.test_chat import Chat, said
+from tests.tui.screens.test_chat import Chat, said
 
 pytestmark = pytest.mark.asyncio
 

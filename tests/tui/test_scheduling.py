@@ -8,7 +8,7 @@ import pytest
 from textual.app import App
 
 from localspec.tui.scheduling import set_reliable_timer
-from tests.tui.scripted import wait_until
+from tests.support.scripted_engine import wait_until
 
 
 @pytest.mark.asyncio

@@ -8,8 +8,8 @@ import pytest
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.screens.help import GLOSSARY, HelpScreen
-from tests.tui import scenes
-from tests.tui.scripted import painted
+from tests.support import scenes
+from tests.support.scripted_engine import painted
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "glossary.md"
 ENTRY = re.compile(r"^- \*\*(.+?)\*\*: (.+)$", re.MULTILINE)

@@ -8,9 +8,9 @@ import pytest
 
 from localspec.protocol.wire import ChatMessage
 from localspec.tui.dialogs.turns import TurnsScreen
-from tests.tui.scenes import settled
-from tests.tui.scripted import Script, ScriptedEngine, answer
-from tests.tui.test_chat import Chat, said
+from tests.support.scenes import settled
+from tests.support.scripted_engine import Script, ScriptedEngine, answer
+from tests.tui.screens.test_chat import Chat, said
 
 pytestmark = pytest.mark.asyncio
 

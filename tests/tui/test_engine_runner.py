@@ -17,7 +17,7 @@ from localspec.tui.engine_runner import (
     EngineLoaded,
     EngineRunner,
 )
-from tests.tui.scripted import LIMIT, ScriptedEngine, answer
+from tests.support.scripted_engine import LIMIT, ScriptedEngine, answer
 
 ONE, OTHER = (
     SettingsRequest(LoadCommand("one.gguf", None)),

@@ -13,11 +13,11 @@ from localspec.bench import results
 from localspec.bench.results import BenchMachine
 from localspec.tui.glyphs import ASCII
 from tests.bench.pairs import honest
-from tests.tui import laboratory
-from tests.tui.laboratory import Checkable, Measurable, held, late, until
-from tests.tui.scenes import Steps, settled
-from tests.tui.scripted import Gate, wait_until
-from tests.tui.test_bench import answers
+from tests.support import measuring as laboratory
+from tests.support.measuring import Checkable, Measurable, held, late, until
+from tests.support.scenes import Steps, settled
+from tests.support.scripted_engine import Gate, wait_until
+from tests.tui.screens.test_measurement import answers
 
 pytestmark = pytest.mark.pictures
 

@@ -18,9 +18,10 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.measurement import MeasurementScreen
-from tests.tui import laboratory, scenes
-from tests.tui.laboratory import Checkable, held, late, measuring, until
-from tests.tui.scripted import Gate, painted, wait_until
+from tests.support import measuring as laboratory
+from tests.support import scenes
+from tests.support.measuring import Checkable, held, late, measuring, until
+from tests.support.scripted_engine import Gate, painted, wait_until
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.cli.command import environment
-from tests.tui.before import been_here
+from tests.support.welcomed import been_here
 
 LIMIT = 60.0
 """Seconds to wait for a condition; long, because the machine may be busy."""
