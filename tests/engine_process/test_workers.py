@@ -41,7 +41,7 @@ from tests.support.downloads import wait_for
 from tests.support.scenes import phase, shown_tokens
 from tests.support.scripted_engine import painted, wait_until
 from tests.support.slow_line import Line, SlowLine
-from tests.tui.test_engine_death import chat
+from tests.tui.test_engine_runner import chat
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -8,19 +8,41 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.style import Style
 from textual import events
+from textual.events import MouseScrollUp
 from textual.widgets import Input, Static
 
 from localspec.protocol.events import EngineExit, Round
+from localspec.tui.app import LocalspecApp
+from localspec.tui.app_options import AppOptions
+from localspec.tui.glyphs import ASCII
+from localspec.tui.key_bindings import find_key_hint
 from localspec.tui.screens import chat as chat_screen
+from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
+from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.home import HomeScreen
+from localspec.tui.text.blocks import KeyHints
+from localspec.tui.widgets.pointer_list import PointerList
+from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
+from localspec.tui.widgets.token_details import LEGEND
+from localspec.tui.widgets.transcript import Transcript
+from tests.support import scenes
 from tests.support.fake_hub import FakeHub
-from tests.support.scenes import settled
-from tests.support.scripted_engine import Gate, Script, ScriptedEngine, ready, wait_until
+from tests.support.scenes import CODE, QUESTION, asking, settled, streaming, surveyed, walking
+from tests.support.scripted_engine import (
+    Gate,
+    Script,
+    ScriptedEngine,
+    answer,
+    painted,
+    ready,
+    wait_until,
+)
 from tests.support.zoo import Zoo
 from tests.tui import test_saved_chats as kept
-from tests.tui.screens.test_chat import Chat, said
+from tests.tui.screens.test_chat import Chat, long, said
 from tests.tui.test_downloads import Home, client
 
 pytestmark = pytest.mark.asyncio
@@ -392,3 +414,207 @@ async def test_replay_keeps_question_and_answer_of_a_chat_apart() -> None:
         await chat.send("Count to 20.")
         await chat.press("f7", "end")
         assert "Count to 20.Well, hello." in chat.shown
+
+
+# --- the mouse ---------------------------------------------------------------------------------
+
+
+async def test_a_click_on_a_key_hint_is_the_key() -> None:
+    async with Chat() as chat:
+        chat.screen.composer.replace_text("hello")
+        line = chat.screen.query_one(StatusBar)
+        await chat.pilot.click(StatusBar, offset=(line.render_line(0).text.index("send"), 0))
+        await wait_until(chat.pilot, lambda: chat.questions == ["hello"])
+        await chat.until("ready")
+        await settled(chat.pilot)
+        await chat.pilot.click(StatusBar, offset=(line.render_line(0).text.index("tokens"), 0))
+        await wait_until(chat.pilot, lambda: chat.screen.transcript.token_view)
+        await chat.press("f2", "f4")
+        assert isinstance(chat.app.screen, ChatSettingsScreen)
+        await settled(chat.pilot)
+        hint = chat.app.screen.query(".hint").last()
+        await chat.pilot.click(hint, offset=(hint.render_line(0).text.index("esc"), 0))
+        await wait_until(chat.pilot, lambda: chat.on_top)
+
+
+async def test_home_by_mouse_alone() -> None:
+    async with kept.app() as one:
+        keys = one.home.query_one(KeyLine)
+        await one.pilot.click(KeyLine, offset=(keys.render_line(0).text.index("f1"), 0))
+        await wait_until(one.pilot, lambda: isinstance(one.pilot.app.screen, HelpScreen))
+        await one.press("escape")
+        rows = one.home.query_one(PointerList)
+        await one.pilot.click(PointerList, offset=(8, rows.get_option_index("0") + 1))
+        await one.until("ready")
+        assert isinstance(one.pilot.app.screen, ChatScreen)
+
+
+async def test_the_wheel_scrolls_the_transcript() -> None:
+    async with Chat(ScriptedEngine(long)) as chat:
+        await chat.send("hi")
+        assert chat.screen.transcript.following
+        await chat.pilot._post_mouse_events([MouseScrollUp], Transcript, button=0)
+        await wait_until(chat.pilot, lambda: not chat.screen.transcript.following)
+
+
+async def test_a_click_on_an_address_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on its second line; other words do nothing."""
+    address = "https://example.org/" + "a-long-path/" * 12
+    opened: list[str] = []
+    words = ["See ", address, " and ", "<https://example.org/b>", ".\n"]
+    async with Chat(ScriptedEngine(lambda: answer(words))) as chat:
+        monkeypatch.setattr(chat.app, "open_url", opened.append)
+        await chat.send("hi")
+        lines = chat.screen.transcript.plain_text.splitlines()
+        rows = [n for n, line in enumerate(lines) if "long-path" in line]
+        assert len(rows) > 1
+        for row in rows[:2]:
+            column = lines[row].index("long-path")
+            await chat.pilot.click(Transcript, offset=(column, row))
+        assert opened == [address.rstrip("/") + "/"] * 2
+        row = next(n for n, line in enumerate(lines) if line.strip() == "hi")
+        await chat.pilot.click(Transcript, offset=(lines[row].index("hi"), row))
+        assert len(opened) == 2
+
+
+@pytest.mark.parametrize(
+    ("x", "key"),
+    [(0, "enter"), (8, "enter"), (12, "left"), (13, "right"), (16, "right"), (24, "escape")],
+)
+async def test_which_key_a_hint_shows(x: int, key: str) -> None:
+    assert find_key_hint("enter send  ←→ change  esc back", x) == key
+    assert find_key_hint("ctx 28 / 8.2k   / find", 18) == "slash"
+    assert find_key_hint("ctx 28 / 8.2k", 2) == ""
+
+
+# --- hints and manners -------------------------------------------------------------------------
+
+
+THINKING = ("<think>", "</think>")
+
+
+def on(app: LocalspecApp) -> ChatScreen:
+    screen = app.screen
+    assert isinstance(screen, ChatScreen)
+    return screen
+
+
+async def test_tab_leads_to_the_tokens_and_back() -> None:
+    app = scenes.chat(lambda: scenes.spoken(scenes.COMPLETED), chats=False)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await asking(CODE)(pilot)
+        await pilot.press("tab")
+        assert (
+            on(app).composer.has_focus and not on(app).transcript.is_cursor_active
+        )  # nothing is shown
+        await pilot.press("f2", "escape")
+        assert on(app).composer.has_focus
+        assert "tab select token" in painted(app.screen)
+        await pilot.press("tab")
+        assert on(app).transcript.is_cursor_active
+        assert "round" in painted(app.screen) and "→ token" in painted(app.screen)
+        await pilot.press("tab")
+        assert on(app).composer.has_focus
+
+
+async def test_esc_stops_only_what_runs() -> None:
+    app = scenes.chat(scenes.held)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await streaming(pilot)
+        assert "esc stop" in painted(app.screen)
+        assert "first token" not in painted(app.screen)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: on(app).phase == "ready")
+        await wait_until(pilot, lambda: "esc back" in painted(app.screen))
+        assert "esc stop" not in painted(app.screen)
+
+
+async def test_an_answer_is_finished_only_where_there_is_one() -> None:
+    app = scenes.refused()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await scenes.failed(pilot)
+        assert "enter reload ctrl+l engine log esc back" in painted(app.screen)
+        assert "finish the answer" not in painted(app.screen)
+    app = scenes.chat(scenes.dying)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await asking()(pilot)
+        assert "f5 reload and finish the answer" in painted(app.screen)
+
+
+@pytest.mark.parametrize("width", [10, 24, 40, 80])
+async def test_a_hint_is_not_cut_in_two(width: int) -> None:
+    keys = ("f6 edit the message", "f4 settings", "ctrl+l engine log")
+    part = KeyHints(keys, "| ")
+    lines = [part.line(y, LOOKS)[1].text for y in range(part.height(width))]
+    assert "   ".join(lines).split("   ") == list(keys)
+    assert all(len(line) <= max(width - 2, *map(len, keys)) for line in lines)
+
+
+LOOKS = {"error": Style(), "muted": Style()}
+
+
+async def test_one_empty_line_between_thinking_and_answer() -> None:
+    app = scenes.chat(scenes.thought, thinking=THINKING)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await asking(QUESTION)(pilot)
+        for _ in range(2):
+            lines = [line.strip() for line in on(app).transcript.plain_text.splitlines()]
+            last = lines.index("Use append.")
+            assert lines[last - 1] == "" and lines[last - 2] != ""
+            await pilot.press("ctrl+t")
+
+
+async def test_a_long_topic_shows_that_it_was_cut() -> None:
+    app = scenes.chat(scenes.spoken)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await asking("What would you say to somebody who asks you the longest question of all?")(
+            pilot
+        )
+        title = app.screen._compositor.render_strips()[0].text
+        assert title.rstrip().endswith("…")
+
+
+async def test_the_strip_of_a_short_terminal_keeps_its_legend() -> None:
+    app = scenes.chat(lambda: scenes.spoken(scenes.COMPLETED), chats=False)
+    async with app.run_test(size=(60, 20)) as pilot:
+        await walking(*["up"] * 8, "left")(pilot)
+        await pilot.resize_terminal(60, 15)
+        await pilot.press("left", "right")
+        await pilot.pause()
+        shown = painted(app.screen)
+        assert all(label in shown for label, _ in LEGEND.values())
+        assert "rank 1" in shown and "round" in shown and "Alternatives" not in shown
+
+
+async def test_details_of_a_token_are_not_cut_in_a_narrow_terminal() -> None:
+    app = scenes.chat(lambda: scenes.spoken(scenes.COMPLETED), chats=False)
+    async with app.run_test(size=(60, 24)) as pilot:
+        await walking(*["up"] * 8, "left")(pilot)
+        shown = painted(app.screen)
+        assert "Alternatives" in shown and "id 5" in shown
+        assert all(label in shown for label, _ in LEGEND.values())
+
+
+@pytest.mark.parametrize("where", ["home", "opening", "chat", "help", "settings", "failure"])
+async def test_ascii_means_ascii(where: str) -> None:
+    """Also borders, bars and scrollbars."""
+    options = AppOptions(seed=1, glyphs=ASCII, colour=False)
+    app = scenes.chat(
+        scenes.dying if where == "failure" else lambda: scenes.spoken(scenes.COMPLETED),
+        chats=False,
+        glyphs=ASCII,
+        colour=False,
+    )
+    if where in ("home", "opening"):
+        app = scenes.home(options, scenes.Still())
+    async with app.run_test(size=(100, 24)) as pilot:
+        if where in ("home", "opening"):
+            await surveyed(pilot)
+            await pilot.press(*{"opening": ["o"]}.get(where, []))
+        else:
+            await asking(CODE)(pilot)
+            await pilot.press({"help": "f1", "settings": "f4"}.get(where, "f2"))
+        await pilot.pause()
+        text = "".join(strip.text for strip in app.screen._compositor.render_strips())
+        odd = {letter for letter in text if not letter.isascii()} - set("大規模言語モデル七十億")
+        assert not odd

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import random
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from queue import Queue
+from typing import Any
 
+import psutil
+import pytest
 from textual.message import Message
+from textual.pilot import Pilot
 
+from localspec import launch
+from localspec.chat.session import ChatSession
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine
+from localspec.launch.engine_host import EngineJob
 from localspec.protocol.events import Event
 from localspec.protocol.wire import LoadCommand
+from localspec.serve import http_server
+from localspec.tui.app import LocalspecApp
+from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import (
     EngineLoaded,
     EngineRunner,
+    SharedServer,
 )
-from tests.support.scripted_engine import LIMIT, ScriptedEngine, answer
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.serve import SharedServeScreen
+from tests.support.scenes import shown_tokens
+from tests.support.scripted_engine import LIMIT, ScriptedEngine, answer, painted, wait_until
+from tests.support.zoo import Zoo
 
 ONE, OTHER = (
     SettingsRequest(LoadCommand("one.gguf", None)),
@@ -97,3 +117,163 @@ def test_a_load_is_stopped_while_it_loads() -> None:
             thread.join(LIMIT)
     assert heard == [], "a cancelled load posts nothing"
     assert runner.engine is None
+
+
+# --- a server shares the engine ----------------------------------------------------------------
+
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+HEADERS = {"Content-Type": "application/json"}
+
+
+def send(port: int, **body: Any) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    data = json.dumps({"prompt": "a"} | body)
+    connection.request("POST", "/v1/completions", data, HEADERS)
+    return connection
+
+
+def server_of(runner: EngineRunner) -> SharedServer:
+    assert isinstance(runner.server, SharedServer)
+    return runner.server
+
+
+async def open_board(pilot: Pilot[None], runner: EngineRunner) -> SharedServer:
+    await pilot.press("ctrl+r")
+    await wait_until(pilot, lambda: isinstance(pilot.app.screen, SharedServeScreen))
+    await wait_until(pilot, lambda: server_of(runner).thread.ready is not None, 60)
+    return server_of(runner)
+
+
+async def ask(pilot: Pilot[None]) -> ChatScreen:
+    await wait_until(pilot, lambda: isinstance(pilot.app.screen, ChatScreen))
+    chat = pilot.app.screen
+    assert isinstance(chat, ChatScreen)
+    await pilot.press(*"one")
+    pilot.app.simulate_key("enter")  # a press would wait for the end of the answer
+    await wait_until(pilot, lambda: chat.phase == "answering")
+    return chat
+
+
+@contextmanager
+def busy(runner: EngineRunner) -> Iterator[None]:
+    """The engine works at the job of another."""
+    assert runner.host is not None
+    end = threading.Event()
+    runner.host.submit(EngineJob(lambda _: end.wait(60)))
+    try:
+        yield
+    finally:
+        end.set()
+
+
+@posix
+@pytest.mark.asyncio
+@pytest.mark.timeout(200)
+async def test_a_chat_and_clients_share_one_engine(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "DEFAULT_PORT", 0)  # other tests may use 8080
+    runner, options = EngineRunner(), AppOptions()
+    session = ChatSession(launch.ResolvedPair(zoo["chatter"], None))
+    app = LocalspecApp(options, runner, lambda: ChatScreen(session, runner, options))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await wait_until(pilot, lambda: getattr(app.screen, "phase", "") == "ready", 60)
+        server = await open_board(pilot, runner)
+        activity, port = server.thread.activity, server.port
+        with closing(send(port, max_tokens=3)) as connection:
+            await wait_until(pilot, lambda: activity.finished_by_state["done"] == 1, 60)
+            assert connection.getresponse().status == 200
+        await wait_until(pilot, lambda: "1 done" in painted(app.screen))
+        await pilot.press("escape")
+        with busy(runner):  # as a long answer of the server
+            chat = await ask(pilot)
+            assert f"serving :{port}" in painted(chat)
+            with closing(send(port)):
+                await wait_until(pilot, lambda: activity.running)
+                assert activity.running[0].state == "queued"
+            await wait_until(pilot, lambda: activity.finished_by_state["cancelled"] == 1, 60)
+            assert not session.answer.rounds, "it waits for its turn"
+            app.simulate_key("escape")
+            await wait_until(pilot, lambda: chat.phase == "ready")
+            await ask(pilot)
+        await wait_until(pilot, lambda: session.answer.rounds, 60)
+        app.simulate_key("escape")
+        await wait_until(pilot, lambda: chat.phase == "ready")
+        await open_board(pilot, runner)
+        await pilot.press("q")
+        await wait_until(pilot, lambda: not server.thread.is_running, 60)
+        assert app.screen is chat and runner.server is None
+        await ask(pilot)
+        await wait_until(pilot, lambda: session.answer.rounds, 60)
+    runner.close(wait=5)
+
+
+# --- the engine dies ---------------------------------------------------------------------------
+
+
+MOMENTS = 4
+QUESTION = "def kilo(n):"
+
+
+@posix
+@pytest.mark.asyncio
+@pytest.mark.timeout(200)
+async def test_killed_at_some_moments(zoo: Zoo) -> None:
+    """With real models whose answer never ends."""
+    runner, options = EngineRunner(), AppOptions()
+    dialogue = ChatSession(launch.ResolvedPair(zoo["chatter"], zoo["chatter"]))
+    dialogue.change_settings(max_tokens=60_000)
+    app = LocalspecApp(options, runner, lambda: ChatScreen(dialogue, runner, options))
+    moments = random.Random(4)
+    try:
+        async with app.run_test(size=(100, 30)) as pilot:
+            await wait_until(pilot, lambda: chat(app).phase == "ready", 60)
+            await pilot.press(*QUESTION)
+            app.simulate_key("enter")
+            for _ in range(MOMENTS):
+                await kill(pilot, chat(app), moments.randrange(1000))
+                app.simulate_key("f5")  # a press would wait for the end of the answer
+                await wait_until(pilot, lambda: chat(app).phase == "answering", 60)
+                assert not chat(app).transcript.has_error
+            await still_works(pilot, chat(app))
+    finally:
+        runner.close()
+
+
+def chat(app: LocalspecApp) -> ChatScreen:
+    assert isinstance(app.screen, ChatScreen)
+    return app.screen
+
+
+async def kill(pilot: Pilot[Any], screen: ChatScreen, tokens: int) -> None:
+    """Kills the engine once the answer has `tokens` tokens."""
+    dialogue = screen.session
+    await wait_until(pilot, lambda: shown_tokens(screen) >= tokens)
+    assert screen.phase == "answering"
+    engines = [
+        child for child in psutil.Process().children() if "localspec.engine" in child.cmdline()
+    ]
+    max(engines, key=psutil.Process.create_time).kill()  # others may be of other tests
+    await wait_until(pilot, lambda: screen.phase == "failed")
+    shown = screen.transcript.plain_text
+    assert "the system killed it" in shown
+    assert "enter reload" in shown
+    said = dialogue.conversation.turns[-1].answer
+    assert len(dialogue.conversation.turns) == 1
+    assert dialogue.conversation.turns[0].question == QUESTION
+    flow = screen.transcript.turns[-1].token_text
+    assert "".join(token.text for token in flow.tokens) == said
+
+
+async def still_works(pilot: Pilot[Any], screen: ChatScreen) -> None:
+    await wait_until(pilot, lambda: shown_tokens(screen) > 10)
+    await pilot.press("escape")
+    await wait_until(pilot, lambda: screen.phase == "ready")
+    await pilot.press("ctrl+n", "x")  # the context of the old chat may be full
+    pilot.app.simulate_key("enter")
+    await wait_until(pilot, lambda: screen.session.conversation.turns[-1:])
+    assert screen.session.conversation.turns[0].question == "x"
+    await wait_until(pilot, lambda: shown_tokens(screen) > 4)
+    await pilot.press("escape")
+    await wait_until(pilot, lambda: screen.phase == "ready")

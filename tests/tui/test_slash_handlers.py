@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from localspec.chat import copying
 from localspec.errors import EngineError
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.tui import home_rows
@@ -19,8 +23,7 @@ from tests.support import scenes, tinygguf
 from tests.support.scripted_engine import Script, ScriptedEngine, answer, painted, ready, wait_until
 from tests.support.zoo import Zoo
 from tests.tui.screens.test_chat import Chat, said
-
-pytestmark = pytest.mark.asyncio
+from tests.tui.test_saved_chats import app
 
 
 def other() -> Script:
@@ -40,6 +43,7 @@ def loaded_files(chat: Chat) -> list[str]:
     return [Path(load.target).name for load in chat.opening.loads]
 
 
+@pytest.mark.asyncio
 async def test_another_model_answers_again_and_the_chat_goes_on(models: Path) -> None:
     async with Chat(ScriptedEngine(said), ScriptedEngine(other)) as chat:
         await chat.send("one")
@@ -57,6 +61,7 @@ async def test_another_model_answers_again_and_the_chat_goes_on(models: Path) ->
         assert "beta-Q8_0" in chat.shown  # it still answers
 
 
+@pytest.mark.asyncio
 async def test_the_picker_lists_what_is_here_and_enter_loads_it(models: Path) -> None:
     async with Chat(ScriptedEngine(said), ScriptedEngine(other)) as chat:
         await chat.send("one")
@@ -71,6 +76,7 @@ async def test_the_picker_lists_what_is_here_and_enter_loads_it(models: Path) ->
         assert "From now on beta-Q8_0 answers." in chat.shown
 
 
+@pytest.mark.asyncio
 async def test_a_name_that_is_not_in_the_list_is_taken_as_typed(models: Path) -> None:
     async with Chat(ScriptedEngine(said)) as chat:
         await chat.press("f12")
@@ -80,6 +86,7 @@ async def test_a_name_that_is_not_in_the_list_is_taken_as_typed(models: Path) ->
         assert loaded_files(chat) == ["qwen3-8b.gguf"] and chat.screen.phase == "ready"
 
 
+@pytest.mark.asyncio
 async def test_a_model_that_cannot_be_loaded_names_the_way_back(models: Path) -> None:
     broken = EngineError("The engine has exited.")
     async with Chat(ScriptedEngine(said), broken, ScriptedEngine(other)) as chat:
@@ -91,6 +98,7 @@ async def test_a_model_that_cannot_be_loaded_names_the_way_back(models: Path) ->
         assert "Otherwise." in chat.shown
 
 
+@pytest.mark.asyncio
 async def test_another_context_is_loaded_with_what_is_typed_kept() -> None:
     settings = {"target": {"n_ctx": 4096}, "chat": {"template": "own"}}
     smaller = ScriptedEngine(other, ready=replace(ready(), settings=settings))
@@ -103,6 +111,7 @@ async def test_another_context_is_loaded_with_what_is_typed_kept() -> None:
         assert len(chat.opening.loads) == 2
 
 
+@pytest.mark.asyncio
 async def test_home_lists_models_of_no_pair_and_opens_them(models: Path) -> None:
     """As those of LM Studio; a recent one is listed once, a part of a model not at all."""
     tinygguf.llama(0).write(models / "mmproj-alpha-F16.gguf")
@@ -117,6 +126,7 @@ async def test_home_lists_models_of_no_pair_and_opens_them(models: Path) -> None
         assert "beta-Q8_0" in painted(app.screen)
 
 
+@pytest.mark.asyncio
 async def test_home_refuses_a_head_that_is_named_like_a_model(models: Path, zoo: Zoo) -> None:
     shutil.copy(zoo["eagle3"], models / "gamma-Q8_0.gguf")
     app = scenes.home(survey=home_rows.survey_machine)
@@ -127,6 +137,7 @@ async def test_home_refuses_a_head_that_is_named_like_a_model(models: Path, zoo:
         assert not isinstance(app.screen, ChatScreen)
 
 
+@pytest.mark.asyncio
 async def test_a_model_of_ollama_has_its_name_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,3 +163,95 @@ async def test_a_model_of_ollama_has_its_name_there(
         await pilot.press("down", "enter")
         await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
         assert "tiny:3b" in painted(app.screen) and "sha256" not in painted(app.screen)
+
+
+# --- presets -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text('[presets.poet]\nsystem = "Answer in verse."\ntemperature = 1.2\n')
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(path))
+    return path
+
+
+@pytest.mark.asyncio
+async def test_a_preset_is_chosen_from_the_list_and_one_is_made_of_the_chat(file: Path) -> None:
+    async with Chat() as chat:
+        await chat.send("/preset")
+        assert isinstance(chat.app.screen, PickerScreen)
+        await wait_until(chat.pilot, lambda: "poet temperature 1.2" in chat.shown)
+        await chat.press("enter")
+        await wait_until(chat.pilot, lambda: chat.on_top)
+        session = chat.screen.session
+        assert session.conversation.system == "Answer in verse."
+        assert session.settings.sampling.temperature == 1.2
+        await chat.send("/set top_k 3")
+        await chat.send("/preset save mine")
+        assert "[presets.mine]" in file.read_text()
+        await chat.send("/new")
+        assert session.conversation.system == ""
+        await chat.send("/preset mine")
+        assert session.conversation.system == "Answer in verse."
+        assert session.settings.sampling.top_k == 3
+
+
+@pytest.mark.asyncio
+async def test_home_opens_a_new_chat_with_a_preset() -> None:
+    async with app() as home:
+        assert "New chat with a preset poet temperature 1.2" in home.shown
+        await home.press("end", "enter")
+        await home.until("ready")
+        session = home.chat.session
+        assert session.conversation.system == "Answer in verse."
+        assert session.settings.sampling.temperature == 1.2
+
+
+# --- habits ------------------------------------------------------------------------------------
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "quality" / "habits.md"
+ENDS = "(ends)"
+
+
+class Habit(NamedTuple):
+    typed: str
+    shown: str
+
+
+def habits() -> Iterator[Habit]:
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and len(cells) == 4:
+            yield Habit(cells[0].strip("`"), cells[3].strip("`"))
+
+
+def test_there_are_twenty() -> None:
+    rows = list(habits())
+    assert len(rows) >= 20 and len({row.typed for row in rows}) == len(rows)
+    text = PAGE.read_text(encoding="utf-8")
+    assert len(re.findall(r"^\| `", text, re.MULTILINE)) == len(rows)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("habit", habits(), ids=lambda habit: habit.typed)
+async def test_a_habit(habit: Habit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(copying, "copy", lambda *_: "Copied.")
+    async with Chat(ScriptedEngine(said)) as chat:
+        if habit.typed not in ("escape", "//usr"):
+            await chat.send("first question")
+        if habit.typed == "ctrl+j":
+            await chat.press(*"hello")
+        if habit.typed.startswith("/"):
+            chat.screen.composer.replace_text(habit.typed)
+            await chat.press("enter")
+        else:
+            await chat.press(habit.typed)
+        if habit.shown == ENDS:
+            assert not chat.app.is_running or chat.app._exit
+            return
+        await wait_until(chat.pilot, lambda: habit.shown in chat.shown)
+        expected = {"ctrl+j": "hello\n", "up": "first question"}.get(habit.typed, "")
+        assert chat.typed == expected

@@ -359,17 +359,11 @@ STATES: dict[str, State] = {
 
 # --- pictures -----------------------------------------------------------------------------
 
-ON_A_DESK = """
-home-full home-names home-offline home-pull-offline home-two-cards
-wizard-third-no-gpu wizard-third-two-cards
-chat-loading chat-long chat-line chat-names chat-right-to-left chat-toast
-rest-first-different-cards
-"""
 PICTURES: dict[Size, str] = {
-    WALL: "home-full wizard-third chat-streaming rest-preferences",
-    (120, 40): "chat-tokens chat-turns rest-doctor-asked",
-    (80, 24): ON_A_DESK,
-    (60, 15): "wizard-third-two-cards chat-names",
+    WALL: "wizard-third",
+    (120, 40): "chat-tokens",
+    (80, 24): "home-full home-names home-offline wizard-third-two-cards chat-long chat-names "
+    "chat-right-to-left chat-toast",
     (40, 10): "home-full chat-streaming",
 }
 TAKEN = [(name, size) for size, names in PICTURES.items() for name in names.split()]

@@ -17,17 +17,21 @@ import psutil
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from rich.segment import Segment
+from textual.color import Color
 from textual.events import Paste
 
-if sys.platform == "win32":
-    pytest.skip("POSIX signals and terminals", allow_module_level=True)
-
 from localspec.chat.history import ChatHistory
-from localspec.tui.terminal import PasteParser
+from localspec.sanitize import sanitize
+from localspec.tui.terminal import ControlCharacterFilter, PasteParser
 from tests.cli.command import TIMEOUT, command, environment
 from tests.support.drive_app import SECRET
 from tests.support.pty_terminal import Terminal, module, text
 from tests.support.zoo import Zoo
+
+if sys.platform == "win32":
+    pytest.skip("POSIX signals and terminals", allow_module_level=True)
+
 
 CTRL_C, CTRL_Q, CTRL_Z = b"\x03", b"\x11", b"\x1a"
 F5, F12 = b"\x1b[15~", b"\x1b[24~"
@@ -265,3 +269,26 @@ def test_strange_sizes_from_the_beginning(size: tuple[int, int]) -> None:
         terminal.type(CTRL_Q)
         terminal.ends_with(0)
         terminal.assert_whole()
+
+
+# --- output filters ----------------------------------------------------------------------------
+
+
+BLACK = Color(0, 0, 0)
+
+
+@given(st.lists(st.text(max_size=12), max_size=4))
+def test_only_what_clean_lets_through(texts: list[str]) -> None:
+    kept = ControlCharacterFilter().apply([Segment(text) for text in texts], BLACK)
+    for segment in kept:
+        assert sanitize(segment.text, multiline=False) == segment.text
+
+
+def test_clean_text_is_left_alone() -> None:
+    line = [Segment("plain 漢字 👍")]
+    assert ControlCharacterFilter().apply(line, BLACK) is line
+
+
+def test_what_is_taken_out_leaves_its_room() -> None:
+    (segment,) = ControlCharacterFilter().apply([Segment("a\x1b[31mb")], BLACK)
+    assert len(segment.text) == len("a\x1b[31mb")

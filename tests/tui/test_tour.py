@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,41 @@ import psutil
 
 from localspec import paths
 from localspec.tui.widgets.token_details import LEGEND
+from tests.often import often
+from tests.support.fake_hub import FakeHub
 from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux
+from tests.support.zoo import Zoo
 from tests.tui.test_journeys import GREETING, ask, round_number
 from tests.tui.test_terminal import gone
-from tests.tui.test_wizard_journey import FILES, PAIR, SIZES, hub  # noqa: F401  a fixture
 
 HOME = "Ready to run"
+TARGET, DRAFT = "tiny/Chatty-GGUF", "tiny/Draft-GGUF"
+FILES = ("chatty-Q8_0.gguf", "draft-Q8_0.gguf")
+PAIR = "chatty-pair"
+SIZES = pytest.mark.parametrize("size", often({"80x24": (80, 24), "120x40": (120, 40)}, ("80x24",)))
+
+
+@pytest.fixture
+def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub with the tiny chat model; ours is far the best of the catalogue, as it says itself."""
+    size = zoo["chatty"].stat().st_size
+    shape = "{layers: 2, embd: 64, ff: 128, heads: 4, kv_heads: 2, vocab: 300, source: a test}"
+    models = "".join(
+        f"  - {{id: {name}, title: Tiny, repo: {repo}, file: {file}, bytes: {size}, family: tiny,"
+        f" architecture: llama, parameters: 900B, tier: current, use: [chat], shape: {shape}}}\n"
+        for name, repo, file in (("chatty", TARGET, FILES[0]), ("chatty-draft", DRAFT, FILES[1]))
+    )
+    pair = f"pairs:\n  - {{id: {PAIR}, target: chatty, draft: chatty-draft}}\n"
+    own = tmp_path / "config" / "models.yaml"
+    own.parent.mkdir()
+    own.write_text(f"schema: 1\nmodels:\n{models}{pair}")
+    with FakeHub() as hub:
+        for repo, file in ((TARGET, FILES[0]), (DRAFT, FILES[1])):
+            hub.add(repo, file, zoo["chatty"].read_bytes())
+        monkeypatch.setenv("LOCALSPEC_CONFIG", str(own.with_name("config.toml")))
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+        yield hub
 
 
 @SIZES

@@ -20,13 +20,14 @@ from localspec.protocol.events import GenerationFinished
 from localspec.tui import app
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
+from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.widgets.transcript import Transcript
-from tests.support.scenes import PAIR, REFUSED, thought
+from tests.support.scenes import PAIR, REFUSED, settled, thought, words
 from tests.support.scripted_engine import (
     Gate,
     Opening,
@@ -537,3 +538,150 @@ async def test_keys_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert not chat.screen.transcript.token_view
         await chat.press("f8")
         assert chat.screen.transcript.token_view
+
+
+# --- a full context ----------------------------------------------------------------------------
+
+
+N_CTX = 8192
+
+
+def short(messages: int) -> int:
+    """Two turns fit, three do not."""
+    return N_CTX if messages > 4 else 100 * messages
+
+
+def growing() -> ScriptedEngine:
+    return ScriptedEngine(said, said, said, said, sizes=short)
+
+
+async def full(chat: Chat) -> None:
+    await chat.send("one")
+    await chat.send("two")
+    chat.screen.composer.replace_text("three")
+    await chat.press("enter")
+    await wait_until(chat.pilot, lambda: isinstance(chat.app.screen, ContextFullScreen))
+    await chat.pilot.pause()
+
+
+async def test_the_oldest_turns_are_left_out() -> None:
+    engine = growing()
+    async with Chat(engine) as chat:
+        await full(chat)
+        assert "2 older turns" in chat.shown and "8,192 of 8,192" in chat.shown
+        await chat.press("enter")
+        await chat.until("ready")
+        assert [m.content for m in engine.asked[-1].messages] == ["two", "Well, hello.", "three"]
+        assert "1 old turn left out" in chat.shown and "no longer sent to the model" in chat.shown
+        assert chat.questions == ["one", "two", "three"]
+
+
+async def test_a_summary_stands_for_them() -> None:
+    engine = ScriptedEngine(said, said, lambda: answer(["They ", "greeted."]), said, sizes=short)
+    async with Chat(engine) as chat:
+        await full(chat)
+        await chat.press("down", "enter")
+        await chat.until("ready")
+        first = engine.asked[-1].messages[0]
+        assert first.role == "system" and "They greeted." in first.content
+        assert [t.answer for t in chat.screen.session.conversation.turns] == ["Well, hello."] * 3
+
+
+async def test_nothing_is_left_out_against_ones_will() -> None:
+    engine = growing()
+    async with Chat(engine) as chat:
+        await full(chat)
+        await chat.press("escape")
+        await chat.until("ready")
+        assert len(engine.asked) == 2
+        assert (chat.typed, chat.questions) == ("three", ["one", "two"])
+        assert "exceeds the context" in chat.shown
+
+
+async def test_once_for_all() -> None:
+    engine = growing()
+    async with Chat(engine) as chat:
+        await full(chat)
+        await chat.press("a")
+        await chat.until("ready")
+        await chat.send("four")
+        assert len(engine.asked) == 4 and chat.on_top
+
+
+async def test_quitting_does_not_wait_for_the_choice() -> None:
+    engine = growing()
+    async with Chat(engine) as chat:
+        await full(chat)
+        question = chat.runner._overflow_request
+    assert question is not None and question.decision == "stop"
+
+
+# --- copying code ------------------------------------------------------------------------------
+
+
+CODE = """\
+First:
+
+```python
+for x in items:
+    print(x)
+```
+
+- in a list:
+
+  ```sh
+  ls -l
+  ```
+
+~~~
+plain
+~~~
+"""
+BLOCKS = ["for x in items:\n    print(x)\n", "ls -l\n", "plain\n"]
+
+
+def code() -> Script:
+    return answer(words(CODE))
+
+
+async def test_code_blocks_are_numbered_and_have_a_key_each(copied: list[str]) -> None:
+    async with Chat(ScriptedEngine(code, said)) as chat:
+        await chat.send("loop?")
+        assert "1 python for x" in chat.shown and "2 sh ls -l" in chat.shown
+        assert "3 plain" in chat.shown
+        await chat.press("alt+1", "alt+3", "alt+2")
+        assert copied == [BLOCKS[0], BLOCKS[2], BLOCKS[1]]
+        await chat.press("alt+4")
+        assert "There is no code block 4: the answer has 3 code blocks." in chat.shown
+        await chat.send("thanks")  # its answer has no code
+        await chat.send("/copy code")
+        assert copied[3:] == [BLOCKS[2]]
+
+
+async def test_a_click_on_its_number_copies_the_code(copied: list[str]) -> None:
+    async with Chat(ScriptedEngine(code, said)) as chat:
+        await chat.send("loop?")
+        await settled(chat.pilot)
+        lines = chat.screen.transcript.plain_text.split("\n")
+        top = chat.screen.transcript.region.y - round(chat.screen.transcript.scroll_y)
+        (row,) = [n for n, line in enumerate(lines) if line.strip() == "2 sh"]
+        await chat.pilot.click(offset=(lines[row].index("sh"), top + row))
+        assert copied == [BLOCKS[1]]
+
+
+async def test_any_answer_and_the_whole_chat(copied: list[str]) -> None:
+    async with Chat(ScriptedEngine(said, code)) as chat:
+        await chat.send("/copy")
+        assert "No answer to copy yet." in chat.shown
+        await chat.send("hi")
+        await chat.send("loop?")
+        await chat.send("/copy 1")
+        await chat.press("f8", "up", "c", "escape")
+        assert copied == ["Well, hello."] * 2
+        await chat.send("/copy all")
+        assert "## You\n\nhi" in copied[2] and "```python" in copied[2]
+        for wrong in ("/copy 3", "/copy code x", "/copy everything"):
+            await chat.send(wrong)
+        assert len(copied) == 3
+        await chat.press("ctrl+o")
+        assert copied[3].startswith("First:")

@@ -23,7 +23,6 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.doctor import DoctorScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen
-from localspec.tui.themes import MONOCHROME
 from localspec.tui.widgets.log_view import LogView
 from tests.support import scenes
 from tests.support.scenes import settled
@@ -331,17 +330,3 @@ MOMENTS = {"listed": (), "asked": ("down", "enter"), "running": ("down", "enter"
 def test_doctor(snap_compare: Compare, moment: str) -> None:
     steps = having(*MOMENTS[moment])
     assert snap_compare(app(Patient()), run_before=steps)
-
-
-@pytest.mark.pictures
-def test_doctor_without_colour(snap_compare: Compare) -> None:
-    """Signs tell the levels apart."""
-    shown = app(Patient(), theme=MONOCHROME)
-    assert snap_compare(shown, run_before=having("down"))
-
-
-@pytest.mark.pictures
-def test_doctor_finds_nothing(snap_compare: Compare) -> None:
-    healthy = Patient()
-    healthy._sick = []
-    assert snap_compare(app(healthy), run_before=having())

@@ -11,7 +11,7 @@ from localspec.tui.screens.help import GLOSSARY, HelpScreen
 from tests.support import scenes
 from tests.support.scripted_engine import painted
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "glossary.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "glossary.md"
 ENTRY = re.compile(r"^- \*\*(.+?)\*\*: (.+)$", re.MULTILINE)
 
 

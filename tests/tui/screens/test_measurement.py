@@ -1,8 +1,9 @@
-"""The bench screen: chosen, measured, stopped, failed, shared; and with the real demo pair."""
+"""The screen of bench and verify: measured, stopped, failed, copied; and with the real demo."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from textual.pilot import Pilot
 from localspec import launch, paths
 from localspec.bench import workloads
 from localspec.bench.benchmark import Benchmark
+from localspec.bench.lossless_check import LosslessMeasurement
 from localspec.bench.results import BenchReport
 from localspec.chat.session import ChatSession
 from localspec.errors import OutOfMemoryError
@@ -26,12 +28,14 @@ from localspec.tui.screens.measurement import MeasurementScreen
 from localspec.tui.widgets.pointer_list import PointerList
 from tests.support import measuring as laboratory
 from tests.support import scenes
-from tests.support.measuring import Measurable, held, measuring, until
+from tests.support.measuring import Checkable, Measurable, held, late, measuring, until
 from tests.support.scripted_engine import Gate, painted, wait_until
 
 pytestmark = pytest.mark.asyncio
 
-SIZE = (100, 40)
+SIZE, VERIFY_SIZE = (100, 40), (120, 50)
+VERIFY_ANSWERS = 15 + 9
+"""Three prompts, plain and four ways greedily, plain and two with a seed."""
 LONG = 90.0
 """Seconds for a real pair on a busy machine."""
 
@@ -200,29 +204,7 @@ async def test_the_card_and_the_document_are_copied(copied: list[str]) -> None:
     assert json.loads(document)["trials"] == 30
 
 
-async def test_again_measures_anew() -> None:
-    engine = Measurable()
-    async with laboratory.bench(engine).run_test(size=SIZE) as pilot:
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await until(pilot, "done")
-        first = len(engine.requests)
-        await pilot.press("enter")
-        await until(pilot, "done")
-        await wait_until(pilot, lambda: len(engine.requests) == 2 * first)
-
-
 # --- where it fails ---------------------------------------------------------------------------
-
-
-async def test_a_pair_that_cannot_be_loaded() -> None:
-    refusal = OutOfMemoryError("It does not fit.", "Take a smaller one.")
-    async with laboratory.bench(refusal, Measurable()).run_test(size=SIZE) as pilot:
-        await until(pilot, "failed")
-        assert "It does not fit. Take a smaller one." in shown(pilot).replace(" ▌", "")
-        assert "enter reload" in shown(pilot)
-        await pilot.press("enter")
-        await until(pilot, "done")
 
 
 async def test_an_engine_that_dies_leaves_what_was_measured(copied: list[str]) -> None:
@@ -332,3 +314,80 @@ async def test_a_chat_loads_anew_what_a_bench_left_in_the_middle() -> None:
         await pilot.press("escape", "escape")
         await wait_until(pilot, lambda: app.screen is chat and chat.phase == "ready")
         assert first.closed and app.runner.engine is second
+
+
+# --- verify: the same screen -------------------------------------------------------------------
+
+
+def verifying(pilot: Pilot[Any]) -> LosslessMeasurement:
+    measurement = measuring(pilot).measurement
+    assert isinstance(measurement, LosslessMeasurement)
+    return measurement
+
+
+async def checked(app: LocalspecApp, *keys: str) -> tuple[str, LosslessMeasurement]:
+    """What is on the screen when it is over, and some keys were pressed."""
+    async with app.run_test(size=VERIFY_SIZE, notifications=True) as pilot:
+        await until(pilot, "ready")
+        await pilot.press("enter")
+        await until(pilot, "done", "failed")
+        await pilot.press(*keys)
+        await pilot.pause()
+        return shown(pilot), verifying(pilot)
+
+
+async def test_parts_one_after_the_other() -> None:
+    gate = held()
+    engine = Checkable(gates={VERIFY_ANSWERS + 2: gate})
+    async with laboratory.verify(engine).run_test(size=VERIFY_SIZE) as pilot:
+        await until(pilot, "ready")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: re.search(r"coupled: 80 tokens", shown(pilot)))
+        words = shown(pilot)
+        assert "3 prompts, 12 answers, 480 tokens: every token as its pass alone" in words
+        assert "same seed 3 prompts" in words
+        assert "Lossless" not in words and "rejection" not in words
+
+
+async def test_nothing_differs() -> None:
+    words, found = await checked(laboratory.verify(Checkable()))
+    assert "Lossless" in words and found.report.verdict == "lossless"
+    assert "draft tokens verified" in words
+    assert "the model's distribution" in words
+
+
+async def test_another_text_by_rounding_is_lossless() -> None:
+    words, found = await checked(laboratory.verify(Checkable(late, rounds=True)))
+    assert "Lossless" in words and "rounds differently from a pass over one" in words
+    assert found.report.verdict == "lossless"
+    assert "12 with another text than plain" in words and "A bug" not in words
+
+
+async def test_it_differs_and_says_where() -> None:
+    words, found = await checked(laboratory.verify(Checkable(late)))
+    assert "DIFFERS" in words and found.report.verdict == "divergent"
+    assert "temperature 0 3 prompts, 12 answers, 480 tokens: 12 wrong" in words
+    assert "prompt 1, token 18 (model, draft length 5)" in words and "A bug." in words
+
+
+async def test_copied_as_text_and_as_json(copied: list[str]) -> None:
+    await checked(laboratory.verify(Checkable(late)), "c", "j")
+    text, document = copied
+    assert text.startswith("qwen3-8b-q4_k_m.gguf with qwen3-0.6b-q8_0.gguf: DIFFERS")
+    body = json.loads(document)
+    assert (body["schema"], body["verdict"]) == (1, "divergent")
+    assert body["greedy"]["divergences"][0]["position"] == 17
+
+
+async def test_a_pair_that_cannot_be_loaded() -> None:
+    message, hint = "The model does not fit into the memory.", "Take a smaller context, or less."
+    app = laboratory.verify(OutOfMemoryError(message, hint), Checkable())
+    async with app.run_test(size=(36, 20)) as pilot:
+        await until(pilot, "failed")
+        lines = [strip.text.strip() for strip in app.screen._compositor.render_strips()]
+        start = lines.index("▌ The model does not fit into the")
+        wrapped = ["▌ memory.", "▌ Take a smaller context, or", "▌ less."]
+        assert lines[start + 1 : start + 4] == wrapped
+        await pilot.press("enter")
+        await until(pilot, "done")
+        assert "Lossless" in shown(pilot)
