@@ -167,8 +167,9 @@ def build_sections(
     downloadable = _downloadable_rows(pair_catalog, survey, search_text)
     loads = [HomeRow(state.job.file.path, download=state) for state in states]
     running = [row for row in loads if row.download and row.download.phase != "done"]
+    active = HomeSection("Downloads", tuple(running))
     sections = (
-        HomeSection("Downloads", tuple(running)),
+        *(() if search_text else (active,)),  # what is searched comes first
         HomeSection("Ready to run", _filter_rows(ready, search_text)),
         chats,
         HomeSection("Recent", _filter_rows(recent, search_text)[:limit]),
@@ -180,6 +181,7 @@ def build_sections(
             "" if search_text else "home.wizard",
         ),
         HomeSection("On the hub (network)", tuple(_hub_rows(search_text, hub_results))),
+        *((active,) if search_text else ()),
         HomeSection("Downloaded", tuple(row for row in loads if row not in running)),
     )
     return [section for section in sections if section.rows]

@@ -162,7 +162,7 @@ def test_it_goes_on_while_one_chats_and_a_cancelled_one_is_kept(
     begin(tmux)
     tmux.press(ESCAPE)
     tmux.wait_for(lambda seen: "enter ask" not in seen and "demo" in seen)
-    tmux.press("Home")
+    tmux.press("Home", "Down", "Down")  # below both downloads
     tmux.wait_for("▸ demo")
     tmux.press(ENTER)
     tmux.wait_for("f2: token view")
@@ -382,7 +382,7 @@ async def test_a_damaged_catalogue_of_ones_own(hub: FakeHub, tmp_path: Path) -> 
     (tmp_path / "config" / "models.yaml").write_text("schema: 1\npairs: [{target: nobody}]\n")
     async with Home(client(hub)) as home:
         await home.sees("models.yaml", "nobody", "demo")
-        assert home.shown.count("there is no model nobody") == 1
+        assert sum("there is no model nobody" in n.message for n in home.app._notifications) == 1
         await home.search("qwen3")
         await home.sees("In the catalogue")
 
@@ -432,7 +432,7 @@ async def test_a_chat_stays_open_while_it_downloads(hub: FakeHub) -> None:
     hub.always[BODY] = Fault("slow", rate=400_000)
     async with Home(client(hub), ScriptedEngine(lambda: [*said(), gate])) as home:
         await home.download(PAIR)
-        await home.press("escape", "home", "enter")
+        await home.press("escape", "home", "down", "down", "enter")  # below both downloads
         await wait_until(home.pilot, lambda: isinstance(home.app.screen, ChatScreen))
         await wait_until(home.pilot, lambda: _phases(home) == ["done", "done"])
         assert isinstance(home.app.screen, ChatScreen)

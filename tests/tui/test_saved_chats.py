@@ -343,7 +343,8 @@ async def test_a_chat_is_renamed_pinned_and_exported(
         (paths.data_dir() / "pinned.json").unlink()
         (paths.data_dir() / "pinned.json").mkdir()  # cannot be written
         await one.press("s")
-        assert "pinned.json cannot be written" in one.shown.replace("\n", " ")
+        (notice,) = one.pilot.app._notifications
+        assert "pinned.json cannot be written" in notice.message
 
 
 # --- saving while it goes on -------------------------------------------------------------------

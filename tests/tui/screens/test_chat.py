@@ -147,7 +147,7 @@ async def test_what_is_pasted_is_clean_and_never_sends() -> None:
         await wait_until(chat.pilot, lambda: "red" in chat.typed)
         assert not chat.questions
         assert "\x1b" not in chat.typed
-        assert "\u202e" not in chat.typed
+        assert "\u202e" in chat.typed and "\u202e" not in chat.shown  # sent, but not shown
         assert chat.typed.startswith("def f():\n    pass\n")
 
 
