@@ -22,7 +22,7 @@ if sys.platform == "win32":
 from localspec import tui
 from localspec.launch import ResolvedPair, recent_pairs
 from tests.cli.command import command, harmful
-from tests.often import often
+from tests.support.long_cases import often
 from tests.support.pty_terminal import SEQUENCE, Terminal, module, text
 from tests.support.zoo import Zoo
 

@@ -14,7 +14,7 @@ if shutil.which("tmux") is None:
 
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.tui.widgets.token_details import LEGEND
-from tests.often import often
+from tests.support.long_cases import often
 from tests.support.tmux import BACKTAB, ENTER, ESCAPE, PROMPT, Tmux, context
 from tests.support.zoo import Zoo
 

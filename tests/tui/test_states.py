@@ -32,8 +32,8 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from tests.chat.saved_chats import add_events
-from tests.often import often
 from tests.support import scenes, wizards
+from tests.support.long_cases import often
 from tests.support.scenes import Steps, asking, opened, settled, surveyed
 from tests.support.scripted_engine import (
     Gate,

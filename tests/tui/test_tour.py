@@ -17,8 +17,8 @@ import psutil
 
 from localspec import paths
 from localspec.tui.widgets.token_details import LEGEND
-from tests.often import often
 from tests.support.fake_hub import FakeHub
+from tests.support.long_cases import often
 from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux
 from tests.support.zoo import Zoo
 from tests.tui.test_journeys import GREETING, ask, round_number

@@ -26,8 +26,7 @@ from localspec.tui.glyphs import UNICODE
 from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.widgets import speculation_panel
 from localspec.tui.wizard.shortlist import WizardServices
-from tests import heads
-from tests.support import headshapes, wizards
+from tests.support import head_models, headshapes, wizards
 from tests.support.zoo import Zoo
 from tests.tui.screens.test_wizard import shown
 
@@ -82,10 +81,10 @@ async def test_a_head_of_another_model_says_what_differs(tmp_path: Path, zoo: Zo
 
 @pytest.mark.asyncio
 async def test_files_of_ones_own_with_a_head(tmp_path: Path) -> None:
-    target = heads.quantised(heads.deep()).write(tmp_path / "deep.gguf")
+    target = head_models.quantised(head_models.deep()).write(tmp_path / "deep.gguf")
     (tmp_path / "elsewhere").mkdir()
-    head = heads.quantised(heads.eagle3()).write(tmp_path / "elsewhere" / "head.gguf")
-    inside = heads.quantised(heads.mimo2()).write(tmp_path / "inside.gguf")
+    head = head_models.quantised(head_models.eagle3()).write(tmp_path / "elsewhere" / "head.gguf")
+    inside = head_models.quantised(head_models.mimo2()).write(tmp_path / "inside.gguf")
     async with shown(stock(tmp_path), "1", "o") as wizard:
         screen = wizard.pilot.app.screen
         assert isinstance(screen, OpenFilesScreen)
@@ -102,8 +101,8 @@ async def test_files_of_ones_own_with_a_head(tmp_path: Path) -> None:
 
 
 def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> None:
-    target = heads.quantised(heads.deep()).write(tmp_path / "deep.gguf")
-    head = heads.quantised(heads.eagle3()).write(tmp_path / "eagle3-deep.gguf")
+    target = head_models.quantised(head_models.deep()).write(tmp_path / "deep.gguf")
+    head = head_models.quantised(head_models.eagle3()).write(tmp_path / "eagle3-deep.gguf")
     choice = launch.with_detected_head(launch.ResolvedPair(target, None))
     assert (choice.draft, choice.detected_head) == (head, "eagle3")
     assert (
@@ -111,7 +110,7 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
         in AppOptions().build_load_request(choice).draft_note
     )
     assert ChatSession(choice).pair_name == "deep + eagle3-deep"
-    inside = heads.quantised(heads.mimo2()).write(tmp_path / "inside.gguf")
+    inside = head_models.quantised(head_models.mimo2()).write(tmp_path / "inside.gguf")
     own = launch.with_detected_head(launch.ResolvedPair(inside, None))
     assert ChatSession(own).pair_name == "inside + built-in MTP layer"
     recent_pairs.add_if_path(own)
