@@ -181,8 +181,8 @@ def build_sections(
             "" if search_text else "home.wizard",
         ),
         HomeSection("On the hub (network)", tuple(_hub_rows(search_text, hub_results))),
-        *((active,) if search_text else ()),
         HomeSection("Downloaded", tuple(row for row in loads if row not in running)),
+        *((active,) if search_text else ()),
     )
     return [section for section in sections if section.rows]
 

@@ -494,10 +494,10 @@ async def test_a_download_that_fails_says_why_and_is_tried_again(
 async def test_what_was_not_finished_is_there_at_the_next_start(
     hub: FakeHub, tmp_path: Path
 ) -> None:
-    hub.faults[BODY].extend([Fault(""), Fault("")])
-    hub.always[BODY] = STALLED
     async with Home(client(hub)) as home:
-        await home.download(PAIR)
+        await home.look_at(PAIR)
+        hub.always[BODY] = STALLED
+        await home.press("enter")
         await wait_until(home.pilot, lambda: parts(tmp_path) == [65_536, 65_536])
     hub.always.clear()
     async with Home(client(hub)) as home:
