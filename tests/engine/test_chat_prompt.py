@@ -16,6 +16,7 @@ from localspec.engine.chat_prompt import ControlTokenGuard, PromptBuilder, reuse
 from localspec.engine.llama.model import TextFinder
 from localspec.engine.session import Session
 from localspec.errors import PromptTooLongError, UsageError
+from localspec.models.chat_template import jinja_render
 from localspec.protocol.events import Event, Notice, Prefill, SpeculationPlan
 from localspec.protocol.wire import (
     ChatMessage,
@@ -171,8 +172,9 @@ def test_merged_roles_are_told_once(zoo: Zoo) -> None:
     ids=["fails", "rejects", "long", "slow"],
 )
 def test_a_template_that_does_not_work_is_an_error_of_each_request(
-    tmp_path: Path, template: str, reason: str
+    tmp_path: Path, template: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(jinja_render, "MAX_STEPS", 100_000)
     with loaded(made(tmp_path, template), settings=ROOMY) as session:
         assert session.ready.settings["chat"]["template"] == "own"
         for _ in range(2):
