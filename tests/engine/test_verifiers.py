@@ -129,7 +129,9 @@ CASES = {
     "a repeat penalty": tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)),
     "DRY": tables_case(DRY, n=4, draft_length=3),
     "DRY, a draft without it": tables_case(DRY, draft_sampling=PLAIN),
-    "DRY over repeated sequences only": tables_case(replace(DRY, dry_allowed_length=2), n=5),
+    "DRY over repeated sequences only": tables_case(
+        replace(DRY, dry_allowed_length=2), n=5, n_vocab=2
+    ),
     "XTC": tables_case(XTC),
     "XTC, 3 guesses": tables_case(XTC, n=5, n_vocab=2, draft_length=3),
     "XTC, top-p": tables_case(replace(XTC, top_p=0.8), n_vocab=4, n=3),
