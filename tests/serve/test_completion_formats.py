@@ -19,14 +19,6 @@ CALLING: ChatCompletionMessageParam = {
 }
 
 
-def test_models(chatty: Served, client: OpenAI) -> None:
-    (model,) = client.models.list()
-    assert (model.id, model.owned_by) == ("chatty", "localspec")
-    assert client.models.retrieve("chatty").id == "chatty"
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("other")
-
-
 def test_a_chat(client: OpenAI) -> None:
     answer = client.chat.completions.create(model="any", messages=HI)
     (choice,) = answer.choices

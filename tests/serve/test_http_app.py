@@ -135,7 +135,9 @@ def test_routes(chatty: Served) -> None:
     pieces = chatty.post("/tokenize", {"content": "Hi?", "with_pieces": True}).json["tokens"]
     assert [piece["id"] for piece in pieces] == tokens
     assert "".join(piece["piece"] for piece in pieces).strip() == "Hi?"
-    assert chatty.get("/v1/models").json["data"][0]["meta"]["n_ctx"] == 1024
+    (model,) = chatty.get("/v1/models").json["data"]
+    assert (model["id"], model["owned_by"], model["meta"]["n_ctx"]) == ("chatty", "localspec", 1024)
+    assert chatty.get("/v1/models/chatty").json == model
     assert chatty.get("/v1/models/other").error["code"] == "model_not_found"
     assert chatty.post("/completions", TEXT).status == 200, "also without /v1"
     assert chatty.get("/v1/completions").status == 405
