@@ -98,7 +98,8 @@ class ControlTokenGuard:
 class PromptBuilder:
     """Renders chats for one loaded model."""
 
-    def __init__(self, vocabulary: LlamaVocab, source: str) -> None:
+    def __init__(self, vocabulary: LlamaVocab, source: str, tool_source: str = "") -> None:
+        """The Jinja sources of a model's template, and of the one it has for tools, if any."""
         self._vocabulary = vocabulary
         self._special_texts = vocabulary.special_texts()
         self._bos = self._special_texts["bos_token"] if vocabulary.add_bos else ""
@@ -106,12 +107,14 @@ class PromptBuilder:
         self._reported_codes: set[str] = set()
         self._template: str | None = None
         """`own`, the name of a built-in template, or None if the model has no template."""
-        self._source = source
+        self._source, self._tool_source = source, tool_source or source
         if "{" in source:
             self._template = "own"
         elif source.startswith("mistral-v7"):  # llama.cpp gives a template's name for some models
             self._template = "mistral-v7"
-        self._tool_format = tool_calls.detect_format(source) if self._template == "own" else None
+        self._tool_format = None
+        if self._template == "own":
+            self._tool_format = tool_calls.detect_format(self._tool_source)
         shown = "".join(thinking_tags.with_answer_prefix(self._tags)) if self._tags else ""
         if shown:
             vocabulary.show_control_tokens(shown)
@@ -190,7 +193,9 @@ class PromptBuilder:
         # Imported here: it takes 50 ms, which pass while llama.cpp loads a model (`LoadedPair`).
         from localspec.models.chat_template.jinja_render import render  # noqa: PLC0415
 
-        source = self._source if name == "own" else builtin_templates.load_source(name)
+        has_tools = command.tools or any(m.tool_calls or m.role == "tool" for m in messages)
+        own = self._tool_source if has_tools else self._source
+        source = own if name == "own" else builtin_templates.load_source(name)
         tools = self._guard.protect_json(command.tools) if command.tools else ""
         protected, special = self._protect(messages), self._special_texts
         return render(source, protected, special, command.think, tools, name=name)

@@ -212,9 +212,8 @@ class LoadedPair:
         self.target = LlamaContext(
             Path(load.target), llama_params.target_role(load, load_mtp=with_mtp)
         )
-        self.prompt_builder = PromptBuilder(
-            self.target.vocabulary, self.target.model.chat_template()
-        )
+        templates = map(self.target.model.chat_template, (None, "tool_use"))
+        self.prompt_builder = PromptBuilder(self.target.vocabulary, *templates)
         try:
             if load.draft is not None:
                 draft = LoadedDraft(Path(load.draft), load, self.target)

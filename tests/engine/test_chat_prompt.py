@@ -346,6 +346,17 @@ def test_nor_does_a_tool(chatty: Session, at: str) -> None:
     assert "PWNED" in prompt.text
 
 
+def test_a_template_for_tools_is_used_where_there_are_any(chatty: Session) -> None:
+    """Command R and Hermes have one of their own beside the ordinary one."""
+    builder = PromptBuilder(chatty._target.vocabulary, animals.CHAT_TEMPLATE, "<tool_call>" + TOOLS)
+    assert builder.ready_settings()["tools"] == "tags"
+    assert "<tool_call>" not in builder.render(CountCommand(messages=(HI,))).text
+    tools = json.dumps([{"type": "function", "function": {"name": "n"}}])
+    for asked in ((HI,), (HI, ChatMessage("tool", "t"))):
+        command = CountCommand(messages=asked, tools=tools if len(asked) == 1 else "")
+        assert builder.render(command).text.startswith("<tool_call>")
+
+
 # --- prefill --------------------------------------------------------------------------------
 
 

@@ -60,9 +60,9 @@ class LlamaModel:
                 f"{path.name} has no vocabulary.", "Use a file with the complete model."
             )
 
-    def chat_template(self) -> str:
-        """The template's Jinja source; empty if there is none."""
-        source = C.llama_model_chat_template(self.handle, None)
+    def chat_template(self, name: str | None = None) -> str:
+        """The Jinja source of a template, or of the one that has no name; empty without."""
+        source = C.llama_model_chat_template(self.handle, name.encode() if name else None)
         return bytes(source or b"").decode("utf-8", "replace")
 
     def n_bytes(self) -> int:
