@@ -226,7 +226,12 @@ def test_a_pair_waits_for_all_before_it_that_hold_memory(monkeypatch: pytest.Mon
         answering = begin(first)
         middle = EngineHost(REQUEST, probe=False, start=Starter(), after=first)
         joined, join = threading.Event(), middle._thread.join
-        monkeypatch.setattr(middle._thread, "join", lambda *args: (joined.set(), join(*args)))
+
+        def note_and_join() -> None:
+            joined.set()
+            join()
+
+        monkeypatch.setattr(middle._thread, "join", note_and_join)
         last = EngineHost(REQUEST, probe=False, start=Starter(), after=middle)
         assert joined.wait(LIMIT)
         last.submit(job := EngineJob(lambda engine: engine))
@@ -235,6 +240,7 @@ def test_a_pair_waits_for_all_before_it_that_hold_memory(monkeypatch: pytest.Mon
         answering.let_go.set()
         job.result()
         assert not first._thread.is_alive()
+        monkeypatch.undo()
         last.close()
 
 
