@@ -685,3 +685,17 @@ async def test_any_answer_and_the_whole_chat(copied: list[str]) -> None:
         assert len(copied) == 3
         await chat.press("ctrl+o")
         assert copied[3].startswith("First:")
+
+
+async def test_the_speed_of_an_answer_is_in_the_status_bar_where_there_is_no_panel() -> None:
+    def timed() -> Script:
+        timings = {"tokens_per_second": 41.5, "first_token_ms": 12.0}
+        return [*said()[:-1], GenerationFinished("eog", "", {"timings": timings})]
+
+    async with Chat(ScriptedEngine(timed)) as chat:
+        await chat.send("hi")
+        assert "41.5 tok/s ctx" in chat.shown
+        await chat.press("f3")
+        assert "41.5 tok/s ctx" not in chat.shown
+        await chat.press("f3")
+        assert "41.5 tok/s ctx" in chat.shown
