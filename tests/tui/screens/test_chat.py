@@ -690,7 +690,7 @@ async def test_any_answer_and_the_whole_chat(copied: list[str]) -> None:
 async def test_the_speed_of_an_answer_is_in_the_status_bar_where_there_is_no_panel() -> None:
     def timed() -> Script:
         timings = {"tokens_per_second": 41.5, "first_token_ms": 12.0}
-        return [*said()[:-1], GenerationFinished("eog", "", {"timings": timings})]
+        return [*[*said()][:-1], GenerationFinished("eog", "", {"timings": timings})]
 
     async with Chat(ScriptedEngine(timed)) as chat:
         await chat.send("hi")
