@@ -25,8 +25,9 @@ from localspec.engine.drafters.draft_sampler import DraftSampler
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.prefix_cache import BranchCache, PrefixCache
-from tests.engine import laws, test_overlap, test_token_probabilities
+from tests.engine import laws, test_token_probabilities
 from tests.engine.constraints import test_output_constraint
+from tests.engine.control import test_overlapped_drafter
 from tests.engine.drafters import test_cross_vocabulary
 from tests.engine.laws import (
     DRAFTERS,
@@ -136,8 +137,8 @@ head_twin = partial(
 block_twin = partial(
     laws.head_of_the_target_is_always_right, "a block head of the target's history", GREEDY
 )
-overlapped = partial(test_overlap.test_every_draft_is_the_same_as_without_overlap, 5)
-overlapped_hits = test_overlap.test_a_draft_that_is_always_right_is_always_there_already
+overlapped = partial(test_overlapped_drafter.test_every_draft_is_the_same_as_without_overlap, 5)
+overlapped_hits = test_overlapped_drafter.test_a_draft_that_is_always_right_is_always_there_already
 coupled_twin = partial(laws.twin_is_always_right, laws.SAMPLED, "coupled")
 watched = partial(
     test_token_probabilities.test_each_verifier_with_a_draft_model, "rejection", PLAIN

@@ -19,9 +19,9 @@ from localspec.engine.speculative_loop import RoundResult
 from localspec.engine.verifiers import make_verifier
 from localspec.protocol.events import RoundTimes, SpeculationPlan
 from localspec.protocol.wire import MeasuredCosts, SamplingParams, VerifyMode
+from tests.engine.control.worlds import CLIFF, FLAT, STEEP, World, mixed, steady
 from tests.engine.laws import PROMPT, SAMPLED
-from tests.engine.worlds import CLIFF, FLAT, STEEP, World, mixed, steady
-from tests.fakes import (
+from tests.support.fake_models import (
     GREEDY,
     PLAIN,
     HistoryModel,

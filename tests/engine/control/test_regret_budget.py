@@ -16,8 +16,8 @@ from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.control.regret_budget import RegretBudget
 from localspec.protocol.events import RoundTimes
 from localspec.protocol.wire import MeasuredCosts
-from tests.engine.worlds import CLIFF, FLAT, STEEP, World, steady, turning
-from tests.fakes import GREEDY
+from tests.engine.control.worlds import CLIFF, FLAT, STEEP, World, steady, turning
+from tests.support.fake_models import GREEDY
 
 WIDE_IS_DEAR = [1.0, *(1 + 0.5 * w for w in range(17))]
 """Q8_0 on two cores."""
