@@ -29,7 +29,7 @@ class Catalog:
 def load(path: Path | None = None, user_file: Path | None = None) -> Catalog:
     """The shipped catalogue, overridden by the user's; with `path`, only that file and `user_file`.
 
-    Raises UsageError, with line, key and reason, for a damaged file.  Cached until a file changes.
+    Raises UsageError, with entry, key and reason, for a damaged file.  Cached until a file changes.
     """
     user_file = user_file or (None if path else paths.user_catalog_file())
     files = filter(None, (path or paths.catalog_file(), user_file))

@@ -23,7 +23,7 @@ def find(header: Header | None, model: CatalogModel | None) -> MakerSampling | N
     """None if the makers give no value."""
     values = header.keys if header else {}
     found = tuple(
-        (name, _as_number(name, value))
+        (name, float(value))
         for key, (name, limit) in _FILE_KEYS.items()
         if isinstance(value := values.get(f"general.sampling.{key}"), int | float)
         and 0 <= value <= limit
@@ -38,7 +38,7 @@ def parameters(sampling: MakerSampling | None, *, thinks: bool | None) -> dict[s
     if sampling is None:
         return {}
     values = sampling.plain if thinks is False else sampling.thinking or sampling.plain
-    return {name: _as_number(name, value) for name, value in values}
+    return {name: int(value) if name in _WHOLE else value for name, value in values}
 
 
 def describe(sampling: MakerSampling | None) -> str:
@@ -52,7 +52,3 @@ def describe(sampling: MakerSampling | None) -> str:
         if values
     ]
     return f"{'; '.join(parts)} ({sampling.source})"
-
-
-def _as_number(name: str, value: float) -> float:
-    return int(value) if name in _WHOLE else float(value)

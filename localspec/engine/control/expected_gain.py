@@ -53,7 +53,7 @@ class ExpectedGain:
         """
         verify, rate, lookup = self.costs.verify_ms, self.tokens_per_ms, self.acceptance.lookup
         length, best, match = 0, 0.0, lookup_draft.match_length
-        probability = expected = cautious_probability = cautious = 1.0
+        probability = cautious_probability = 1.0
         expected = cautious = 0.0
         for n in range(1, min(len(lookup_draft.tokens), limit, len(verify) - 2) + 1):
             bucket = match_bucket(match + n - 1)
@@ -62,9 +62,10 @@ class ExpectedGain:
             cautious_probability *= lookup.cautious_probability(bucket)
             cautious += cautious_probability
             gain = expected - rate * (verify[n + 1] - verify[1])
-            loss = self.costs.verify_loss(n)
-            if gain > best and regret.can_afford(loss, is_expected_to_gain=cautious >= loss):
-                length, best = n, gain
+            if gain > best:
+                loss = self.costs.verify_loss(n)
+                if regret.can_afford(loss, is_expected_to_gain=cautious >= loss):
+                    length, best = n, gain
         return length, best
 
 

@@ -19,6 +19,9 @@ _POSITION_DECAY = 0.998
 _POSITION_GROUPS = (0, 1, 2, 3, 3, 4, 4, 4, 4) + (5,) * 16  # Group by position in the draft.
 _CONFIDENCE_PRIORS = [0.1 + 0.08 * i for i in range(11)]
 _MATCH_PRIORS = [0.4, 0.5, 0.65, 0.72, 0.88, 0.94]
+"""Of the token behind a match.  SmolLM2 135M and Gemma 3 270M, twelve tasks (five are edits),
+T 0 and 0.7: 0.57 behind 2 tokens, 0.80 behind 4, 0.90 behind 8, 0.94 behind 16.  Lower here, since
+these models repeat themselves."""
 _MATCH_GROUPS = (0, 0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4) + (5,) * 5
 """Group by length of the lookup match in tokens; longer ones are in the last."""
 
