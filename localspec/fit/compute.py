@@ -3,7 +3,7 @@
 llama.cpp reserves one buffer per device for the worst graph and reuses memory inside it, so its
 size is the largest set of tensors that exist at the same time.  This module adds up those of the
 largest layer, the inputs that stay for the whole pass, and what the scheduler copies between
-devices.  scripts/bench/bench.py estimate compares the sum with llama.cpp's own.
+devices.  tests/fit/test_memory.py compares the sum with llama.cpp's own.
 """
 
 from __future__ import annotations

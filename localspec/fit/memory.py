@@ -24,7 +24,7 @@ VERIFIED_ARCHITECTURES = frozenset({
     "gpt-oss", "phi3", "deepseek2", "mamba2", "qwen35", "qwen35moe", "granite", "granitehybrid",
     "lfm2", "lfm2moe", "eagle3", "dflash",
 })  # fmt: skip
-"""Architectures compared with llama.cpp itself by scripts/bench/bench.py estimate."""
+"""Architectures compared with llama.cpp itself by tests/fit/test_memory.py."""
 _MIB = 1024 * 1024
 _BASE_ERROR, _UNVERIFIED_BASE_ERROR = 16 * _MIB, 64 * _MIB
 _COMPUTE_ERROR = 0.25

@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 
 from pair import TOLERANCE, quantize
-from programs import generate_answer
+from programs import generate_answer, loaded_engine, measured_costs
 from turns import table
 
 from localspec.bench import workloads
@@ -41,7 +41,7 @@ from localspec.protocol.wire import (
     ContextSettings,
     GenerateCommand,
     LoadCommand,
-    ProbeCommand,
+    MeasuredCosts,
     SamplingParams,
 )
 
@@ -108,17 +108,17 @@ def main(args: argparse.Namespace) -> None:
     speeds: list[Sequence[str]] = [("type", "workload", "plain, tok/s", "head", "lookup", "both")]
     short, curves = list[Sequence[str]]([("type", *ARMS)]), []
     for name, path in files.items():
-        model = ChatModel(path, args.head, args)
-        try:
+        settings = ContextSettings(n_ctx=2048, n_threads=args.threads)
+        pair = (str(path.resolve()), str(args.head.resolve()))
+        with loaded_engine(LoadCommand(*pair, settings, settings)) as engine:
+            curves.append(f"- {name}: {describe_costs(measured_costs(engine))}")
+            model = ChatModel(engine, SamplingParams(temperature=args.temperature, seed=1))
             measure(model, ["Hello"], 1, 8)  # warm caches
             for cells in workload_rows(name, model, args):
                 speeds.append(cells)
                 print(*cells, file=sys.stderr, flush=True)
             if args.questions:
                 short.append(short_row(name, model, args))
-            curves.append(f"- {name}: {model.curve()}")
-        finally:
-            model.engine.close()
     print("Speed-up (acceptance rate, tokens a pass):\n", table(speeds), sep="\n")
     print("\nShort answers, ms, median / P99:\n", table(short), sep="\n")
     print("\nA pass of one token, passes of several in such passes, a draft token of the head:\n")
@@ -140,17 +140,12 @@ class WorkloadResults:
         return f"{geometric_mean(ratios):.2f} × ({share}, {self.totals.tokens_per_pass:.2f})"
 
 
+@dataclass(frozen=True)
 class ChatModel:
     """A target with its head, in an engine of its own."""
 
-    def __init__(self, target: Path, head: Path, args: argparse.Namespace) -> None:
-        settings = ContextSettings(n_ctx=2048, n_threads=args.threads)
-        self.sampling = SamplingParams(temperature=args.temperature, seed=1)
-        self.engine = EngineProcess()
-        load = LoadCommand(str(target.resolve()), str(head.resolve()), settings, settings)
-        self.engine.load(load)
-        for _ in self.engine.probe(ProbeCommand(seconds=2.0)):
-            pass
+    engine: EngineProcess
+    sampling: SamplingParams
 
     def ask(self, request: str, arm: str, max_tokens: int, results: WorkloadResults) -> None:
         spec, length = ARMS[arm]
@@ -163,12 +158,11 @@ class ChatModel:
         for done in answer.rounds:
             results.totals.add(done)
 
-    def curve(self) -> str:
-        """The costs of passes: one token, several, and one of the head."""
-        measured = self.engine.measured
-        assert measured is not None
-        widths = ", ".join(f"v({w}) {v:.2f}" for w, v in measured.curve.items() if w != "1")
-        return f"{measured.t1_ms:.1f} ms · {widths} · c {measured.c or 0:.2f}"
+
+def describe_costs(costs: MeasuredCosts) -> str:
+    """The costs of passes: one token, several, and one of the head."""
+    widths = ", ".join(f"v({w}) {v:.2f}" for w, v in costs.curve.items() if w != "1")
+    return f"{costs.t1_ms:.1f} ms · {widths} · c {costs.c or 0:.2f}"
 
 
 def chat_requests(workload: workloads.Workload) -> list[str]:

@@ -23,9 +23,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import gguf
-import numpy as np
-
 from localspec.engine import drafters
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.library import C
@@ -43,6 +40,7 @@ from localspec.protocol.wire import (
     VerifyMode,
     encode_output,
 )
+from tests.support import tinygguf
 
 DRAFT_LENGTH, WIDTH = 4, 64
 MODES: dict[str, tuple[VerifyMode, SamplingParams]] = {
@@ -150,29 +148,7 @@ def timed_decode(seconds: list[float]) -> Iterator[None]:
 
 def write_model(path: Path, n_vocab: int) -> None:
     """One llama layer with random weights and a byte vocabulary padded to n_vocab."""
-    rng = np.random.default_rng(n_vocab)
-    out = gguf.GGUFWriter(path, "llama")
-    out.add_block_count(1)
-    out.add_context_length(4096)
-    out.add_embedding_length(WIDTH)
-    out.add_feed_forward_length(WIDTH)
-    out.add_head_count(2)
-    out.add_head_count_kv(2)
-    out.add_layer_norm_rms_eps(1e-5)
-    out.add_tokenizer_model("llama")
-    tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{i:02X}>".encode() for i in range(256))]
-    tokens += [f"t{i}".encode() for i in range(n_vocab - len(tokens))]
-    out.add_token_list(tokens)
-    out.add_token_scores([0.0] * n_vocab)
-    out.add_token_types([2, 3, 3] + [6] * 256 + [1] * (n_vocab - 259))
-    shapes = {"token_embd": (n_vocab, WIDTH), "output": (n_vocab, WIDTH), "output_norm": (WIDTH,)}
-    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
-        shapes[f"blk.0.{name}"] = (WIDTH, WIDTH)
-    shapes |= {"blk.0.attn_norm": (WIDTH,), "blk.0.ffn_norm": (WIDTH,)}
-    for name, shape in shapes.items():
-        data = rng.standard_normal(shape) if len(shape) == 2 else np.ones(shape)
-        out.add_tensor(f"{name}.weight", data.astype(np.float32))
-    out.write_header_to_file()
-    out.write_kv_data_to_file()
-    out.write_tensors_to_file()
-    out.close()
+    shape = tinygguf.Shape(n_embd=WIDTH, n_layer=1, n_head=2, n_ff=WIDTH, n_ctx=4096)
+    n_bytes = len(tinygguf.Model("llama", words=()).vocabulary())
+    words = [f"t{i}" for i in range(n_vocab - n_bytes)]
+    tinygguf.llama(n_vocab, shape=shape, words=words).write(path)

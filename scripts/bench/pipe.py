@@ -13,17 +13,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-from programs import BenchError, conditions
+from programs import BenchError, conditions, loaded_engine
 from turns import table
 
 from localspec.engine.session import Session
-from localspec.engine_process.client import EngineProcess
 from localspec.paths import package_data_dir
 from localspec.protocol.events import EngineExit, Event, Round
 from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
@@ -46,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     print(conditions(), f"{args.target.name}, {args.threads} threads", sep="\n")
     session = Session(load_command(args))
-    with loaded_engine(args) as engine:
+    with loaded_engine(load_command(args)) as engine:
         rows = [columns("in this process", "pipe")]
         for spec in args.spec:
             request = greedy_request(args, spec)
@@ -60,16 +58,6 @@ def main(args: argparse.Namespace) -> None:
 def load_command(args: argparse.Namespace) -> LoadCommand:
     settings = ContextSettings(n_ctx=N_CTX, n_threads=args.threads)
     return LoadCommand(str(args.target), str(args.draft), settings, settings)
-
-
-@contextmanager
-def loaded_engine(args: argparse.Namespace) -> Iterator[EngineProcess]:
-    engine = EngineProcess()
-    try:
-        engine.load(load_command(args))
-        yield engine
-    finally:
-        engine.close()
 
 
 def greedy_request(args: argparse.Namespace, spec: str) -> GenerateCommand:

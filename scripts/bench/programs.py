@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -23,13 +24,14 @@ from typing import Any
 
 import psutil
 
+from localspec import child_process
 from localspec.bench.results import distinct_4grams
 from localspec.chat.answer import GeneratedAnswer
 from localspec.engine.session import Session
 from localspec.engine_process.client import EngineProcess
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
-from localspec.protocol.wire import GenerateCommand
+from localspec.protocol.wire import GenerateCommand, LoadCommand, MeasuredCosts, ProbeCommand
 
 LIMIT_S = 1800
 _IDLE_S = 1.0  # A program is idle if it computes for less than a tenth of that time.
@@ -363,6 +365,24 @@ def model_settings(settings: Settings) -> list[str]:
     threads, layers = settings.threads, settings.gpu_layers
     draft = {"--draft-threads": threads, "--draft-gpu-layers": layers}
     return given({"--ctx": settings.ctx, "--threads": threads, "--gpu-layers": layers} | draft)
+
+
+@contextmanager
+def loaded_engine(load: LoadCommand, command: Sequence[str] = ()) -> Iterator[EngineProcess]:
+    """An engine in its process, closed at the end; `command` starts another program."""
+    engine = EngineProcess((lambda: list(command)) if command else child_process.engine_command)
+    try:
+        engine.load(load)
+        yield engine
+    finally:
+        engine.close()
+
+
+def measured_costs(engine: EngineProcess, seconds: float = 2.0) -> MeasuredCosts:
+    for _ in engine.probe(ProbeCommand(seconds=seconds)):
+        pass
+    assert engine.measured is not None
+    return engine.measured
 
 
 def generate_answer(engine: Session | EngineProcess, request: GenerateCommand) -> GeneratedAnswer:

@@ -26,7 +26,7 @@ from typing import Any
 
 import pipe
 from pipe import N_CTX, PROMPT
-from programs import BenchError, conditions
+from programs import BenchError, conditions, loaded_engine
 from turns import table
 
 from localspec.chat.settings import ChatSettings
@@ -42,7 +42,7 @@ add_options = pipe.add_options
 
 def main(args: argparse.Namespace) -> None:
     print(conditions(), f"{args.target.name}, {args.threads} threads", sep="\n")
-    with pipe.loaded_engine(args) as engine, server_process(args) as port:
+    with loaded_engine(pipe.load_command(args)) as engine, server_process(args) as port:
         rows = [pipe.columns("pipe", "HTTP")]
         for spec in args.spec:
             request = pipe.greedy_request(args, spec)

@@ -1,12 +1,17 @@
-"""The demo pair's networks: llama architecture, with llama.cpp's tensor names."""
+"""The demo pair's networks, with llama.cpp's tensor names, and their files."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
+import gguf
 import torch.nn.functional as F
-from demo_text import VOCAB
-from head_network import Shape, rope_table, rotate
+from demo_text import EOS, VOCAB
+from head_files import add_tensors, finish
+from head_network import Shape, heads, linear, rope_table, rotate, spread
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 CONTEXT = 1024
@@ -19,26 +24,18 @@ DRAFT = Shape(n_embd=128, n_layer=3, n_head=2, n_head_kv=1, n_ff=352)
 class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        d, kv = shape.n_embd, shape.n_head_kv * shape.head
+        d, q, kv = shape.n_embd, shape.n_head * shape.head, shape.n_head_kv * shape.head
         self.shape = shape
-        self.attn_norm = nn.RMSNorm(d, shape.eps)
-        self.attn_q = nn.Linear(d, shape.n_head * shape.head, bias=False)
-        self.attn_k = nn.Linear(d, kv, bias=False)
-        self.attn_v = nn.Linear(d, kv, bias=False)
-        self.attn_output = nn.Linear(shape.n_head * shape.head, d, bias=False)
-        self.ffn_norm = nn.RMSNorm(d, shape.eps)
-        self.ffn_gate = nn.Linear(d, shape.n_ff, bias=False)
-        self.ffn_up = nn.Linear(d, shape.n_ff, bias=False)
-        self.ffn_down = nn.Linear(shape.n_ff, d, bias=False)
+        self.attn_norm, self.ffn_norm = (nn.RMSNorm(d, shape.eps) for _ in range(2))
+        self.attn_q, self.attn_k, self.attn_v = linear(d, q), linear(d, kv), linear(d, kv)
+        self.attn_output = linear(q, d)
+        self.ffn_gate, self.ffn_up = linear(d, shape.n_ff), linear(d, shape.n_ff)
+        self.ffn_down = linear(shape.n_ff, d)
 
     def forward(self, x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-        h = self.attn_norm(x)
-        q, k, v = (
-            f(h).unflatten(-1, (-1, self.shape.head)).transpose(1, 2)
-            for f in (self.attn_q, self.attn_k, self.attn_v)
-        )
-        group = self.shape.n_head // self.shape.n_head_kv
-        k, v = (t.repeat_interleave(group, 1) for t in (rotate(k, table), v))
+        shape, h = self.shape, self.attn_norm(x)
+        q, k, v = (heads(f(h), shape) for f in (self.attn_q, self.attn_k, self.attn_v))
+        k, v = spread(rotate(k, table), shape), spread(v, shape)
         a = F.scaled_dot_product_attention(rotate(q, table), k, v, is_causal=True)
         x = x + self.attn_output(a.transpose(1, 2).flatten(-2))
         h = self.ffn_norm(x)
@@ -63,3 +60,49 @@ class Llama(nn.Module):
         for block in self.blk:
             x = block(x, self.table)
         return F.linear(self.output_norm(x), self.token_embd.weight)
+
+
+# --- files ----------------------------------------------------------------------------
+
+
+def write_gguf(path: Path, model: Llama, tokenizer: Tokenizer, name: str, description: str) -> None:
+    """Q8_0 matrices, F32 norms; the tied output is left out, as llama.cpp expects."""
+    shape = model.shape
+    out = gguf.GGUFWriter(path, "llama")
+    out.add_name(name)
+    out.add_description(description)
+    out.add_author("localspec")
+    out.add_license("PSF-2.0")
+    out.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    out.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    out.add_context_length(CONTEXT)
+    out.add_embedding_length(shape.n_embd)
+    out.add_block_count(shape.n_layer)
+    out.add_feed_forward_length(shape.n_ff)
+    out.add_head_count(shape.n_head)
+    out.add_head_count_kv(shape.n_head_kv)
+    out.add_key_length(shape.head)
+    out.add_value_length(shape.head)
+    out.add_rope_dimension_count(shape.head)
+    out.add_rope_freq_base(shape.rope_base)
+    out.add_layer_norm_rms_eps(shape.eps)
+    out.add_vocab_size(VOCAB)
+    add_vocabulary(out, tokenizer)
+    add_tensors(out, {name: p.float().numpy() for name, p in model.state_dict().items()})
+    finish(out)
+
+
+def add_vocabulary(out: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
+    vocabulary = json.loads(tokenizer.to_str())["model"]
+    tokens = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
+    end = tokenizer.token_to_id(EOS)
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("gpt-2")
+    out.add_token_list(tokens)
+    out.add_token_types(
+        [gguf.TokenType.CONTROL if i == end else gguf.TokenType.NORMAL for i in range(VOCAB)]
+    )
+    out.add_token_merges([" ".join(m) for m in vocabulary["merges"]])
+    out.add_eos_token_id(end)
+    out.add_bos_token_id(end)
+    out.add_add_bos_token(False)

@@ -24,8 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from demo_files import write_gguf
-from demo_network import CONTEXT, DRAFT, TARGET, Llama
+from demo_network import CONTEXT, DRAFT, TARGET, Llama, write_gguf
 from demo_text import SEED, read_corpus, to_ids, train_tokenizer
 from head_training import Optimizer
 from tokenizers import Tokenizer

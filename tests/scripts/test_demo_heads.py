@@ -22,7 +22,7 @@ BUNDLED = sorted(
 STORED = [
     path for head in BUNDLED if (path := Path(__file__).with_name(f"{head.stem}.npz")).exists()
 ]
-"""What torch computed with a head, stored by demo_head_logits.py."""
+"""What torch computed with a head, stored when it was trained."""
 MOST = {"demo": 24_000_000, "starter": 14_000_000}
 """Bytes of the bundled models by folder."""
 
