@@ -9,7 +9,7 @@ import pytest
 
 from localspec import errors
 from localspec.api.answer import python_hint
-from localspec.errors import Hint, LocalspecError, OutOfMemoryError, UsageError, render_hint
+from localspec.errors import Hint, LocalspecError, OutOfMemoryError, UsageError
 from localspec.protocol import wire
 from localspec.serve import api_error
 from localspec.tui.notices import screen_hint
@@ -50,21 +50,7 @@ HINTS = [
         "Details: localspec fit.",
         "Details: localspec fit.",
     ),
-    (
-        "{draft_gpu_layers=0} {cpu_moe} {gpu_layers=12} {threads=1}",
-        "--draft-gpu-layers 0 --cpu-moe --gpu-layers 12 --threads 1",
-        "the draft model on the CPU the experts in RAM 12 layers on the GPU one thread",
-        "draft_gpu_layers=0 cpu_moe=True gpu_layers=12 threads=1",
-    ),
-    (
-        "Use {verify=coupled} with {exact=on}, or {spec=lookup}, or leave {workers} out.",
-        "Use --verify coupled with --exact on, or --spec lookup, or leave --workers out.",
-        "Use /set verify coupled with /set exact on, or /spec lookup, or leave the worker in the "
-        "preferences out.",
-        'Use verify="coupled" with exact=True, or spec="lookup", or leave workers out.',
-    ),
     ("Add {draft=FILE}.", "Add --draft FILE.", "Add your own draft model.", "Add draft=FILE."),
-    ("{template}: chatml.", "--template: chatml.", "--template: chatml.", "template: chatml."),
     ("Make room on the disk.",) * 4,
 ]
 
@@ -77,11 +63,6 @@ def test_each_front_end_names_options_in_its_way(
     assert (hint, screen_hint(hint), python_hint(hint)) == (command, screen, python)
     assert json.dumps(hint) == json.dumps(command)
     assert screen_hint(copy.deepcopy(hint)) == screen
-
-
-def test_a_plain_text_is_no_hint_with_options() -> None:
-    name = "Look at {ctx=1} of --ctx 4096."
-    assert screen_hint(name) == python_hint(name) == render_hint(name, str) == name
 
 
 def test_a_request_names_its_fields() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import pickle
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from localspec import lazy_dataclass
-from localspec.protocol import events, wire
 
 STANDARD: Any = dataclasses.dataclass
 LAZY: Any = lazy_dataclass.dataclass
@@ -97,11 +95,3 @@ def test_subclasses_have_their_own_fields() -> None:
     assert Base(1) != Derived(1)
     assert repr(Base(1)) == "own"
     assert "b=2" in repr(Derived(1))
-
-
-def test_public_results_can_be_pickled() -> None:
-    round_ = events.Round(
-        1, None, "", 0, 0, (events.Token(5, "a", "plain"),), events.RoundTimes(1, 2, 3)
-    )
-    assert pickle.loads(pickle.dumps(round_)) == round_
-    assert dataclasses.replace(wire.LoadCommand("m"), draft="d") == wire.LoadCommand("m", "d")

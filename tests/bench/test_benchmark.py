@@ -54,18 +54,6 @@ def test_costs_then_answers_then_the_report() -> None:
     assert not report.interrupted and report.measured == COSTS
 
 
-def test_the_report_grows_with_the_answers() -> None:
-    engine = ProbedEngine(Clock())
-    benchmark = Benchmark(REQUEST, engine.clock)
-    shown = [benchmark.format_report() for _ in benchmark.run(engine)]
-    assert shown[0][0] == "pair: big.gguf with small.gguf"
-    assert not any("left out" in line or "Stopped" in line for line in shown[0])
-    rows = [[line for line in each if line.startswith("code")] for each in shown]
-    n_trials = [sum(int(row.rpartition("/")[2]) for row in each) for each in rows]
-    assert n_trials == sorted(n_trials) and (n_trials[0], n_trials[-1]) == (0, 6)
-    assert not any("Interrupted" in line for each in shown for line in each)
-
-
 def test_the_estimate_counts_plain_passes() -> None:
     assert estimate_bench(REQUEST, COSTS).seconds == 12 * 20  # a second each
     assert estimate_bench(REQUEST, COSTS).rounds == 1
@@ -83,15 +71,6 @@ def test_stopping_drops_the_answer_and_keeps_the_results() -> None:
     assert len(engine.requests) == 6 and len(benchmark.runs) == 5
     assert benchmark.report.interrupted and len(benchmark.report.trials) == 2
     assert benchmark.format_report()[-1] == "Interrupted: partial results."
-
-
-def test_stopping_during_the_cost_measurement_runs_no_answer() -> None:
-    engine = ProbedEngine(Clock())
-    benchmark = Benchmark(REQUEST, engine.clock)
-    for _ in benchmark.run(engine, lambda: True):
-        pass
-    assert benchmark.report.interrupted and not benchmark.has_results
-    assert not engine.requests and engine.stopped
 
 
 def test_an_engine_exit_is_reported_with_the_earlier_results() -> None:

@@ -232,13 +232,6 @@ def test_distinct_runs_of_tokens(ids: list[int], share: float | None) -> None:
     assert distinct_4grams(ids) == (None if share is None else pytest.approx(share))
 
 
-@given(st.lists(st.integers(0, 3), min_size=4, max_size=60))
-def test_distinct_is_a_share(ids: list[int]) -> None:
-    share = distinct_4grams(ids)
-    assert share is not None
-    assert 0 < share <= 1
-
-
 def test_white_space_does_not_count_for_the_copied_share() -> None:
     prompt = "def mean(values):\n    return sum(values)"
     assert copied_share(prompt, "def  mean (values) :\n  return sum(values)") == 1.0

@@ -73,11 +73,6 @@ def test_whatever_there_is_a_change_is_read_back(file: Path, text: str, key: str
     assert key not in dict(iterate_values(tomllib.loads(file.read_text())))
 
 
-def test_nothing_to_take_out_is_nothing_to_write(file: Path) -> None:
-    toml_file.set_value("screen.theme", None)
-    assert not file.exists()
-
-
 def test_a_file_that_cannot_be_read_is_never_written(file: Path) -> None:
     for damage in (b"[screen\n# precious\n", b"\xff\xfe", b"#" * 1_000_001):
         file.write_bytes(damage)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.doctor import llama_build
-from localspec.machine import installed_llama_cpp, llama_cpp_builds
+from localspec.machine import llama_cpp_builds
 from localspec.machine.llama_cpp_builds import RunCommand, SystemHardware
 
 NVIDIA = SystemHardware("Linux", "x86_64", "570.86.15", 8.9)
@@ -48,7 +48,6 @@ def test_an_unused_gpu_is_reported_with_the_line_that_fixes_it(computer: Compute
     ("hardware", "libraries"),
     [
         (NVIDIA, "libggml-base.so libggml-cpu.so libggml-cuda.so"),
-        (NVIDIA, "ggml-base.dll ggml-cpu.dll ggml-vulkan.dll"),
         (NVIDIA, "libllama.so"),  # one monolithic library: its backends are unknown
         (SystemHardware("Linux", "x86_64"), "libggml-base.so libggml-cpu.so"),
         (SystemHardware("Darwin", "arm64"), "libggml-base.dylib libggml-metal.dylib"),
@@ -79,17 +78,3 @@ def test_a_damaged_dismissed_file_counts_as_empty(computer: Computer, tmp_path: 
     assert llama_build.find_unused_gpu() is not None
     llama_build.dismiss()
     assert llama_build.find_unused_gpu() is None
-
-
-def test_outside_a_checkout_the_line_names_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_build, "_is_source_checkout", lambda: False)
-    line = llama_build.format_install_line(llama_cpp_builds.choose_build(NVIDIA))
-    assert "--extra-index-url" in line
-    assert "llama-cpp-python==" in line
-
-
-def test_the_installed_llama_cpp_is_found_without_loading_it() -> None:
-    folder = installed_llama_cpp.library_folder()
-    assert folder is not None
-    assert folder.name == "lib"
-    assert installed_llama_cpp.find_gpu_backends() is not None

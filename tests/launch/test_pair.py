@@ -21,10 +21,8 @@ TARGET, DRAFT = (DEMO / f"demo-{name}.gguf" for name in ("target", "draft"))
     ("model", "draft", "files", "spec"),
     [
         (None, "auto", (TARGET, DRAFT), "model"),
-        ("", "auto", (TARGET, DRAFT), "model"),
         ("demo", "auto", (TARGET, DRAFT), "model"),
         ("demo", "none", (TARGET, None), "auto"),
-        ("demo", str(TARGET), (TARGET, TARGET), "auto"),
         (str(TARGET), "demo", (TARGET, DRAFT), "auto"),
     ],
 )
@@ -74,10 +72,19 @@ def test_a_file_here_or_in_the_home_folder_is_named_absolutely(
     assert launch.resolve_pair("~/mine.gguf", "~/mine.gguf").draft == file
 
 
-def test_an_unknown_name_has_the_closest_in_its_hint() -> None:
+def test_an_unknown_name_has_the_closest_in_its_hint(zoo: Zoo) -> None:
     with pytest.raises(NotFoundError, match="no entry demmo") as failure:
         launch.resolve_pair("demmo", "auto")
     assert "demo" in failure.value.hint
+    for name in ("absent.gguf", "./absent", "folder\\absent", "~no-such-person/a.gguf"):
+        with pytest.raises(NotFoundError, match="There is no file"):
+            launch.resolve_pair(name, "auto")
+    for draft in ("absent.gguf", "absent", ""):
+        with pytest.raises((NotFoundError, UsageError)):
+            launch.resolve_pair("demo", draft)
+    with pytest.raises(NotDownloadedError) as missing:
+        launch.resolve_pair(str(zoo["target"]), "qwen3-0.6b")
+    assert missing.value.pull_reference == "qwen3-0.6b"
     with pytest.raises(NotFoundError) as failure:
         launch.resolve_pair("\x1b[31mred", "auto")
     assert "\x1b" not in failure.value.message + failure.value.hint
@@ -91,12 +98,6 @@ def test_what_is_not_here_could_be_downloaded(name: str) -> None:
         launch.resolve_pair(name, "auto")
     assert missing.value.pull_reference == name
     assert missing.value.hint == f"Get it: localspec pull {name}"
-
-
-def test_a_missing_draft_is_named_alone(zoo: Zoo) -> None:
-    with pytest.raises(NotDownloadedError) as missing:
-        launch.resolve_pair(str(zoo["target"]), "qwen3-0.6b")
-    assert missing.value.pull_reference == "qwen3-0.6b"
 
 
 @pytest.mark.parametrize(("draft", "words"), [("renamed", "token 257 is"), ("wide", "565 tokens")])
@@ -115,20 +116,6 @@ def test_compatible_drafts(zoo: Zoo) -> None:
     launch.check_drafter(crossed, "crossvocab")
     with pytest.raises(UsageError, match="its draft is a model with another vocabulary"):
         launch.check_drafter(crossed, "eagle3")
-
-
-@pytest.mark.parametrize(
-    "name", ["absent.gguf", "./absent", "folder\\absent", "~no-such-person/a.gguf"]
-)
-def test_a_path_that_is_not_there(name: str) -> None:
-    with pytest.raises(NotFoundError, match="There is no file"):
-        launch.resolve_pair(name, "auto")
-
-
-@pytest.mark.parametrize("draft", ["absent.gguf", "absent", ""])
-def test_a_draft_that_is_not_there(draft: str) -> None:
-    with pytest.raises((NotFoundError, UsageError)):
-        launch.resolve_pair("demo", draft)
 
 
 def test_both_files_are_checked_before_anything_is_loaded(tmp_path: Path, zoo: Zoo) -> None:

@@ -55,15 +55,6 @@ def test_a_damaged_file_is_as_none(text: str) -> None:
     assert recent_pairs.load() == [] and recent_pairs.load_last() is None
 
 
-def test_a_folder_that_cannot_be_written_is_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "file" / "data"))
-    recent_pairs.add(ResolvedPair(model(tmp_path, "a.gguf"), None))
-    assert recent_pairs.load() == []
-
-
 def test_references_that_open_the_same_files_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,18 +86,6 @@ def test_a_file_that_was_opened_by_its_path_is_found_by_its_name(tmp_path: Path)
         launch_by_name("my-own-Q8_0")
     names = [name for name, _ in model_lookup.list_installed()]
     assert {str(path), str(twin)} <= set(names), "paths, where names are not enough"
-
-
-@pytest.mark.parametrize("name", ["my own model", "Modèle (2)"])
-def test_a_name_that_no_id_could_have_opens_a_file_of_the_model_folder(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "models").mkdir()
-    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path / "models"))
-    path = tinygguf.llama(0).write(tmp_path / "models" / f"{name}.gguf")
-    assert launch_by_name(name) == path
-    assert name in [listed for listed, _ in model_lookup.list_installed()]
-    assert launch_by_name(f"{name} too") is None
 
 
 def launch_by_name(name: str) -> Path | None:

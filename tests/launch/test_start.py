@@ -78,11 +78,8 @@ def test_a_gpu_that_is_gone_is_said_and_the_cpu_computes(
     ("settings", "n_gpus", "words"),
     [
         (ContextSettings(main_gpu=1, split_mode="none"), 0, "--main-gpu names GPU 1"),
-        (ContextSettings(tensor_split=(3.0, 1.0)), 0, "there is no GPU here"),
         (ContextSettings(tensor_split=(3.0, 1.0)), 1, "there is 1 GPU here"),
         (ContextSettings(tensor_split=(3.0, 0.0)), 1, ""),
-        (ContextSettings(tensor_split=(3.0, 1.0)), 2, ""),
-        (ContextSettings(main_gpu=1, split_mode="none"), 1, ""),
         (ContextSettings(main_gpu=1, n_gpu_layers=0), 0, ""),
         (ContextSettings(), 0, ""),
     ],

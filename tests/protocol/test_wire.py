@@ -82,9 +82,7 @@ NO_COMMANDS = [
     [],
     {"cmd": "generate"},
     {"cmd": "nonsense", "id": 1},
-    {"cmd": "load", "id": 1},
     {"cmd": "generate", "id": 1, "sampling": 3},
-    {"cmd": "generate", "id": 1, "sampling": [3]},
     {"cmd": "generate", "id": 1, "messages": [3]},
     {"cmd": "generate", "id": 1, "messages": [{"role": "user"}]},
 ]

@@ -1,9 +1,5 @@
 """scripts/bench/regret.py: how rounds are priced apart from the clock, and that it runs."""
 
-import json
-from pathlib import Path
-
-import bench
 import pytest
 import regret
 
@@ -26,15 +22,3 @@ def test_a_slow_moment_is_no_loss_and_a_failed_draft_is() -> None:
     never_plain = [done(2, 2, 20.0)] * 3
     found = regret.speedups([slow, failed, gained, never_plain])
     assert found == pytest.approx([1.0, 98 / 100, 103 / 103, 9 / 6])
-
-
-def test_it_runs_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prompts = tmp_path / "prompts.json"
-    prompts.write_text(json.dumps({"merge": "def merge(a, b):", "list": "[1, 2, 3"}))
-    pair = ["--target", str(DEMO / "demo-target.gguf"), "--draft", str(DEMO / "demo-draft.gguf")]
-    words = [*pair, "--prompts", str(prompts), "--tokens", "16", "--rounds"]
-    assert bench.main(["regret", *words, "2"]) == 0
-    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()]
-    assert rows[0] == "prompt" and rows[2:] == ["merge", "list", "mean", "worst", "below 0.97"]
-    assert bench.main(["regret", "--target", "/no.gguf", *words[2:], "1"]) == 1
-    assert "bench.py regret: " in capsys.readouterr().err

@@ -13,7 +13,6 @@ import pytest
 
 from localspec.machine import llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild, SystemHardware
-from tests.scripts import SCRIPTS
 
 CUDA = LlamaCppBuild(
     "cuda",
@@ -81,13 +80,6 @@ def test_the_wheel_its_libraries_and_whether_it_loads() -> None:
     assert "NVIDIA (CUDA)" in shell.said[0]
 
 
-def test_without_a_wheel_or_a_compiler_the_plain_one_has_to_do() -> None:
-    shell = Shell("--only-binary")
-    assert not shell.install(CUDA)
-    assert len(shell.ran) == 1
-    assert "nvcc-of-no-computer" in shell.said[-1]
-
-
 def test_without_a_wheel_that_loads_it_is_compiled() -> None:
     shell = Shell("import llama_cpp")
     compilable = LlamaCppBuild(
@@ -133,19 +125,6 @@ def test_headers_that_are_too_old_are_refused_before_minutes_are_spent(tmp_path:
     assert shell.install(VULKAN)
 
 
-def test_the_time_of_a_build_is_that_of_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    shell = Shell("--only-binary")
-    shell.install(replace(VULKAN, required_header=None))
-    assert "about 9 min on 2 cores" in shell.said[-1]
-    shell.install(replace(VULKAN, required_header=None, core_seconds=None))
-    assert "how long was not measured" in shell.said[-1]
-
-
-def test_the_projects_own_version_is_installed() -> None:
-    assert builds.pinned_release(SCRIPTS.parent / "pyproject.toml").startswith("0.3.")
-
-
 # In the checkout.
 
 
@@ -160,22 +139,6 @@ def venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bootstrap.Venv:
     venv.python.touch()
     bootstrap.write_stamp(venv, bootstrap.fingerprint(venv), [])
     return venv
-
-
-def test_another_backend_than_the_installed_makes_a_checkout_unready(
-    venv: bootstrap.Venv, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for asked, installed, ready in (
-        ("", "", True),
-        ("cpu", "", True),
-        ("cuda", "", False),
-        ("cuda", "cuda", True),
-        ("cpu", "cuda", False),
-        ("", "cuda", True),
-    ):
-        venv.build.write_text(installed)
-        monkeypatch.setenv(llama_cpp_builds.ENV_VARIABLE, asked)
-        assert bootstrap.is_ready(venv, []) == ready
 
 
 def test_a_build_is_fetched_once_for_each_version(

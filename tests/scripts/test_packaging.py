@@ -109,8 +109,6 @@ def test_an_installed_package_answers(installed: Path) -> None:
     ("arguments", "code"),
     [
         (["--help"], 0),
-        (["version"], 0),
-        (["run", "--help"], 0),
         (["run", "--no-such-option"], 2),
         (["run", "absent.gguf", "-p", "x"], 3),
     ],

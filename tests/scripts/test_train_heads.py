@@ -5,10 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,12 +113,6 @@ def test_after_an_interruption_each_prompt_is_answered_once(
     assert sorted(numbers) == list(range(len(PROMPTS)))
 
 
-def test_no_conversation_begins_after_the_limit(target: BatchedTarget, tmp_path: Path) -> None:
-    plan = AnswerPlan(tmp_path / "answers", PROMPTS, limit=30)
-    head_answers.write_answers(target, plan)
-    assert 30 <= head_shards.own_tokens(plan.folder) <= 30 + 24 * head_answers.SEQUENCES
-
-
 def test_prompts_are_different_and_held_out_ones_share_no_text_of_this_computer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -140,20 +131,6 @@ def test_prompts_are_different_and_held_out_ones_share_no_text_of_this_computer(
     texts = [head_prompts.texts_of_this_computer(part) for part in (False, True)]
     for name, ours in texts[0].items():
         assert not set(ours) & set(texts[1][name])
-
-
-def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError(\"No module named 'torch'\")\n")
-    script = Path(head_answers.__file__).parent / "train_heads.py"
-    done = subprocess.run(
-        [sys.executable, script, "--help"],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "pip install -e '.[train]'" in done.stderr
 
 
 def test_a_head_with_a_reduced_vocabulary_drafts_and_changes_no_text(
