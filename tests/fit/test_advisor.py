@@ -85,13 +85,6 @@ def test_other_computers_share_what_is_too_large_or_too_slow_here(
         assert re.fullmatch(r"Loading sends 4\d\.\d GB to box:50052: about [67] min \d+ s\.", sent)
 
 
-def test_a_card_with_much_to_spare_gets_a_longer_context() -> None:
-    found = advise("qwen3-4b+qwen3-0.6b", machine("RTX 4090"))
-    assert (found.fit.load.target_settings.n_ctx or 0) > 8192
-    requested = advise("qwen3-4b+qwen3-0.6b", machine("RTX 4090"), ctx=4096)
-    assert requested.fit.load.target_settings.n_ctx == 4096, "a requested context is not changed"
-
-
 def test_a_little_too_much_costs_keys_and_values_first() -> None:
     found = advise("qwen3-8b+qwen3-0.6b", machine("RTX 4060"))
     assert found.fit.verdict == "fits"
@@ -138,12 +131,8 @@ def test_a_model_larger_than_the_card_leaves_layers_to_the_cpu() -> None:
     assert 0 < layers < 64
     assert found.fit.verdict in ("fits", "tight")
     assert f"{layers} of 65 layers" in found.explanation
-
-
-def test_a_mixture_leaves_its_experts_to_the_computers_memory() -> None:
-    found = advise("qwen3-30b-a3b+qwen3-0.6b", machine("RTX 4060"))
-    assert found.fit.load.target_settings.cpu_moe
-    assert "experts" in found.explanation
+    fixed = advise("qwen3-32b+qwen3-1.7b", machine("RTX 3060 12GB"), n_gpu_layers=60)
+    assert fixed.fit.load.target_settings.n_gpu_layers == 60
 
 
 def test_what_cannot_fit_says_what_it_needs() -> None:
@@ -151,11 +140,6 @@ def test_what_cannot_fit_says_what_it_needs() -> None:
     assert found.fit.verdict == "no"
     assert found.fit.missing_bytes > 20 * GIB
     assert "needs" in found.explanation
-
-
-def test_fixed_layers_are_kept() -> None:
-    found = advise("qwen3-32b+qwen3-1.7b", machine("RTX 3060 12GB"), n_gpu_layers=60)
-    assert found.fit.load.target_settings.n_gpu_layers == 60
 
 
 def test_an_unknown_amount_of_memory_is_said_to_be_unknown() -> None:
@@ -222,6 +206,8 @@ def test_a_card_with_room_gets_a_longer_context_and_keeps_its_reserve() -> None:
     contexts = {card: each.fit.load.target_settings.n_ctx for card, each in found.items()}
     assert contexts == {"RTX 3060": 8192, "RTX 4080": 16384, "RTX 3090": 32768}
     assert {each.fit.verdict for each in found.values()} == {"fits"}
+    requested = advise("qwen3-14b+qwen3-0.6b", machine("RTX 3090"), ctx=4096)
+    assert requested.fit.load.target_settings.n_ctx == 4096, "a requested context is not changed"
 
 
 def test_a_recurrent_state_is_copied_for_no_more_tokens_than_are_drafted() -> None:

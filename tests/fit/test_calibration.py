@@ -23,7 +23,7 @@ from localspec.machine import gpu_catalog
 from localspec.machine.device import HOST
 from localspec.machine.measurements import ModelReads, PairMeasurement, PairReads
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
-from tests.fit.test_speed import BIG, DRAFT, MOE
+from tests.fit.test_speed import BIG, DRAFT
 from tests.support import shapes
 
 LOAD = LoadCommand("target", "draft")
@@ -82,11 +82,6 @@ def test_noise_is_borne_and_never_gives_nonsense(
     assert bandwidth > 0
     for read, ms in points:
         assert fixed + read / (bandwidth * 1e6) == pytest.approx(ms, rel=error + 1e-6)
-
-
-def test_one_size_gives_the_bandwidth_with_the_usual_fixed_part() -> None:
-    assert fit_line([(1e9, 51.5)], 1.5) == pytest.approx((1.5, 20.0, 0.15))
-    assert fit_line([(1e6, 1.0)], 1.5)[0] == pytest.approx(0.3), "faster than the usual fixed time"
 
 
 def test_one_pair_has_two_sizes() -> None:
@@ -154,15 +149,6 @@ def test_of_one_list_the_larger_model_is_never_the_faster(
     assert ms[0] <= ms[1] * (1 + 1e-9)
 
 
-def test_a_mixture_is_counted_as_a_mixture() -> None:
-    """Its verify curve does not apply to dense models."""
-    reads = PairReads(ModelReads(int(2e9), (HOST,), "Q8_0", moe=True))
-    seen = quiet_costs(1.36 * 2e9 / 20e6, {"1": 1.0, "8": 6.0}, threads=4)
-    rate = learn(PairMeasurement("", seen, reads, None))
-    assert rate.bandwidth == pytest.approx(20, rel=0.01)
-    assert not rate.verify_curve
-
-
 @pytest.mark.parametrize("ms", [0.0, -1.0, nan, "fast", None])
 def test_nonsense_is_not_learnt_from(ms: object) -> None:
     reads = PairReads(ModelReads(int(2e9), (HOST,), "Q8_0"), ModelReads(0, (), ""))
@@ -190,9 +176,3 @@ def test_a_calibrated_machine_predicts_another_model() -> None:
     assert found.costs.verify_cost(4) == pytest.approx(1.4)
     assert found.plain[1] / found.plain[0] == pytest.approx(1.08 / 0.92, rel=0.01)
     assert "4 Q4_K models measured here" in found.explanation
-
-
-def test_what_is_kept_of_a_pair() -> None:
-    found = shapes.summarize_reads(replace(LOAD, draft=None), MOE, None, CARD)
-    assert (found.target.devices, found.target.moe, found.draft) == (("CUDA0",), True, None)
-    assert found.target.read == pytest.approx(1.92e9, rel=0.01)

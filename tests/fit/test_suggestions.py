@@ -143,12 +143,6 @@ def test_the_catalogue_pairs_no_target_with_a_draft_model_that_the_engine_would_
             assert one.fit.memory_estimate.draft is not None, pair.id
 
 
-def test_the_best_draft_of_each_target_comes_before_second_ones() -> None:
-    targets = [one.pair.target.id for one in real(suggest(24))]
-    n = len(set(targets))
-    assert len(set(targets[:n])) == n
-
-
 def test_sizes_that_are_rounded_or_unknown(tmp_path: Path) -> None:
     """Where nothing is known but the size, the verdict comes from it."""
     (best, *_) = suggest(24, target="muse-glimmer-30b")

@@ -218,14 +218,6 @@ def test_what_needed_more_than_estimated_is_not_said_to_fit_again() -> None:
     assert estimate_after(small, gpu=gpu).verdict != "no", "a few MiB of a small model are no share"
 
 
-def test_a_gpu_that_is_not_here_has_no_past() -> None:
-    simulated = replace(GPU, simulated=True)
-    now, before = (
-        estimate_after(*past, gpu=simulated) for past in ([past_load(5 * GIB, 6 * GIB)], [])
-    )
-    assert now.device_fits == before.device_fits
-
-
 def test_real_loads_are_remembered(zoo: Zoo) -> None:
     path = str(zoo["target"])
     settings = ContextSettings(n_ctx=256, n_threads=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -89,6 +91,30 @@ def test_cpus_of_a_container_and_counts_worth_comparing(tmp_path: Path) -> None:
     assert limit_cores(8, 16, 4, 2) == CpuCores(2, 2, 2)
     assert CpuCores(8, 16, 4).thread_counts() == (4, 8, 7, 16)
     assert CpuCores(1, 1, 1).thread_counts() == (1,)
+
+
+class Times(NamedTuple):
+    user: float
+    idle: float
+    guest: float = 0.0  # contained in `user`
+
+
+@pytest.mark.load
+def test_the_load_of_other_programs_is_what_no_own_process_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known: dict[str, Any] = {"computer": Times(0, 0), "own": 0.0}
+    monkeypatch.setattr(psutil, "cpu_times", lambda: known["computer"])
+    own = SimpleNamespace(cpu_times=lambda: SimpleNamespace(user=known["own"], system=0.0))
+    monkeypatch.setattr(psutil, "Process", lambda pid: own)
+    load = cpu_and_ram.OtherCpuLoad(1)
+    assert load.read() is None, "not started"
+    load.start()
+    known |= {"computer": Times(30, 70, 5), "own": 10.0}
+    assert load.read() == pytest.approx(0.2)
+    assert load.read() is None, "too short a time"
+    known |= {"computer": Times(130, 70, 5), "own": 110.0}
+    assert load.read() == 0.0
 
 
 def test_this_computer() -> None:

@@ -24,11 +24,8 @@ def test_every_card_has_numbers_that_make_sense() -> None:
         assert card.vram_gib and all(1 <= size <= 512 for size in card.vram_gib), card
         assert 60 <= card.bandwidth <= 2000, card
         assert card.unconfirmed <= {"bandwidth", "vram"}, card
-
-
-def test_a_card_is_listed_once_for_each_size() -> None:
-    both = [(card.name, size) for card in gpu_catalog.load() for size in card.vram_gib]
-    assert len(both) == len(set(both))
+    listed = [(card.name, size) for card in known for size in card.vram_gib]
+    assert len(listed) == len(set(listed))
 
 
 def test_every_card_is_found_by_each_of_its_names() -> None:
@@ -44,25 +41,17 @@ def test_every_card_is_found_by_each_of_its_names() -> None:
 
 
 TYPED = [
-    ("RTX 4060", "RTX 4060", 8),
     ("rtx 4060 8gb", "RTX 4060", 8),
     ("4060", "RTX 4060", 8),
     ("4060ti 16 GiB", "RTX 4060 Ti", 16),
     ("NVIDIA GeForce RTX 4060 Laptop GPU", "RTX 4060 Laptop", 8),
-    ("RTX 4060 Mobile", "RTX 4060 Laptop", 8),
     ("rx7900xtx", "RX 7900 XTX", 24),
-    ("Radeon RX 7900 XT", "RX 7900 XT", 20),
     ("b580", "Arc B580", 12),
-    ("RTX 3060", "RTX 3060", 12),
     ("RTX 3060 8GB", "RTX 3060", 8),
     ("m3 max 128gb", "Apple M3 Max", 128),
-    ("Apple M1", "Apple M1", 8),
     ("dgx spark", "GB10", 128),
-    ("780M", "Radeon 780M", 32),
-    ("P40", "Tesla P40", 24),
     ("V100 32GB", "Tesla V100", 32),
     ("RTX PRO 6000", "RTX PRO 6000 Blackwell", 96),
-    ("1050 Ti", "GTX 1050 Ti", 4),
 ]
 
 
@@ -72,27 +61,19 @@ def test_a_card_is_found_by_what_people_type() -> None:
         assert (card.name, card.vram_gib[0]) == (name, size)
 
 
-def test_a_size_decides_between_versions_of_a_card() -> None:
-    assert gpu_catalog.find("RTX 3060").bandwidth == 360
-    assert gpu_catalog.find("RTX 3060 8GB").bandwidth == 240
-    assert gpu_catalog.find("M3 Max 36GB").bandwidth == 300
-
-
 def test_what_is_not_known_names_the_closest() -> None:
-    with pytest.raises(NotFoundError) as refusal:
-        gpu_catalog.find("RTX 4061")
-    assert "RTX 4060" in refusal.value.hint
+    for name, hint in (("RTX 4061", "RTX 4060"), ("RTX 4060 Ti 12GB", "8, 16 GiB")):
+        with pytest.raises(NotFoundError) as refusal:
+            gpu_catalog.find(name)
+        assert hint in refusal.value.hint
+    for size in (0, -1, 1e9, float("nan")):
+        with pytest.raises(UsageError):
+            gpu_catalog.find("4060").as_device(size)
     for name in ("", "rtx", "16 GB", "\x1b[31m" + "x" * 500, "laptop"):
         with pytest.raises(NotFoundError) as refusal:
             gpu_catalog.find(name)
         assert "\x1b" not in refusal.value.message
         assert len(refusal.value.message) < 120
-
-
-def test_a_size_that_is_not_sold_is_refused_with_those_that_are() -> None:
-    with pytest.raises(NotFoundError, match="not sold with 12 GiB") as refusal:
-        gpu_catalog.find("RTX 4060 Ti 12GB")
-    assert "8, 16 GiB" in refusal.value.hint
 
 
 def test_a_pretend_card_shows_what_a_program_would_be_shown() -> None:
@@ -103,41 +84,23 @@ def test_a_pretend_card_shows_what_a_program_would_be_shown() -> None:
     assert (device.name, device.kind, device.unified) == ("CUDA0", "gpu", False)
     mac = gpu_catalog.find("M4 Max 48GB").as_device()
     assert (mac.name, mac.unified, mac.total) == ("Metal", True, 36 * GIB)
-
-
-def test_more_memory_is_never_less() -> None:
-    for card in gpu_catalog.load():
-        totals = [card.as_device(size).total or 0 for size in (1, 4, 8, 16, 32, 36, 48, 64, 512)]
-        assert totals == sorted(totals)
-
-
-def test_a_size_without_sense_is_refused() -> None:
-    for size in (0, -1, 1e9, float("nan")):
-        with pytest.raises(UsageError):
-            gpu_catalog.find("4060").as_device(size)
+    sold = {size: gpu_catalog.find(f"RTX 3060 {size}GB").bandwidth for size in (12, 8)}
+    assert sold == {12: 360, 8: 240}
 
 
 DEVICES = [
     ("NVIDIA GeForce RTX 4060 Laptop GPU", 7.8, "RTX 4060 Laptop"),
-    ("NVIDIA GeForce RTX 4060", 7.8, "RTX 4060"),
     ("NVIDIA GeForce GTX 1060 3GB", 2.9, "GTX 1060"),
     ("AMD Radeon RX 7900 XTX (RADV NAVI31)", 23.98, "RX 7900 XTX"),
     ("Intel(R) Arc(tm) B580 Graphics (BMG G21)", 11.9, "Arc B580"),
-    ("Apple M1 Pro", 10.7, "Apple M1 Pro"),
     ("AMD Radeon 8060S Graphics (RADV GFX1151)", 96, "Ryzen AI Max+ 395"),
     ("NVIDIA GeForce RTX 2080 Ti", 21.5, "RTX 2080 Ti"),  # rebuilt, with the same bandwidth
     ("NVIDIA GeForce RTX 3060", 15.7, None),  # sold with two bandwidths, not with this size
     ("Tesla V100-SXM2-32GB", 31.7, "Tesla V100"),
-    ("Tesla P40", 23.9, "Tesla P40"),
-    ("NVIDIA RTX A5000", 23.7, "RTX A5000"),
-    ("NVIDIA RTX 4000 Ada Generation", 19.6, "RTX 4000 Ada"),
     ("NVIDIA RTX 4000 Ada Generation Laptop GPU", 11.7, None),
     ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 95, "RTX PRO 6000 Blackwell"),
-    ("AMD Radeon 680M (RADV REMBRANDT)", 12, "Radeon 680M"),
     ("NVIDIA GeForce GTX 1070 with Max-Q Design", 7.9, None),
     ("AMD Radeon Graphics (RADV RENOIR)", 8, None),
-    ("Intel(R) Arc(TM) Graphics", 16, None),
-    ("NVIDIA H200", 140, None),
     ("4060", 7.8, None),  # a short name is not a driver name
     ("", 8, None),
 ]
@@ -147,15 +110,6 @@ def test_a_real_device_is_recognised_or_not_at_all() -> None:
     for description, gib, name in DEVICES:
         found = gpu_catalog.match_device(device(description, gib))
         assert (found.name if found else None) == name
-
-
-def test_the_memory_tells_which_version_it_is() -> None:
-    large, small = (
-        gpu_catalog.match_device(device("NVIDIA GeForce RTX 3060", gib)) for gib in (11.7, 7.8)
-    )
-    assert large is not None and small is not None
-    assert (large.bandwidth, small.bandwidth) == (360, 240)
-    assert gpu_catalog.match_device(device("NVIDIA GeForce RTX 3060")) is None
 
 
 def test_a_pretend_card_is_recognised_again() -> None:
@@ -173,10 +127,7 @@ def test_a_pretend_card_is_recognised_again() -> None:
         ("Apple M3 Max", 27, 300),
         ("Apple M3 Max", 36, 400),
         ("Apple M3 Max", 72, 300),
-        ("Apple M4 Max", 27, 410),
         ("Apple M4 Max", 96, 546),
-        ("Apple M5 Max", 96, 614),
-        ("Apple M4 Pro", 18, 273),
     ],
 )
 def test_the_memory_of_a_mac_tells_which_chip_it_has(
@@ -199,7 +150,10 @@ def test_a_size_given_by_hand_keeps_or_chooses_the_bandwidth() -> None:
 
 
 def test_a_gpu_that_shares_memory_adds_no_second_pool() -> None:
-    for name, gib in (("M4 Max", 48), ("M1", 8), ("780M", 32)):
+    for name, gib in (
+        ("M4 Max", 48),
+        ("M1", 8),
+    ):
         machine = machine_profile.with_gpu(name, gib)
         (gpu,) = machine.devices
         assert gpu.unified and gpu.free and machine.cpu.free

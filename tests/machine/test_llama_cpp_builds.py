@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from localspec.machine import installed_llama_cpp, llama_cpp_builds
-from localspec.machine.llama_cpp_builds import LlamaCppBuild, SystemHardware
+from localspec.machine import llama_cpp_builds
+from localspec.machine.llama_cpp_builds import SystemHardware
 from tests.machine.test_cpu_and_ram import grow
 
 GIB = 1 << 30
@@ -112,15 +110,10 @@ CUDAS = [
     ("580.95.05", 8.9, "Linux", "cu130"),
     ("580.95.05", 6.1, "Linux", "cu125"),  # CUDA 13 knows no Pascal
     ("580.95.05", None, "Linux", "cu125"),
-    ("570.86.15", 12.0, "Linux", "cu125"),
     ("550.54.14", 8.6, "Linux", "cu124"),
-    ("545.29.06", 8.6, "Linux", "cu122"),
-    ("525.60.13", 8.6, "Linux", "cu121"),
     ("470.256.02", 8.6, "Linux", "cu118"),
     ("470.256.02", 5.2, "Linux", None),
-    ("390.157", 6.1, "Linux", None),
     ("581.15", 8.9, "Windows", "cu130"),
-    ("551.61", 8.9, "Windows", "cu124"),
 ]
 
 
@@ -140,12 +133,9 @@ def test_the_driver_and_the_card_decide_which_cuda() -> None:
     ("hardware", "backend"),
     [
         (SystemHardware("Darwin", "arm64"), "metal"),
-        (SystemHardware("Darwin", "x86_64"), "cpu"),
         (SystemHardware("Linux", "x86_64", has_amd=True, has_rocm=True, has_vulkan=True), "rocm"),
         (SystemHardware("Linux", "x86_64", has_amd=True, has_vulkan=True), "vulkan"),
-        (SystemHardware("Linux", "x86_64", has_amd=True), "cpu"),
         (SystemHardware("Linux", "x86_64", has_intel=True, has_vulkan=True), "vulkan"),
-        (SystemHardware("Linux", "x86_64", has_rocm=True), "cpu"),
         (SystemHardware("Linux", "x86_64", "570.86", 8.9, has_amd=True, has_rocm=True), "cuda"),
         (SystemHardware("Linux", "aarch64", "570.86", 8.9), "cpu"),
     ],
@@ -157,17 +147,11 @@ def test_what_is_here_decides_which_backend(hardware: SystemHardware, backend: s
     assert choice.reason
 
 
-def test_a_person_decides_over_what_is_here() -> None:
-    hardware = SystemHardware("Linux", "x86_64", "570.86", 8.9)
-    assert llama_cpp_builds.choose_build(hardware, "cpu").backend == "cpu"
-    vulkan = llama_cpp_builds.choose_build(hardware, "vulkan")
-    assert (vulkan.backend, vulkan.cmake) == ("vulkan", "-DGGML_VULKAN=on")
-    bare = llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64"), "cuda")
-    assert (bare.wheel_index, bare.cmake) == (None, "-DGGML_CUDA=on")  # needs a source build
-
-
 @pytest.mark.parametrize("asked", ["gpu", "CUDA", "metal"])
 def test_a_build_that_does_not_exist_here_is_refused(asked: str) -> None:
+    hardware = SystemHardware("Linux", "x86_64", "570.86", 8.9)
+    for chosen in ("cpu", "vulkan"):
+        assert llama_cpp_builds.choose_build(hardware, chosen).backend == chosen
     with pytest.raises(ValueError, match="LOCALSPEC_BACKEND"):
         llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64"), asked)
 
@@ -191,43 +175,4 @@ def test_only_a_wheel_will_do_and_nothing_else_is_touched() -> None:
     assert "--no-cache" in llama_cpp_builds.source_command("1", "python", "uv")
 
 
-def test_advice_is_one_line_for_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    choice = llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64", "580.95", 8.9))
-    line = llama_cpp_builds.shell_line(choice, "0.3.36", "/home/ann/my venv/bin/python")
-    assert "\n" not in line
-    assert "'/home/ann/my venv/bin/python'" in line
-    assert "'nvidia-cublas>=13,<14'" in line
-    source = LlamaCppBuild("cuda", "", cmake="-DGGML_CUDA=on")
-    monkeypatch.setattr(platform, "system", lambda: "Linux")
-    assert llama_cpp_builds.shell_line(source, "1", "python").startswith(
-        'CMAKE_ARGS="-DGGML_CUDA=on" '
-    )
-    monkeypatch.setattr(platform, "system", lambda: "Windows")
-    assert llama_cpp_builds.shell_line(source, "1", "python").startswith('set "CMAKE_ARGS=')
-
-
 # CUDA libraries.
-
-
-def test_nvidias_libraries_are_found_in_the_order_they_need_one_another(tmp_path: Path) -> None:
-    names = [
-        "nvidia/cublas/lib/libcublas.so.12",
-        "nvidia/cublas/lib/libcublasLt.so.12",
-        "nvidia/cuda_runtime/lib/libcudart.so.12",
-        "nvidia/cu13/lib/libcudart.so.13",
-        "nvidia/cublas/lib/libnvblas.so.12",
-    ]
-    grow(tmp_path, dict.fromkeys(names, ""))
-    found = [path.name for path in installed_llama_cpp.find_cuda_libraries(tmp_path / "nvidia")]
-    assert found == ["libcudart.so.13", "libcudart.so.12", "libcublasLt.so.12", "libcublas.so.12"]
-
-
-def test_the_version_is_the_one_that_pip_names(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Also where two folders name one."""
-    assert installed_llama_cpp.version() == metadata.version("llama-cpp-python")
-    (tmp_path / "llama_cpp_python-0.1.0.dist-info").mkdir()
-    (tmp_path / "llama_cpp_python-0.2.0.dist-info").mkdir()
-    monkeypatch.setattr(installed_llama_cpp, "_package_folder", lambda: tmp_path / "llama_cpp")
-    assert installed_llama_cpp.version() == metadata.version("llama-cpp-python")

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,19 +22,11 @@ import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir
 
 from localspec.errors import ChecksumError, OfflineError, StorageError
-from localspec.models.hub.cached_file import CachedFile, DownloadJob, explain_disk_errors
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase
-from localspec.models.reference import RepoFile
-from tests.support.downloads import DATA, FILE, MIB, REPO, SHA256, Desk, wait_for
-from tests.support.fake_hub import BODY, COMMIT, FakeHub, Fault
+from tests.support.downloads import DATA, FILE, MIB, REPO, Desk, wait_for
+from tests.support.fake_hub import BODY, COMMIT, Fault
 from tests.support.long_cases import often
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    with FakeHub() as hub:
-        yield Desk(hub, tmp_path / "hub")
 
 
 def by_library(desk: Desk, revision: str = "main", local: bool = False) -> Path:
@@ -68,12 +60,6 @@ def test_the_library_finds_what_we_fetched(desk: Desk) -> None:
     assert (desk.store / "CACHEDIR.TAG").is_file()
 
 
-def test_we_find_what_the_library_fetched(desk: Desk) -> None:
-    path = by_library(desk)
-    assert desk.fetch() == path
-    assert len(desk.hub.bodies()) == 1
-
-
 @pytest.mark.parametrize("kind", ["corrupt", "swap"])
 def test_what_the_library_took_damaged_is_found_out_and_mended(kind: str, desk: Desk) -> None:
     desk.hub.faults[BODY].append(Fault(kind, after=MIB))
@@ -85,21 +71,56 @@ def test_what_the_library_took_damaged_is_found_out_and_mended(kind: str, desk: 
     assert len(desk.hub.bodies()) == 2
 
 
-def test_damaged_and_offline_is_not_taken(desk: Desk) -> None:
-    path = desk.fetch()
+def cut_short(desk: Desk) -> None:
+    by_library(desk)
+    os.truncate(desk.blob, MIB)
+
+
+def pointer_to_nothing(desk: Desk) -> None:
+    desk.fetch()
+    desk.blob.unlink()
+
+
+def partial(content: bytes) -> Callable[[Desk], object]:
+    def write(desk: Desk) -> None:
+        desk.part.parent.mkdir(parents=True)
+        desk.part.write_bytes(content)
+
+    return write
+
+
+BEFORE: dict[str, tuple[Callable[[Desk], object], list[str | None]]] = {
+    # What is in the cache, and the ranges that are asked for.
+    "the library's": (by_library, []),
+    "cut short": (cut_short, [f"bytes={MIB}-"]),
+    "a pointer to nothing": (pointer_to_nothing, [None]),
+    "a whole part": (partial(DATA), []),
+    "a part that is too long": (partial(DATA + b"more"), [None]),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_is_in_the_cache_counts_as_far_as_it_is_right(name: str, desk: Desk) -> None:
+    prepare, ranges = BEFORE[name]
+    prepare(desk)
+    n_before = len(desk.ranges())
+    assert desk.is_whole(desk.fetch())
+    assert desk.ranges()[n_before:] == ranges
+    desk.said.clear()
+    desk.fetch()
+    assert {state.phase for state in desk.said} == {DownloadPhase.DONE}, "read for its digest once"
+
+
+def test_what_is_damaged_and_cannot_be_mended_is_not_taken(desk: Desk) -> None:
+    desk.fetch()
+    job = desk.job()
+    with pytest.raises(ChecksumError, match="on the hub"):
+        desk.fetch(replace(job, file=replace(job.file, size=len(DATA) - 5)))
+    assert desk.blob.read_bytes() == DATA, "longer than the hub says: left alone"
     desk.blob.write_bytes(DATA[:-1] + b"x")
     desk.client = HubClient(desk.hub.url, offline=True)
     with pytest.raises(OfflineError):
         desk.fetch()
-    assert path.is_file()
-
-
-def test_a_file_is_read_for_its_digest_once(desk: Desk) -> None:
-    by_library(desk)
-    for phases in ({DownloadPhase.VERIFYING, DownloadPhase.DONE}, {DownloadPhase.DONE}):
-        desk.said.clear()
-        desk.fetch()
-        assert {state.phase for state in desk.said} == phases
 
 
 def test_a_new_commit_with_the_same_file_is_only_a_new_name(desk: Desk) -> None:
@@ -109,42 +130,6 @@ def test_a_new_commit_with_the_same_file_is_only_a_new_name(desk: Desk) -> None:
     assert new != old and new.samefile(old)
     assert len(desk.hub.bodies()) == 1
     assert (desk.folder / "refs" / "main").read_text() == "b" * 40
-
-
-def test_a_file_that_was_cut_short_is_completed(desk: Desk) -> None:
-    path = by_library(desk)
-    with desk.blob.open("r+b") as file:
-        file.truncate(MIB)
-    assert desk.fetch() == path
-    assert desk.is_whole(path)
-    assert desk.ranges()[-1] == f"bytes={MIB}-"
-
-
-def test_one_that_is_longer_than_the_hub_says_is_left_alone(desk: Desk) -> None:
-    desk.fetch()
-    job = desk.job()
-    with pytest.raises(ChecksumError, match="on the hub"):
-        desk.fetch(replace(job, file=replace(job.file, size=len(DATA) - 5)))
-    assert desk.blob.read_bytes() == DATA
-
-
-def test_a_part_that_is_longer_than_the_file_begins_anew(desk: Desk) -> None:
-    desk.part.parent.mkdir(parents=True)
-    desk.part.write_bytes(DATA + b"more")
-    assert desk.is_whole(desk.fetch())
-
-
-def test_a_part_that_is_whole_needs_no_body(desk: Desk) -> None:
-    desk.part.parent.mkdir(parents=True)
-    desk.part.write_bytes(DATA)
-    assert desk.is_whole(desk.fetch())
-    assert desk.hub.bodies() == []
-
-
-def test_a_pointer_to_nothing_is_replaced(desk: Desk) -> None:
-    path = desk.fetch()
-    desk.blob.unlink()
-    assert desk.is_whole(desk.fetch()) and path.is_file()
 
 
 def test_without_links_the_file_itself_has_the_final_name(
@@ -165,15 +150,6 @@ def test_without_links_the_file_itself_has_the_final_name(
     assert path.read_bytes() == DATA
 
 
-def test_a_read_only_cache_is_said(desk: Desk) -> None:
-    desk.store.parent.mkdir(exist_ok=True)
-    desk.store.write_bytes(b"a file where the folder should be")
-    with pytest.raises(StorageError) as raised:
-        desk.fetch()
-    assert raised.value.hint
-    assert desk.hub.bodies() == []
-
-
 def test_the_library_s_lock_is_ours(desk: Desk) -> None:
     """While we fetch, whoever uses the library waits, and finds the file when we are done."""
     desk.hub.faults[BODY].append(Fault("slow", rate=8 * MIB))
@@ -184,26 +160,6 @@ def test_the_library_s_lock_is_ours(desk: Desk) -> None:
     fetching.join(20)
     assert desk.is_whole(path)
     assert len(desk.hub.bodies()) == 1
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no such limits there")
-def test_a_file_too_long_for_the_file_system_is_told_by_its_length(desk: Desk) -> None:
-    """5 GiB on a disk that has the room but, as FAT32, not the file size."""
-    resource = pytest.importorskip("resource")
-    file = RepoFile(FILE, 5 << 30, SHA256)
-    cached_file = CachedFile(desk.store, DownloadJob(REPO, COMMIT, file))
-    cached_file.create_folders()
-    if shutil.disk_usage(desk.store).free < 6 << 30:
-        pytest.skip("the disk is too small")
-    cached_file.check_disk_space()
-    assert cached_file.partial_path.stat().st_size == 0
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, ((4 << 30) - 1, limits[1]))
-    try:
-        with pytest.raises(StorageError, match="cannot hold"), explain_disk_errors(desk.store):
-            cached_file.check_disk_space()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS])

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -28,14 +28,7 @@ from localspec.models.hub.cancellation import CancelToken, OperationCancelledErr
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase, DownloadState, download_file
 from tests.support.downloads import DATA, FILE, MIB, QUICK, REPO, Desk, wait_for
-from tests.support.fake_hub import BODY, COMMIT, LINK, FakeHub, Fault
-
-
-@pytest.fixture
-def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
-    with FakeHub(cdn=getattr(request, "param", True)) as hub:
-        yield Desk(hub, tmp_path / "hub")
-
+from tests.support.fake_hub import BODY, COMMIT, LINK, Fault
 
 with_and_without_cdn = pytest.mark.parametrize("desk", [True, False], indirect=True)
 """Bodies come from a second origin, as on the real hub, or from the hub itself."""
@@ -53,14 +46,6 @@ def test_an_ordinary_download(desk: Desk) -> None:
     assert desk.said[-1] == DownloadState(
         desk.job(), DownloadPhase.DONE, done_bytes=len(DATA), path=path
     )
-
-
-def test_a_second_fetch_asks_for_nothing(desk: Desk) -> None:
-    path = desk.fetch()
-    n_asked = len(desk.hub.seen)
-    for ref in ("main", None):
-        assert desk.fetch(desk.job(ref=ref)) == path
-    assert desk.hub.seen[n_asked:] == []
 
 
 def test_what_was_planned_is_fetched_wherever_the_branch_is_by_then(desk: Desk) -> None:
@@ -85,6 +70,14 @@ PASSING: dict[str, tuple[list[Fault], list[int]]] = {
     "503-on-the-way": ([Fault("drop", after=MIB), Fault("status", status=503)], [0, MIB, MIB]),
     "429": ([Fault("status", status=429, headers={"Retry-After": "0"})], [0, 0]),
     "416-on-the-way": ([Fault("drop", after=MIB), Fault("status", status=416)], [0, MIB, MIB]),
+    "seven drops, each with progress": (
+        [Fault("drop", after=300_000)] * 7,
+        [300_000 * n for n in range(8)],
+    ),
+    "a link that expires": (
+        [Fault("drop", after=MIB), Fault("status", status=403)],
+        [0, MIB, MIB],
+    ),
     "corrupt-once": ([Fault("corrupt", after=MIB)], [0, 0]),
     "swapped-once": ([Fault("swap")], [0, 0]),
     "swapped-on-the-way": ([Fault("drop", after=MIB), Fault("swap")], [0, MIB, 0]),
@@ -99,23 +92,10 @@ PASSING: dict[str, tuple[list[Fault], list[int]]] = {
 @pytest.mark.parametrize("name", PASSING)
 def test_what_passes_is_got_over(name: str, desk: Desk) -> None:
     faults, starts = PASSING[name]
+    desk.hub.faults[LINK].append(Fault("status", status=500))
     desk.hub.faults[BODY].extend(faults)
     assert desk.is_whole(desk.fetch())
     assert desk.ranges() == [f"bytes={start}-" if start else None for start in starts]
-
-
-def test_seven_drops_in_a_row_with_progress_are_no_reason_to_give_up(desk: Desk) -> None:
-    desk.hub.faults[BODY].extend([Fault("drop", after=300_000)] * 7)
-    assert desk.is_whole(desk.fetch())
-    assert desk.hub.sent() == len(DATA)
-
-
-def test_a_link_that_expires_on_the_way_is_made_anew(tmp_path: Path) -> None:
-    with FakeHub(cdn=True) as hub:
-        desk = Desk(hub, tmp_path)
-        hub.faults[BODY].extend([Fault("drop", after=MIB), Fault("status", status=403)])
-        assert desk.is_whole(desk.fetch())
-        assert sum(seen.kind == LINK for seen in hub.seen) == 3
 
 
 def test_a_wait_that_the_hub_asks_for_is_reported(desk: Desk) -> None:
@@ -123,12 +103,6 @@ def test_a_wait_that_the_hub_asks_for_is_reported(desk: Desk) -> None:
     assert desk.is_whole(desk.fetch())
     assert "The hub is busy and asks to wait 1 s." in [state.note for state in desk.said]
     assert desk.said[-1].note == ""
-
-
-def test_a_redirect_that_fails_at_first_is_asked_for_again(desk: Desk) -> None:
-    desk.hub.faults[LINK].extend([Fault("status", status=429), Fault("status", status=500)])
-    assert desk.is_whole(desk.fetch())
-    assert sum(seen.kind == LINK for seen in desk.hub.seen) == 3
 
 
 LASTING: dict[str, tuple[str, Fault, type[LocalspecError], str]] = {
@@ -155,16 +129,11 @@ def test_what_does_not_pass_is_said_and_leaves_nothing_under_the_final_name(
     assert desk.files() == set()
 
 
-def test_another_size_than_the_listing_said(desk: Desk) -> None:
+def test_what_cannot_be_verified_is_not_fetched(desk: Desk) -> None:
     job = desk.job()
     for change in (5, -5):
         with pytest.raises(DownloadError, match="sends"):
             desk.fetch(replace(job, file=replace(job.file, size=len(DATA) + change)))
-    assert desk.files() == set()
-
-
-def test_what_cannot_be_verified_is_not_fetched(desk: Desk) -> None:
-    job = desk.job()
     with pytest.raises(DownloadError, match="no checksum"):
         desk.fetch(replace(job, file=replace(job.file, digest="")))
     with pytest.raises(ChecksumError, match="damaged in two downloads"):

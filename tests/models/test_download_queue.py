@@ -140,33 +140,6 @@ def test_one_that_fails_says_why_and_holds_up_nobody(desk: Desk, queue: Download
     assert state(queue, bad).phase is DownloadPhase.DONE and state(queue, bad).error is None
 
 
-def test_commands_that_make_no_sense_change_nothing(desk: Desk, queue: DownloadQueue) -> None:
-    queue.pause(desk.job())
-    queue.retry(desk.job())
-    assert queue.states() == ()
-    queue.add(desk.job())
-    queue.add(desk.job())
-    assert queue.wait(20)
-    before = queue.states()
-    for command in (queue.add, queue.pause, queue.cancel, queue.retry):
-        command(desk.job())
-        assert queue.states() == before
-    assert len(desk.hub.bodies()) == 1
-
-
-def test_one_that_is_done_and_was_removed_comes_again(desk: Desk, queue: DownloadQueue) -> None:
-    queue.add(desk.job())
-    assert queue.wait(20)
-    (path,) = (state.path for state in queue.states())
-    assert path is not None
-    path.resolve().unlink()
-    path.unlink()
-    queue.add(desk.job())
-    assert queue.wait(20)
-    assert desk.is_whole(path)
-    assert len(desk.ranges()) == 2
-
-
 def test_the_limit_is_for_all_together_and_may_change(desk: Desk) -> None:
     queue = DownloadQueue(desk.client, desk.store, limit_bytes_s=2 * MIB)
     began = monotonic()

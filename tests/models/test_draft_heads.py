@@ -78,139 +78,79 @@ def _renamed(model: Model) -> None:
 
 KINDS = ("eagle3", "dflash", "dspark")
 SELECTOR = {"selector_hidden.weight": np.zeros((4, 64), np.float32)}
-WRONG: dict[str, tuple[Callable[[], Model], str, str]] = {
-    "two layers": (lambda: made.eagle3(layers=(1, 2)), "layers", "names 2"),
-    "no such layer": (lambda: made.eagle3(layers=(1, 2, 4)), "layers", "layers are 0 to 3"),
-    "a negative layer": (lambda: made.eagle3(layers=(-1, 2, 3)), "layers", "reads layer -1"),
-    "another width": (lambda: made.eagle3(of=96), "hidden-size", "96 wide; the target's are 64"),
+WRONG: dict[str, tuple[Callable[[], Model], str]] = {
+    "two layers": (lambda: made.eagle3(layers=(1, 2)), "names 2"),
+    "no such layer": (lambda: made.eagle3(layers=(1, 2, 4)), "layers are 0 to 3"),
+    "another width": (lambda: made.eagle3(of=96), "96 wide; the target's are 64"),
     "no embeddings": (
         lambda: _changed(lambda m: m.keys.update(embedding_length=32)),
-        "embeddings",
         "no token_embd of its own, and is 32 wide",
     ),
-    "a map too short": (lambda: _changed(_short_map), "reduced-vocabulary", "149 tokens"),
-    "a map of int32": (lambda: _changed(_narrow_map), "reduced-vocabulary", "I32 and must be I64"),
+    "a map too short": (lambda: _changed(_short_map), "149 tokens"),
+    "a map of int32": (lambda: _changed(_narrow_map), "I32 and must be I64"),
     "a map without an output": (
         lambda: _changed(lambda m: m.tensors.pop("output.weight")),
-        "reduced-vocabulary",
         "its output has none",
     ),
-    "two blocks": (
-        lambda: _changed(lambda m: m.keys.update(block_count=2)),
-        "head-layers",
-        "it has 2",
-    ),
-    "a map beyond the vocabulary": (_mapped(7, 9999), "reduced-vocabulary", "token 9999 of 365"),
-    "a map below it": (_mapped(7, -1), "reduced-vocabulary", "names token -1"),
+    "two blocks": (lambda: _changed(lambda m: m.keys.update(block_count=2)), "it has 2"),
+    "a map beyond the vocabulary": (_mapped(7, 9999), "token 9999 of 365"),
     "a map of differences": (
         lambda: _changed(lambda m: m.tensors.update(d2t=np.arange(150) // 2)),
-        "reduced-vocabulary",
         "names tokens twice",
     ),
-    "too few embeddings": (_own("token_embd.weight", 50), "embeddings", "50 embeddings for 365"),
+    "too few embeddings": (_own("token_embd.weight", 50), "50 embeddings for 365"),
     "the target's output, and more tokens": (
         _padded_without_output,
-        "output",
         "366 tokens; the target's has 365",
     ),
     "heads that cannot share": (
         lambda: _changed(_keys(attention__head_count=3)),
-        "attention",
         "3 attention heads cannot share 2",
     ),
-    "no attention heads": (
-        lambda: _changed(_keys(attention__head_count=0)),
-        "attention",
-        "0 attention heads",
-    ),
-    "narrower values": (
-        lambda: _changed(_keys(attention__value_length=16)),
-        "attention",
-        "keys are 32 wide and its values 16",
-    ),
-    "an odd rotation": (
-        lambda: _changed(_keys(rope__dimension_count=31)),
-        "attention",
-        "rotates 31 of 32",
-    ),
-    "too wide a rotation": (
-        lambda: _block(_keys(rope__dimension_count=64)),
-        "attention",
-        "rotates 64 of 32",
-    ),
+    "an odd rotation": (lambda: _changed(_keys(rope__dimension_count=31)), "rotates 31 of 32"),
     "blocks without a mask": (
         lambda: _block(lambda m: setattr(m, "mask", None)),
-        "mask-token",
         "it has no mask token",
     ),
     "a mask beyond the vocabulary": (
         lambda: _block(lambda m: setattr(m, "mask", 5000)),
-        "mask-token",
         "mask token 5,000 is beyond its 365",
     ),
     "a mask beyond the target's": (
         lambda: _block(_masked_beyond),
-        "mask-token",
         "mask token 365 is not among the target's 365",
-    ),
-    "blocks of another width": (
-        lambda: made.block(n_embd=96),
-        "hidden-size",
-        "96 wide; the target's are 64",
     ),
     "blocks that read nothing": (
         lambda: _block(lambda m: m.keys.pop("target_layers")),
-        "layers",
         "names no layers",
     ),
     "blocks of an unknown length": (
         lambda: _block(lambda m: m.keys.pop("block_size"), markov=True),
-        "block-size",
         "its block size is missing",
     ),
-    "blocks of no length": (
-        lambda: _block(_keys(block_size=0), markov=True),
-        "block-size",
-        "blocks of 0 tokens",
-    ),
-    "blocks of one token": (
-        lambda: _block(_keys(block_size=1)),
-        "block-size",
-        "blocks of 1 tokens",
-    ),
-    "another kind of block": (
-        lambda: _block(lambda m: m.tensors.update(SELECTOR)),
-        "head-kind",
-        "DFlash2",
-    ),
+    "blocks of one token": (lambda: _block(_keys(block_size=1)), "blocks of 1 tokens"),
+    "another kind of block": (lambda: _block(lambda m: m.tensors.update(SELECTOR)), "DFlash2"),
     "another kind of head": (
         lambda: replace(made.eagle3(), arch="gemma4-assistant"),
-        "head-kind",
         "a Gemma 4 assistant head, which cannot be run yet",
     ),
-    "another vocabulary": (lambda: _changed(_renamed), "token-text", "token 300"),
+    "another vocabulary": (lambda: _changed(_renamed), "token 300"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_named(zoo: Zoo, tmp_path: Path, name: str) -> None:
-    make, rule, words = WRONG[name]
+    make, words = WRONG[name]
     path = make().write(tmp_path / "wrong.gguf")
     verdict = pair_compatibility.check_compatibility(
         reader.read(zoo["deep"]), reader.read(path), path
     )
     assert not verdict.is_compatible
-    assert verdict.rule == rule
     assert words in verdict.detail
     with pytest.raises(IncompatiblePairError) as refused:
         launch.resolve_pair(str(zoo["deep"]), str(path))
     assert words in refused.value.message
     assert "--draft none" in refused.value.hint
-
-
-def test_what_fits_is_taken(zoo: Zoo) -> None:
-    for name in ("eagle3", "eagle3-own", "eagle3-reduced", "dflash", "dspark"):
-        assert launch.resolve_pair(str(zoo["deep"]), str(zoo[name])).draft == zoo[name]
 
 
 def test_a_target_without_taps_is_refused(zoo: Zoo) -> None:

@@ -84,7 +84,6 @@ def test_what_a_template_appends_does_not_depend_on_what_is_asked(
 
 FEATURES = [
     (BY_ROLE, "[user]Hi[assistant]Hello[user]More"),
-    ("{{ bos_token }}{{ eos_token }}{{ unk_token }}", "<s></s>"),
     ("{% if add_generation_prompt %}go{% endif %}", "go"),
     ("{{ tools is none }}{{ documents is none }}{{ custom is defined }}", "TrueTrueFalse"),
     ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),  # trim_blocks, lstrip_blocks
@@ -95,25 +94,15 @@ FEATURES = [
     ),
     ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "aHib"),
     ("{{ {'a': '<é>&'} | tojson }}", '{"a": "<é>&"}'),
-    ("{{ [1, 2] | tojson(indent=1) }}", "[\n 1,\n 2\n]"),
     ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}'),
-    ("{{ 'é' | tojson(ensure_ascii=true) }}", '"\\u00e9"'),
-    ("{{ messages | map(attribute='role') | join(',') }}", "user,assistant,user"),
     (
         "{% set n = namespace(i=0) %}{% for m in messages %}{% set n.i = n.i + 1 %}{% endfor %}"
         "{{ n.i }}",
         "3",
     ),
     ("{{ dict(a=1).a }}{{ dict.fromkeys(['x'], 2)['x'] }}", "12"),
-    ("{{ messages[0].content.split('i')[0] }}{{ 'a b'.title() }}", "HA B"),
     ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[-1].content) }}", "<More>"),
     ("{{ messages[::-1][0].content }}{{ strftime_now('%%') }}", "More%"),
-    ("{% for m in messages %}{{ loop.length }}{{ loop.last }}{% endfor %}", "3False3False3True"),
-    ("{% for m in messages if m.role == 'user' %}{{ loop.revindex }}{% endfor %}", "21"),
-    ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% else %}none{% endfor %}", "a1"),
-    ("{% for x in no_such %}x{% else %}none{% endfor %}", "none"),
-    ("{% for x in [[1], 2] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "12"),
-    ("{{ '-' * 3 }}{{ 2 ** 10 }}{{ [0] * 2 }}", "---1024[0, 0]"),
 ]
 
 
@@ -132,21 +121,6 @@ def test_a_wish_to_think_reaches_templates_that_ask() -> None:
         ]
 
 
-def test_a_prompt_that_fails_changes_nothing_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jinja_render, "MAX_STEPS", 50)
-    before = text(BY_ROLE)
-    for _ in range(3):
-        with pytest.raises(UsageError, match="more than 50 steps"):
-            render(BY_ROLE, CHAT * 20, TOKENS)
-        assert text(BY_ROLE) == before
-
-
-def test_the_steps_of_each_prompt_count_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jinja_render, "MAX_STEPS", 1500)
-    source = "{% for i in range(1000) %}{% endfor %}x"
-    assert [text(source) for _ in range(4)] == ["x"] * 4
-
-
 # --- thinking in earlier answers ------------------------------------------------------------
 
 
@@ -154,10 +128,8 @@ EARLIER = [
     ("<think>\nhm\n</think>\n\nHello", "hm|Hello"),
     ("hm</think>Hello", "hm|Hello"),  # the prompt had begun it
     ("<think>cut sho", "cut sho|"),
-    ("<think></think>Hello", "|Hello"),
     ("Hello", "|Hello"),
     ("Say <think> to think.", "|Say <think> to think."),
-    ("{{ 7 * 7 }} {% raw %} <b>&", "|{{ 7 * 7 }} {% raw %} <b>&"),
 ]
 
 
@@ -202,7 +174,6 @@ EITHER = (
     "{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}"
     "PARTS{% endif %}{% endfor %}"
 )
-STRICT_PARTS = "{{ messages[0].content[0].text.strip() }}" + PARTS_ONLY
 
 
 @pytest.mark.parametrize("source", [PARTS_ONLY, EITHER, BY_ROLE])
@@ -212,27 +183,11 @@ def test_no_message_is_lost_whether_a_template_reads_texts_or_parts(source: str)
     assert text(source, HI, ChatMessage("assistant", "")) == "[user]Hi[assistant]"
 
 
-def test_a_template_that_fails_for_a_text_gets_parts() -> None:
-    assert text(STRICT_PARTS, HI) == "Hi[user]Hi"
-
-
-def test_neighbours_of_a_role_are_joined_where_they_must_alternate() -> None:
-    rendered = render(ALTERNATING, (HI, MORE, HELLO), TOKENS)
-    assert rendered.text == "[user]Hi\n\nMore[assistant]Hello"
-    assert codes(rendered) == ["template-roles"]
-    assert "joined" in rendered.notices[0].message
-
-
 def test_what_a_template_refuses_altogether_is_an_error_that_says_so() -> None:
     with pytest.raises(UsageError) as raised:
         render("{{ raise_exception('never \x1b[31mred') }}", CHAT, TOKENS)
     assert raised.value.message == "The model's chat template rejects this chat: never red."
     assert "--template: alpaca, chatml" in raised.value.hint
-
-
-def test_many_messages_of_one_role_are_joined_in_linear_time() -> None:
-    many = (ChatMessage("user", "x" * 190),) * 20_000
-    assert len(render(ALTERNATING, many, TOKENS).text) == 20_000 * 192 + 4
 
 
 def test_calls_and_their_results_are_not_joined() -> None:
@@ -252,15 +207,11 @@ def test_calls_and_their_results_are_not_joined() -> None:
     ("source", "why"),
     [
         ("{% if true %}", "TemplateSyntaxError"),
-        ("{% nonsense %}", "TemplateSyntaxError"),
         ("{{ tools[0].name }}", "TypeError|UndefinedError"),
         ("{{ no.such }}", "UndefinedError"),
-        ("{{ messages[0].content + 1 }}", "TypeError"),
-        ("{{ 1 / 0 }}", "ZeroDivisionError"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ("{% for i in range(10 ** 6) %}{% endfor %}", "OverflowError"),
         ("{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}", "exceeds 16,777,216"),
-        ("{% include 'other' %}", "TypeError"),
         ("{# " + "x" * 1024 * 1024 + " #}", "1,048,582 characters"),
         # what would take long, or much memory
         ("{% macro f(n) %}{{ f(n) if n < 9 }}{{ f(n + 1) if n < 9 }}{% endmacro %}{{ f(0) }}", "E"),
@@ -270,17 +221,13 @@ def test_calls_and_their_results_are_not_joined() -> None:
             "300,000 steps",
         ),
         ("{{ 'a' * 10**12 }}", "too long"),
-        ("{{ ([1] * 10**9)[0] }}", "too long"),
         ("{{ (9 ** 9 ** 9) ** (9 ** 9) }}", "power"),
-        ("{{ lipsum(n=10**9) }}", "undefined"),
         ("{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}", "RecursionError|MemoryError"),
         ("{{ '' }} \n", "its output is empty"),
         # what would reach Python
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
-        ("{{ cycler.__init__.__globals__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ namespace(__class__=1) }}", "SecurityError"),
-        ("{% set n = namespace() %}{% set n._x = 1 %}", "SecurityError"),
     ],
 )
 def test_a_template_that_does_not_work_is_an_error_that_says_so(
@@ -302,11 +249,6 @@ def test_nothing_of_python_shows_through_the_sandbox() -> None:
 
 
 # --- by name --------------------------------------------------------------------------------
-
-
-def test_every_name_has_a_template_and_every_template_a_name() -> None:
-    folder = builtin_templates._FOLDER
-    assert {path.stem for path in folder.glob("*.jinja")} == set(builtin_templates.STOP_STRINGS)
 
 
 def render_builtin(messages: Sequence[ChatMessage], name: str) -> RenderResult:
@@ -354,9 +296,3 @@ TRAINED_ON = [
 def test_a_built_in_template_is_what_its_models_were_trained_on() -> None:
     for name, expected in TRAINED_ON:
         assert render_builtin(CHAT, name).text == expected
-
-
-def test_an_unknown_name_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UsageError) as raised:
-        render_builtin(CHAT, "../secret")
-    assert "chatml" in raised.value.hint

@@ -70,12 +70,9 @@ def test_anything_becomes_json_however_it_is_cut(begin: str, parts: list[str], n
         (r'{"a": "\ud83d\ude00 \ud83d"}', r'{"a": "\ud83d\ude00 \ufffd"}'),
         ("{a: 1, b: undefined}", '{"a": 1, "b": null}'),
         ('{"a": NaN, "b": True}', '{"a": null, "b": true}'),
-        ("[1, 2, ]", "[1, 2 ]"),
         ("[1e999, 1E9]", '["1e999", 1E9]'),
-        ('{"a":}', '{"a":null}'),
         ('{"a" 1 "b" 2}', '{"a": 1, "b": 2}'),
         ('{"a": [1, {"b": "c', '{"a": [1, {"b": "c"}]}'),
-        ('{"a": [1}', '{"a": [1]}'),
     ],
 )
 def test_what_is_repaired(text: str, expected: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -134,18 +133,6 @@ def test_the_command_makes_a_draft_that_drafts(tmp_path: Path) -> None:
         got = localspec("run", source, "--draft", path, "--spec", "model", *asked).document
         assert got["text"] == plain["text"]
         assert got["speculation"]["drafted"] > 0
-
-
-def test_the_command_shown_at_the_end_can_be_typed(zoo: Zoo, tmp_path: Path) -> None:
-    (folder := tmp_path / "my models").mkdir()
-    (folder / "whole.gguf").write_bytes(Path(zoo["target"]).read_bytes())
-    names = ("my models/whole.gguf", "--keep", "0", "--out", "my models/part.gguf")
-    done = localspec("make-draft", *names, cwd=tmp_path)
-    shown = shlex.split(done.err.removeprefix("Use it: "))
-    assert shown[:2] == ["localspec", "run"]
-    asked = ("-p", "the one", "--max-tokens", "4", "--json")
-    ran = localspec(*shown[1:], *asked, cwd=tmp_path)
-    assert (ran.code, ran.document.get("draft")) == (0, "part.gguf")
 
 
 def test_what_is_refused(zoo: Zoo, tmp_path: Path) -> None:

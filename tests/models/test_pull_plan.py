@@ -16,7 +16,6 @@ from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import download_file
 from localspec.models.local_files import inventory
 from localspec.models.model_lookup import ModelRequest
-from localspec.models.pull_plan import PullPlanner
 from tests.support.fake_hub import API, BODY, FakeHub, Fault
 from tests.support.zoo import Zoo
 
@@ -49,17 +48,6 @@ def test_one_listing_and_one_header_a_model(hub: FakeHub) -> None:
     assert len([seen for seen in hub.seen if seen.kind == BODY]) == 2
 
 
-def test_the_commit_of_the_plan_is_fetched_when_the_branch_has_moved(hub: FakeHub) -> None:
-    planned = hub.repos[REPO][FILE].data
-    client = HubClient(hub.url)
-    (item,) = pull_plan.build(client, [model()]).models
-    hub.begin_commit("b" * 40)
-    hub.add(REPO, FILE, planned + bytes(100))
-    path = download_file(client, item.files[0].job)
-    assert path.read_bytes() == planned and item.revision in path.parts
-    assert len([seen for seen in hub.seen if seen.kind == API]) == 1, "resolved once"
-
-
 @pytest.mark.parametrize("spelling", ["ORG/tiny-gguf", "former/Name-GGUF"])
 def test_another_spelling_or_a_former_name_is_the_same_model(hub: FakeHub, spelling: str) -> None:
     hub.names["former/Name-GGUF"] = REPO
@@ -84,31 +72,6 @@ def test_an_expired_token_keeps_nobody_from_a_model_that_is_here(hub: FakeHub, s
     assert str(status) in item.notes[0]
     with pytest.raises(AccessDeniedError, match=str(status)):
         pull_plan.build(client, [model_lookup.resolve(f"{REPO}:Q4_K_M")])
-
-
-@pytest.mark.parametrize("moved", ["models--org--Tiny-GGUF", "models--org--Tiny-GGUF/blobs"])
-def test_a_part_of_the_cache_on_another_disk_is_as_it_was(
-    hub: FakeHub, tmp_path: Path, moved: str
-) -> None:
-    """Moved and linked: listed, opened, planned, downloaded again and removed alike."""
-    client, request = HubClient(hub.url), model_lookup.resolve(f"{REPO}:Q8_0")
-    (item,) = pull_plan.build(client, [request]).models
-    path = download_file(client, item.files[0].job)
-    folder = tmp_path / "hub" / moved
-    shutil.move(folder, tmp_path / "disk")
-    folder.symlink_to(tmp_path / "disk")
-    assert [one.path for one in inventory.list_models()] == [path]
-    assert request.target.find_path() == path
-    (again,) = pull_plan.build(client, [request]).models
-    assert (again.path, again.missing_bytes) == (path, 0)
-    assert download_file(client, again.files[0].job) == path
-    other = model_lookup.resolve(f"{REPO}:Q4_K_M")
-    (item,) = pull_plan.build(client, [other]).models
-    assert download_file(client, item.files[0].job) == other.target.find_path()
-    assert len(inventory.list_models()) == 2
-    for one in inventory.list_models():
-        assert inventory.remove(one) == one.size
-    assert inventory.list_models() == ()
 
 
 def test_a_file_that_is_not_listed_is_not_planned_as_present(hub: FakeHub, tmp_path: Path) -> None:
@@ -152,12 +115,4 @@ def test_what_came_already_is_counted(hub: FakeHub, tmp_path: Path) -> None:
 def test_offline_nothing_is_known_of_what_is_not_here(hub: FakeHub) -> None:
     with pytest.raises(OfflineError):
         pull_plan.build(HubClient(hub.url, offline=True), [model()])
-    assert hub.seen == []
-
-
-def test_a_file_of_ones_own_asks_nobody(hub: FakeHub, zoo: Zoo) -> None:
-    item = PullPlanner(HubClient(hub.url)).plan_model(
-        model_lookup.resolve(str(zoo["target"])).target
-    )
-    assert item.path == zoo["target"] and item.missing_bytes == 0 and item.header is not None
     assert hub.seen == []

@@ -63,21 +63,16 @@ CONTENTS: list[tuple[bytes, str]] = [
     (b"", "is empty"),
     (b"GGUF", "is incomplete: 4 bytes"),
     (head()[:23], "is incomplete: 23 bytes"),
-    (b"GGU", "a text file"),
     (b"hello, I am no model\n", "is a text file"),
-    ("é\n".encode(), "is a text file"),
     (bytes(100), "is not a GGUF file"),
-    (b"ggml" + bytes(60), "is not a GGUF file"),
     (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n", "git-lfs pointer"),
     (b"PK\x03\x04" + bytes(60), "PyTorch archive"),
     (b"\x80\x02}q\x00", "pickle"),
     (b"<!doctype html><html>", "is a web page"),
-    (b"<html><body>Sign in", "is a web page"),
     (head(version=1), "GGUF v1"),
     (head(version=99), "GGUF v99"),
     (head(version=3, order=">"), "is a big-endian file"),
     (head(tensors=2**63), "damaged header"),
-    (head(keys=2**40), "damaged header"),
     (head(tensors=0), "vocabulary only"),
 ]
 
@@ -109,13 +104,6 @@ def test_what_is_no_file(tmp_path: Path) -> None:
             assert "not a regular file" in failure_of(path).message
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
-    path = written(tmp_path, head())
-    path.chmod(0)
-    assert isinstance(failure_of(path), StorageError)
-
-
 def test_a_hostile_name_is_shown_clean(tmp_path: Path) -> None:
     path = written(tmp_path, b"text", "\x1b]0;owned\x07bad\u202e.gguf")
     assert failure_of(path).message.startswith("bad\ufffd.gguf ")
@@ -139,29 +127,16 @@ def test_facts_of_a_file(tmp_path: Path) -> None:
     assert facts.data_offset % 32 == 0
     assert facts.tensors[0].type_name == "F32"
     assert facts.unsupported_reason == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "recurrent", "hybrid", "unsupported"),
-    [
-        ("recurrent", True, False, ""),
-        ("hybrid", False, True, ""),
-        ("future", False, False, "its architecture 'llama99' is unknown"),
-    ],
-)
-def test_kinds_of_models(
-    zoo: Zoo, name: str, recurrent: bool, hybrid: bool, unsupported: str
-) -> None:
-    facts = reader.read(zoo[name])
-    assert (facts.is_recurrent, facts.is_hybrid) == (recurrent, hybrid)
-    assert facts.unsupported_reason.startswith(unsupported)
-
-
-def test_a_pre_tokenizer_that_llama_cpp_does_not_know() -> None:
     file = gguffile.model(tokenizer=b"gpt2").add(b"tokenizer.ggml.pre", STRING, b"\x1b[2Jnew")
-    data = file.data()
-    said = reader.parse(data, len(data)).unsupported_reason
-    assert said == "its tokenizer 'gpt2 new' is unknown to this llama.cpp"
+    facts = reader.parse(file.data(), len(file.data()))
+    assert facts.unsupported_reason == "its tokenizer 'gpt2 new' is unknown to this llama.cpp"
+
+
+def test_kinds_of_models(zoo: Zoo) -> None:
+    kinds = {name: reader.read(zoo[name]) for name in ("recurrent", "hybrid", "future")}
+    assert [name for name, facts in kinds.items() if facts.is_recurrent] == ["recurrent"]
+    assert [name for name, facts in kinds.items() if facts.is_hybrid] == ["hybrid"]
+    assert kinds["future"].unsupported_reason.startswith("its architecture 'llama99' is unknown")
 
 
 @pytest.fixture
@@ -209,61 +184,7 @@ def test_a_cached_header_of_a_file_that_changed(
     path.write_bytes(path.read_bytes()[:-1])
     new_process()
     assert "is incomplete" in failure_of(path).message
-
-
-def test_the_texts_of_a_cached_header_whose_file_went(
-    tmp_path: Path, new_process: Callable[[], None]
-) -> None:
-    path = written(tmp_path, gguffile.model().data())
-    reader.read(path)
-    new_process()
-    cached = reader.read(path)
-    path.unlink()
-    with pytest.raises(StorageError, match=r"model\.gguf"):
-        cached.tokenizer.token_text(0)
-
-
-def test_a_data_folder_that_cannot_be_written_caches_nothing(
-    tmp_path: Path, new_process: Callable[[], None]
-) -> None:
-    (tmp_path / "data").write_text("a file")
-    new_process()
-    assert reader.read(written(tmp_path, gguffile.model().data())).architecture == "llama"
-
-
-def test_old_cached_headers_are_removed(
-    tmp_path: Path, new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader, "_MAX_CACHE_FILES", 3)
-    new_process()
-    for n in range(5):
-        reader.read(written(tmp_path, gguffile.model().data(), f"{n}.gguf"))
-    assert len(list((tmp_path / "data/headers").iterdir())) == 3
-
-
-def test_the_cache_is_bounded_by_bytes(
-    tmp_path: Path, new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A hostile header of control characters takes six bytes for each in JSON."""
-    monkeypatch.setattr(reader, "_MAX_CACHE_BYTES", 30_000)
-    monkeypatch.setattr(reader, "_MAX_CACHED_TEXT", 3_000)
-    new_process()
-    for n in range(12):
-        file = gguffile.model().add(b"some.text", STRING, b"\x01" * 500 * n)
-        reader.read(written(tmp_path, file.data(), f"{n}.gguf"))
-        size = sum(path.stat().st_size for path in (tmp_path / "data/headers").iterdir())
-        assert size <= 30_000
-    assert size > 0
-
-
-def test_a_cached_header_of_a_file_of_another_time(
-    tmp_path: Path, new_process: Callable[[], None]
-) -> None:
-    path = written(tmp_path, gguffile.model().data())
-    reader.read(path)
-    path.write_bytes(path.read_bytes().replace(b"Tiny", b"Tall"))
-    os.utime(path, ns=(1, 1))
-    new_process()
+    path.write_bytes(gguffile.model().data().replace(b"Tiny", b"Tall"))
     assert reader.read(path).name == "Tall"
 
 
@@ -302,14 +223,9 @@ def test_the_first_part_stands_for_all(tmp_path: Path) -> None:
     reader.check_loadable(first)
     assert reader.read(second).split == SplitInfo(1, 3, 0)
     assert names[0] in failure_of(second).hint
-    third.unlink()
+    third.rename(tmp_path / "renamed.gguf")
+    assert "is part 3 of 3, renamed" in failure_of(tmp_path / "renamed.gguf").message
     assert f"needs {names[2]}, which is missing" in failure_of(first).message
-
-
-def test_a_part_that_was_renamed(tmp_path: Path) -> None:
-    error = failure_of(written(tmp_path, part(0)))
-    assert "is part 1 of 3, renamed" in error.message
-    assert "-00001-of-00003.gguf" in error.hint
 
 
 def test_a_bos_that_is_to_be_added_and_is_not_there(tmp_path: Path) -> None:
@@ -334,17 +250,16 @@ def test_a_file_cut_at_any_64th(tmp_path: Path) -> None:
 
 NO_WRITERS = [
     ("bert", "is an embedding or reranker model"),
-    ("nomic-bert", "is an embedding or reranker model"),
     ("whisper", "is a speech model: whisper"),
-    ("wavtokenizer-dec", "is a speech model"),
     ("flux", "generates images"),
     ("dream", "is a diffusion model"),
     ("t5", "is an encoder-decoder model"),
-    ("clip", "is the image part of a model"),
 ]
 
 
 def test_what_writes_no_text(tmp_path: Path) -> None:
+    adapter = gguffile.model().add(b"general.type", STRING, b"adapter")
+    assert "is an adapter (LoRA)" in failure_of(written(tmp_path, adapter.data())).message
     for arch, words in NO_WRITERS:
         error = failure_of(written(tmp_path, gguffile.model(arch=arch.encode()).data()))
         assert isinstance(error, ModelFileError)
@@ -359,12 +274,6 @@ def test_a_writer_that_was_trained_to_embed_or_to_rank(tmp_path: Path) -> None:
     assert "embedding or reranker" in failure_of(written(tmp_path, file.data())).message
     file = gguffile.model().add(b"llama.pooling_type", U32, 0)
     reader.check_loadable(written(tmp_path, file.add(b"llama.attention.causal", BOOL, True).data()))
-
-
-def test_an_adapter_is_no_model(tmp_path: Path) -> None:
-    file = gguffile.model().add(b"general.type", STRING, b"adapter")
-    error = failure_of(written(tmp_path, file.data()))
-    assert "is an adapter (LoRA)" in error.message and error.hint == "Use the model itself."
 
 
 def test_a_disk_that_gives_no_bytes_any_more(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
-
 import pytest
 from huggingface_hub.utils import httpx
 
@@ -39,15 +36,6 @@ def test_how_long_to_wait() -> None:
         error = response_stream.error_for_status(429, headers, *ASKED)
         assert isinstance(error, RetryableError)
         assert error.retry_after == seconds
-
-
-def test_a_date_to_wait_for() -> None:
-    then = datetime.now(UTC) + timedelta(seconds=60)
-    error = response_stream.error_for_status(
-        503, {"Retry-After": format_datetime(then, usegmt=True)}, *ASKED
-    )
-    assert isinstance(error, RetryableError) and error.retry_after is not None
-    assert 55 < error.retry_after <= 60
 
 
 STATUSES = [

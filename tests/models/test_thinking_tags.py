@@ -13,7 +13,6 @@ from localspec.models.chat_template.thinking_tags import (
     ThinkingTags,
     merge_parts,
     split_thinking,
-    strip_thinking,
 )
 from localspec.protocol.wire import ChatMessage
 
@@ -26,8 +25,6 @@ HARMONY = "{{ '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + 
     [
         ("{{ m.content.split('</think>')[-1] }}", ("<think>", "</think>")),
         ("[THINK]{{ t }}[/THINK]", ("[THINK]", "[/THINK]")),
-        ("<seed:think></seed:think>", ("<seed:think>", "</seed:think>")),
-        ("<|START_THINKING|><|END_THINKING|>", ("<|START_THINKING|>", "<|END_THINKING|>")),
         ("<|channel>thought\n<channel|>", ("<|channel>thought\n", "<channel|>")),
         (HARMONY, ("<|channel|>analysis<|message|>", "<|end|>")),
         ("<|im_start|>{{ m.role }}", None),
@@ -103,7 +100,6 @@ def test_nothing_is_lost_but_markers(text: str, inside: bool) -> None:
     ("text", "inside", "parts"),
     [
         ("<think>a</think>b", False, [AnswerPart(True, "a"), AnswerPart(False, "b")]),
-        ("a</think>b", True, [AnswerPart(True, "a"), AnswerPart(False, "b")]),
         ("\n<think>a", False, [AnswerPart(False, "\n"), AnswerPart(True, "a")]),
         ("Use <think>a</think>", False, [AnswerPart(False, "Use <think>a</think>")]),
         (
@@ -111,7 +107,6 @@ def test_nothing_is_lost_but_markers(text: str, inside: bool) -> None:
             False,
             [AnswerPart(True, "a"), AnswerPart(False, "b<think>c")],
         ),
-        ("<think></think>b", False, [AnswerPart(False, "b")]),
         ("a</think>", False, [AnswerPart(False, "a</think>")]),
         ("<thin", False, [AnswerPart(False, "<thin")]),
     ],
@@ -125,11 +120,6 @@ def test_a_marker_begun_is_held_back() -> None:
     assert splitter.feed("<thi") == []
     assert splitter.feed("ng>") == [AnswerPart(False, "<thing>")]
     assert not splitter.in_thinking
-
-
-def test_what_was_said() -> None:
-    assert strip_thinking("<think>a</think>\n\nHello. ", MARKERS) == "Hello."
-    assert strip_thinking(" Hello. ", MARKERS) == " Hello. "
 
 
 TEMPLATE = (
@@ -162,16 +152,13 @@ NEXT = "<|end|><|start|>assistant"
 CALL = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
 CHANNELS = {
     f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes.": ("Hm.", "Yes."),
-    f"{FINAL}Yes.": ("", "Yes."),
     f'{ANALYSIS}Hm.{NEXT}{CALL}{{"a": 1}}': ("Hm.", '{call}{{"a": 1}}'),
     f"<|channel|>commentary<|message|>I look.{NEXT}{CALL}{{}}<|call|>": ("", "I look.{call}{{}}"),
     " to=functions.weather<|channel|>commentary json<|message|>{}": ("", "{call}{{}}"),
     f"{ANALYSIS}One.{NEXT}{ANALYSIS}Two.{NEXT}{FINAL}Yes.<|return|>": ("One.Two.", "Yes."),
     f"{ANALYSIS}Hm.{FINAL}Yes.": ("Hm.", "Yes."),
-    f"{ANALYSIS}cut": ("cut", ""),
     "<|channel|>ana": ("", ""),
     "to be <b>plain</b> text": ("", "to be <b>plain</b> text"),
-    "<html>": ("", "<html>"),
 }
 
 

@@ -63,12 +63,6 @@ def test_a_pre_tokenizer_has_its_say(
     assert (found.add_bos, found.bos) == (add_bos, bos)
 
 
-def test_what_the_file_says_counts_if_it_is_in_the_vocabulary() -> None:
-    file = gguffile.model().add(b"tokenizer.ggml.bos_token_id", U32, 7)
-    found = read(file.add(b"tokenizer.ggml.eos_token_id", U32, 63))
-    assert (found.bos, found.eos) == (7, 2)
-
-
 def test_tokens_that_end_an_answer() -> None:
     words = [*WORDS, b"<|im_end|>", b"<|endoftext|>", b"<|fim_pad|>", b"<|eom_id|>"]
     found = read(gguffile.model(words))
@@ -76,22 +70,10 @@ def test_tokens_that_end_an_answer() -> None:
     assert found.special_ids["eot"] in (63, 64)
 
 
-def test_end_is_no_end_in_a_vocabulary_of_channels() -> None:
-    words = [b"a", b"b", b"<|end|>", b"<|return|>", b"<|call|>"]
-    assert read(gguffile.model(words, tokenizer=b"rwkv")).eog_ids == {3, 4}
-
-
 def test_texts_are_cut_and_named_as_c_strings() -> None:
     words = [b"a", b"", b"b\0c", bytes(3)]
     found = read(gguffile.model(words))
     assert [found.token_text(i) for i in range(4)] == [b"a", b"[EMPTY_1]", b"b", b"[EMPTY_3]"]
-
-
-def test_words_of_dna_lose_their_mark() -> None:
-    words = [b"A\xee\x80\x80", b"<oov>", b"ACGT\xee\x80\x80", b"\xee\x80\x80"]
-    found = read(gguffile.model(words, tokenizer=b"hybriddna"))
-    texts = [found.token_text(i) for i in range(4)]
-    assert texts == [b"A\xee\x80\x80", b"<oov>", b"ACGT", b"\xee\x80\x80"]
 
 
 def test_a_fingerprint_is_of_texts_and_types() -> None:

@@ -72,22 +72,9 @@ ANSWERS: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
         "Let me see.",
         [("f", NESTED)],
     ),
-    "two calls": (
-        "tags",
-        '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n'
-        '<tool_call>\n{"name": "g", "arguments": {"x": null}}\n</tool_call>\n',
-        "",
-        [("f", "{}"), ("g", '{"x": null}')],
-    ),
     "arguments first": (
         "tags",
         '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>',
-        "",
-        [("f", '{"a": 1}')],
-    ),
-    "arguments as text": (
-        "tags",
-        '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
         "",
         [("f", '{"a": 1}')],
     ),
@@ -98,14 +85,7 @@ ANSWERS: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
         "",
         [("f", '{"s": "12\\nx", "n": 12}')],
     ),
-    "glm": (
-        "tags",
-        "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
-        "",
-        [("f", '{"n": 3}')],
-    ),
     "llama": ("llama3", '{"name": "f", "parameters": {"a": 1}}', "", [("f", '{"a": 1}')]),
-    "llama's tag": ("llama3", '<|python_tag|>{"name": "f", "parameters": {}}', "", [("f", "{}")]),
     "mistral's list": (
         "mistral",
         '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "abcdefghi"}, '
@@ -125,18 +105,10 @@ ANSWERS: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
         "",
         [("f", '{"a": 1}')],
     ),
-    "gpt-oss, the other order": (
-        "gpt-oss",
-        ' to=functions.f<|channel|>commentary json<|message|>{"a": 1}',
-        "",
-        [("f", '{"a": 1}')],
-    ),
     "gpt-oss, an answer": ("gpt-oss", "<|channel|>final<|message|>Hi", "Hi", []),
     "text": ("tags", "1 < 2 and 3 <tool\n\n", "1 < 2 and 3 <tool\n\n", []),
     "a tag that calls nothing": ("tags", "a <tool_call> is <b>", "a <tool_call> is <b>", []),
     "broken JSON": ("tags", '<tool_call>\n{"nam}', '<tool_call>\n{"nam}', []),
-    "an object that is no call": ("llama3", '{"x": 1} done', '{"x": 1} done', []),
-    "a call in the middle": ("llama3", 'a {"name": "f"}', 'a {"name": "f"}', []),
     "qwen coder without the tag": (
         "tags",
         "Hi.\n<function=f>\n<parameter=s>\n12\n</parameter>\n</function>\n</tool_call>",
@@ -173,25 +145,12 @@ ANSWERS: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
         " ok",
         [("f", '{"s": "a</tool_call> </arg_value> b"}')],
     ),
-    "deep lists in a value": (
-        "tags",
-        f"<function=f><parameter=l>{'[' * 3000}{']' * 3000}</parameter></function>",
-        "",
-        [("f", json.dumps({"l": "[" * 3000 + "]" * 3000}))],
-    ),
     "a tool that is not offered": (
         "tags",
         "<function=x>\n</function>",
         "<function=x>\n</function>",
         [],
     ),
-    "a tool that is not offered, named last": (
-        "llama3",
-        '{"parameters": {}, "name": "x"}',
-        '{"parameters": {}, "name": "x"}',
-        [],
-    ),
-    "no arguments": ("tags", '<tool_call>{"name": "g", "arguments": null}', "", [("g", "{}")]),
     "a raw line feed": (
         "tags",
         '<tool_call>{"name": "f", "arguments": {"s": "Ro\nme\\q"}}</tool_call>',
@@ -199,14 +158,12 @@ ANSWERS: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
         [("f", '{"s": "Ro\\nme\\\\q"}')],
     ),
     "an answer in JSON": ("llama3", '{"name": "John", "n": 3}', '{"name": "John", "n": 3}', []),
-    "an answer with a tool's name": ("llama3", '{"name": "f"}', '{"name": "f"}', []),
     "llama's list": (
         "llama3",
         '{"name": "f", "parameters": {"n":1}}; {"name": "h", "parameters": {}}',
         "",
         [("f", '{"n":1}'), ("h", "{}")],
     ),
-    "mistral's text": ("mistral", "a [TOOL_CALLS] b", "a [TOOL_CALLS] b", []),
     "mistral without a marker": ("mistral", '[TOOL_CALLS]f{"n": 1}', "", [("f", '{"n": 1}')]),
     "gpt-oss, after a preamble": (
         "gpt-oss",
@@ -264,19 +221,6 @@ PARTS = (
 FORMATS: tuple[ToolFormat, ...] = ("tags", "llama3", "mistral", "gpt-oss")
 
 
-CALL = "<function=f>\n<parameter=s>\n{}\n</parameter>\n</function>"
-
-
-@pytest.mark.parametrize("end", ["\n</tool_call> ok", " <tool_call>", CALL, " ok", "", " " * 99])
-@pytest.mark.parametrize("value", ["a", "</function>", "</parameter> </function> </tool", " \n"])
-def test_every_cut_of_a_tagged_call(value: str, end: str) -> None:
-    text = f"<tool_call>\n{CALL.replace('{}', value)}{end}"
-    whole = read("tags", [text])
-    assert read("tags", list(text)) == whole and whole[1][0] == ("f", json.dumps({"s": value}))
-    for at in range(len(text)):
-        assert read("tags", [text[:at], text[at:]]) == whole
-
-
 @settings(deadline=None, derandomize=True, max_examples=600)
 @given(st.lists(st.sampled_from(PARTS), max_size=14), st.integers(0, 1000))
 def test_any_text_is_read_the_same_however_it_is_cut(parts: list[str], seed: int) -> None:
@@ -290,13 +234,6 @@ def test_any_text_is_read_the_same_however_it_is_cut(parts: list[str], seed: int
             assert name in PARAMETERS and isinstance(json.loads(arguments), dict)
             arguments.encode()
         assert whole[1] or whole[0] == text or form == "gpt-oss"
-
-
-def test_without_offered_tools_any_name_is_one() -> None:
-    parser = ToolCallParser("tags", {})
-    text = '<tool_call>{"name": "now", "arguments": {"s": "a\nb"}}</tool_call>'
-    expected = [ToolCallDelta(0, "now"), ToolCallDelta(0, "", '{"s": "a\\nb"}')]
-    assert parser.feed(text) + parser.finish() == expected
 
 
 def test_deep_arguments_raise_nothing() -> None:
