@@ -6,9 +6,9 @@ The engine's tests run them on the production code, `test_mutants.py` on code wi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from statistics import NormalDist
 from typing import TypeVar
 
@@ -22,14 +22,13 @@ from localspec.engine.sampling import NoAllowedTokenError, compute_distribution
 from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
 from localspec.engine.verifiers import GumbelCoupledVerifier, SeededRandom, make_verifier
 from localspec.protocol.wire import SamplingParams, VerifyMode
-from tests.support.fake_heads import block_drafter, head_drafter
+from tests.support.fake_heads import HEADS, MakeHeadDrafter
 from tests.support.fake_models import (
     GREEDY,
     N_VOCAB,
     PLAIN,
     BranchingModel,
     ConstantDrafter,
-    EmptyDrafter,
     Explorer,
     FakeModel,
     HistoryModel,
@@ -93,9 +92,9 @@ def random_drafts(seed: int) -> MakeDrafter:
     return lambda verifier, what, text: RandomDrafter(seed)
 
 
-def _crossed(make: MakeModel) -> MakeDrafter:
+def _crossed(make: MakeModel, pieces: tuple[Sequence[str], Sequence[str]]) -> MakeDrafter:
     return lambda verifier, what, text: crossed(
-        make(), verifier, what.sampling, len(what.prompt), is_end=what.is_eog
+        make(), verifier, what.sampling, len(what.prompt), pieces, is_end=what.is_eog
     )
 
 
@@ -106,43 +105,49 @@ def _overlapped(fan: int, n_checks: int) -> MakeDrafter:
     )
 
 
-def _head(seed: int, first_position: int) -> MakeDrafter:
-    return lambda verifier, what, text: head_drafter(seed, first_position, verifier, what)
+def _heads(seed: int) -> dict[str, MakeDrafter]:
+    """A head of each kind; with the seed of `history` it knows the target."""
+
+    def of(make: MakeHeadDrafter) -> MakeDrafter:
+        return lambda verifier, what, text: make(seed, verifier, what)
+
+    return {kind: of(make) for kind, make in HEADS.items()}
 
 
-def _block_head(seed: int) -> MakeDrafter:
-    return lambda verifier, what, text: block_drafter(seed, verifier, what)
-
-
+TWINS: dict[str, MakeDrafter] = {
+    "the target": lambda verifier, what, text: Watched(history(), verifier, what),
+    "the target under other numbers": _crossed(
+        lambda: PermutedModel(history()), ("abcdef", PERMUTED)
+    ),
+    **_heads(1),
+}
+"""They know what the target says. A block head's rows assume its likeliest tokens, so that it is
+always right only greedily."""
 GUESSERS: dict[str, MakeDrafter] = {
     "model": _model(lambda: HistoryModel(2)),
     "model with the target's table": _model(pairs),
     "model with the target's history": _model(history),
     "lookup": lambda verifier, what, text: LookupDrafter(),
     "eager lookup": lambda verifier, what, text: LookupDrafter(1),
-    "another vocabulary": _crossed(lambda: HistoryModel(2, n_vocab=len(DRAFT))),
-    "another vocabulary, a table": _crossed(lambda: TableModel(table(2, len(DRAFT)))),
+    "another vocabulary": _crossed(lambda: HistoryModel(2, n_vocab=len(DRAFT)), (TARGET, DRAFT)),
+    "another vocabulary, a table": _crossed(
+        lambda: TableModel(table(2, len(DRAFT))), (TARGET, DRAFT)
+    ),
     "overlapped": _overlapped(1, 1000),
     "overlapped, five outcomes": _overlapped(5, 1000),
     "overlapped, stopped early": _overlapped(3, 3),
-    "eagle3": _head(2, 1),
-    "eagle3 of the target's history": _head(1, 1),
-    "mtp": _head(2, 0),
-    "mtp of the target's history": _head(1, 0),
-    "a block head": _block_head(2),
-    "a block head of the target's history": _block_head(1),
-    "empty": lambda verifier, what, text: EmptyDrafter(),
+    **_heads(2),
+    **{f"{kind} of the target's history": make for kind, make in _heads(1).items()},
     "constant": lambda verifier, what, text: ConstantDrafter([3, 1, 2, 2]),
+    "random": random_drafts(0),
 }
 ORACLES: dict[str, MakeDrafter] = {
     "oracle": _oracle(lambda place: False),
     "alternating": _oracle(lambda place: place % 2 == 1),
-    "right but every fifth": _oracle(lambda place: place % 5 == 0),
     "always wrong": _oracle(lambda place: True),
 }
 """They draft plain decoding's text, for checks where speculation must reproduce it."""
 DRAFTERS = GUESSERS | ORACLES
-RANDOM: dict[str, MakeDrafter] = {"random": random_drafts(0)}
 
 
 # --- the same text ----------------------------------------------------------------------
@@ -266,32 +271,28 @@ def tables_case(
     draft_sampling: SamplingParams | None = None,
     grammar: GrammarState | None = None,
 ) -> Case:
-    """A case with two different tables."""
+    """A case with two different tables, after a prompt in which lookup finds repeats."""
 
     def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
-        draft = TableModel(table(12, n_vocab, scale=1.0))
-        return model_drafter(
-            draft,
-            verifier,
-            draft_sampling or what.sampling,
-            len(what.prompt),
-            constraint=what.constraint,
-        )
+        draft, own = TableModel(table(12, n_vocab, scale=1.0)), draft_sampling or what.sampling
+        return model_drafter(draft, verifier, own, len(what.prompt), constraint=what.constraint)
 
-    what = job([0, 1], n, sampling=sampling, draft_length=draft_length)
+    what = job([0, 1, 0, 1, 0], n, sampling=sampling, draft_length=draft_length)
     return Case(what, lambda: TableModel(table(11, n_vocab, scale=1.0)), drafter, grammar)
 
 
 def shared_tokens_case(sampling: SamplingParams = PLAIN) -> Case:
     """A draft that shares two of the target's three tokens, and knows one that it lacks."""
+    make = _crossed(lambda: TableModel(table(12, 3, scale=1.0)), (("a", "b", "ab"), SHARED_BY_TWO))
+    return replace(tables_case(sampling), drafter=make)
 
-    def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
-        draft = TableModel(table(12, 3, scale=1.0))
-        start, spelled = len(what.prompt), ("a", "b", "ab")
-        return crossed(draft, verifier, what.sampling, start, (spelled, SHARED_BY_TWO))
 
-    what = job([0, 1], 4, sampling=sampling, draft_length=2)
-    return Case(what, lambda: TableModel(table(11, 3, scale=1.0)), drafter)
+def certain_case(
+    guess: Sequence[int], sampling: SamplingParams = PLAIN, grammar: GrammarState | None = None
+) -> Case:
+    """The same draft in every round, without a distribution."""
+    case = tables_case(sampling, draft_length=len(guess), grammar=grammar)
+    return replace(case, drafter=lambda verifier, what, text: ConstantDrafter(guess))
 
 
 def rarely_by_chance(mode: VerifyMode, answers: int = 2000) -> None:
@@ -360,37 +361,12 @@ def drafter_remembers_what_happened(mode: VerifyMode = "coupled") -> None:
                 assert any(got.drafts)
 
 
-def twin_is_always_right(sampling: SamplingParams, mode: VerifyMode) -> None:
-    """The target drafting for itself is never corrected."""
+def always_right(name: str, sampling: SamplingParams, mode: VerifyMode = "coupled") -> None:
+    """One of TWINS is never corrected."""
     for draft_length in (1, 2, 3, 5, 8):
         what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
         verifier = make_verifier(mode, sampling.seed)
-        got = run(history(), Watched(history(), verifier, what), verifier, what)
-        left = what.max_tokens
-        for step in got.steps:
-            asked = min(draft_length, left - 1) if step is not got.steps[0] else 0
-            assert len(step.draft.tokens) == step.accepted == asked
-            left -= len(step.tokens)
-
-
-def head_of_the_target_is_always_right(name: str, sampling: SamplingParams) -> None:
-    """`name` is one of GUESSERS: a head that knows the target's history is never corrected."""
-    for draft_length in (1, 2, 3, 5, 8):
-        what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
-        verifier = make_verifier("coupled", sampling.seed)
-        got = run(history(), GUESSERS[name](verifier, what, []), verifier, what)
-        assert all(step.accepted == len(step.draft.tokens) for step in got.steps)
-        assert len(got.steps) <= 2 + 40 // (draft_length + 1)
-
-
-def translated_twin_is_always_right(sampling: SamplingParams) -> None:
-    """The target drafting for itself under other numbers is never corrected."""
-    for draft_length in (1, 2, 3, 5, 8):
-        what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
-        verifier = make_verifier("coupled", sampling.seed)
-        draft = PermutedModel(history())
-        drafter = crossed(draft, verifier, sampling, len(PROMPT), ("abcdef", PERMUTED))
-        got = run(history(), drafter, verifier, what)
+        got = run(history(), TWINS[name](verifier, what, []), verifier, what)
         assert all(step.accepted == len(step.draft.tokens) for step in got.steps)
         assert len(got.steps) <= 2 + 40 // (draft_length + 1)
 
@@ -459,46 +435,40 @@ def end_cuts(make: MakeDrafter, sampling: SamplingParams = GREEDY) -> None:
 
 # --- closing ----------------------------------------------------------------------------
 
+Answerer = Callable[[GenerationJob], Generator[object, None, None]]
 
-@dataclass
-class Pair:
-    """The state that outlives an answer: two prefix caches and the lookup index."""
 
-    target: PrefixCache
-    draft: PrefixCache
-    lookup: LookupDrafter
+def _pair(name: str, kind: type[HistoryModel]) -> Answerer:
+    """Starts answers of one pair; its two prefix caches and lookup index outlive them."""
+    target, draft = PrefixCache(kind(1, n_batch=4)), PrefixCache(kind(2, n_batch=4))
+    lookup = LookupDrafter(1)
 
-    @classmethod
-    def of(cls, target: FakeModel, draft: FakeModel) -> Pair:
-        return cls(PrefixCache(target), PrefixCache(draft), LookupDrafter(1))
+    def start(what: GenerationJob) -> Generator[object, None, None]:
+        verifier = make_verifier("coupled", SEED)
+        model = model_drafter(draft, verifier, what.sampling, len(what.prompt))
+        loop = speculative_decode(target, lookup if name == "lookup" else model, verifier, what)
+        assert isinstance(loop, Generator)
+        return loop
 
-    def drafter(self, name: str, verifier: Verifier, what: GenerationJob) -> Drafter:
-        if name == "lookup":
-            return self.lookup
-        return model_drafter(self.draft, verifier, what.sampling, len(what.prompt))
+    return start
 
 
 def closing_leaves_no_trace(
-    make: Callable[[], Pair], name: str, first: GenerationJob, second: Sequence[int]
+    name: str, kind: type[HistoryModel], first: GenerationJob, second: Sequence[int]
 ) -> None:
-    """Closed at any yield, a pair answers the next prompt like a fresh one."""
+    """Closed at any yield, a pair with the drafter `name` answers like a fresh one."""
     later = replace(first, prompt=list(second))
-    expected = _rounds(make(), name, later)
-    closings = 0
-    while True:
-        pair, verifier = make(), make_verifier("coupled", SEED)
-        drafter = pair.drafter(name, verifier, first)
-        loop = speculative_decode(pair.target, drafter, verifier, first)
-        assert isinstance(loop, Generator)
+    expected = _rounds(_pair(name, kind)(later))
+    for closings in count():
+        start = _pair(name, kind)
+        loop = start(first)
         seen = len(list(islice(loop, closings)))
         loop.close()
-        assert _rounds(pair, name, later) == expected, f"closed after {closings} yields"
+        assert _rounds(start(later)) == expected, f"closed after {closings} yields"
         if seen < closings:
             return
-        closings += 1
 
 
-def _rounds(pair: Pair, name: str, what: GenerationJob) -> list[tuple[list[int], int, list[int]]]:
-    verifier = make_verifier("coupled", SEED)
-    got = run(pair.target, pair.drafter(name, verifier, what), verifier, what)
-    return [(step.draft.tokens, step.accepted, step.tokens) for step in got.steps]
+def _rounds(events: Iterable[object]) -> list[tuple[list[int], int, list[int]]]:
+    rounds = [event for event in events if isinstance(event, RoundResult)]
+    return [(step.draft.tokens, step.accepted, step.tokens) for step in rounds]

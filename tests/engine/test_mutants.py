@@ -25,6 +25,7 @@ from localspec.engine.drafters.draft_sampler import DraftSampler
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.prefix_cache import BranchCache, PrefixCache
+from localspec.protocol.wire import VerifyMode
 from tests.engine import laws, test_token_probabilities
 from tests.engine.constraints import test_output_constraint
 from tests.engine.control import test_overlapped_drafter
@@ -34,7 +35,6 @@ from tests.engine.laws import (
     PROMPT,
     Case,
     MakeDrafter,
-    Pair,
     exactly_the_targets_law,
     tables_case,
 )
@@ -44,9 +44,7 @@ from tests.support.fake_models import (
     ConstantDrafter,
     HistoryModel,
     StubbornModel,
-    TableModel,
     job,
-    table,
 )
 
 
@@ -73,18 +71,10 @@ FIRST_FAILURE = """pairs, shares = _prefix_shares(distribution_at, draft)
 TEMPERED = replace(PLAIN, temperature=0.5)
 
 
-def certain(draft: list[int]) -> Case:
-    what = job([0, 1], 4, sampling=PLAIN, draft_length=2)
-    make: MakeDrafter = lambda verifier, what, text: ConstantDrafter(draft)  # noqa: E731
-    return Case(what, lambda: TableModel(table(11, 3)), make)
-
-
 def closing(name: str, kind: type[HistoryModel] = HistoryModel) -> None:
     first = job([*PROMPT, 0, 4], 8, sampling=laws.SAMPLED, draft_length=3)
     for second in ([*PROMPT, 0, 4], [1, 2, 4, 4, 1, 2]):
-        laws.closing_leaves_no_trace(
-            lambda: Pair.of(kind(1, n_batch=4), kind(2, n_batch=4)), name, first, second
-        )
+        laws.closing_leaves_no_trace(name, kind, first, second)
 
 
 def no_context_overflows() -> None:
@@ -93,32 +83,22 @@ def no_context_overflows() -> None:
     laws.same_as_plain(make, lambda: HistoryModel(1, n_ctx=20), what=what)
 
 
+def law(mode: VerifyMode, case: Case) -> partial[None]:
+    return partial(exactly_the_targets_law, case, mode)
+
+
 greedy = laws.every_drafter_same_as_plain
-rejection = partial(exactly_the_targets_law, tables_case(), "rejection")
-block = partial(exactly_the_targets_law, tables_case(), "block")
-wider_block = partial(exactly_the_targets_law, tables_case(n_vocab=4), "block")
-truncated = partial(exactly_the_targets_law, tables_case(replace(PLAIN, top_k=2)), "rejection")
-tempered = partial(exactly_the_targets_law, tables_case(TEMPERED), "rejection")
-match = partial(exactly_the_targets_law, tables_case(), "match")
-lookup_like = partial(exactly_the_targets_law, certain([1, 0]), "rejection")
-penalised = partial(
-    exactly_the_targets_law,
-    tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)),
-    "rejection",
-)
-dry = partial(
-    exactly_the_targets_law,
-    tables_case(replace(PLAIN, dry_multiplier=0.8, dry_allowed_length=1)),
-    "rejection",
-)
-xtc = partial(
-    exactly_the_targets_law,
-    tables_case(replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.2)),
-    "rejection",
-)
-constrained = partial(
-    exactly_the_targets_law, test_output_constraint.CASES["a masked draft"], "rejection"
-)
+rejection = law("rejection", tables_case())
+block = law("block", tables_case())
+wider_block = law("block", tables_case(n_vocab=4))
+truncated = law("rejection", tables_case(replace(PLAIN, top_k=2)))
+tempered = law("rejection", tables_case(TEMPERED))
+match = law("match", tables_case())
+lookup_like = law("rejection", laws.certain_case([1, 0]))
+penalised = law("rejection", tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)))
+dry = law("rejection", tables_case(replace(PLAIN, dry_multiplier=0.8, dry_allowed_length=1)))
+xtc = law("rejection", tables_case(replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.2)))
+constrained = law("rejection", test_output_constraint.CASES["a masked draft"])
 BIASED = replace(
     PLAIN,
     logit_bias=((1, 1.5), (2, -3.0)),
@@ -126,20 +106,16 @@ BIASED = replace(
     frequency_penalty=0.4,
     repeat_last_n=3,
 )
-biased = partial(exactly_the_targets_law, tables_case(BIASED), "block")
+biased = law("block", tables_case(BIASED))
 coupled = partial(laws.every_draft_same_as_plain, PLAIN, 2)
-twin = partial(laws.twin_is_always_right, TEMPERED, "rejection")
-translated = partial(laws.translated_twin_is_always_right, laws.SAMPLED)
+twin = partial(laws.always_right, "the target", TEMPERED, "rejection")
+coupled_twin = partial(laws.always_right, "the target", laws.SAMPLED)
+translated = partial(laws.always_right, "the target under other numbers", laws.SAMPLED)
 translated_memory = laws.translated_memory_is_the_text
-head_twin = partial(
-    laws.head_of_the_target_is_always_right, "eagle3 of the target's history", laws.SAMPLED
-)
-block_twin = partial(
-    laws.head_of_the_target_is_always_right, "a block head of the target's history", GREEDY
-)
+head_twin = partial(laws.always_right, "eagle3", laws.SAMPLED)
+block_twin = partial(laws.always_right, "block head", GREEDY)
 overlapped = partial(test_overlapped_drafter.test_every_draft_is_the_same_as_without_overlap, 5)
 overlapped_hits = test_overlapped_drafter.test_a_draft_that_is_always_right_is_always_there_already
-coupled_twin = partial(laws.twin_is_always_right, laws.SAMPLED, "coupled")
 watched = partial(
     test_token_probabilities.test_each_verifier_with_a_draft_model, "rejection", PLAIN
 )
@@ -159,7 +135,7 @@ class Mutant:
 
 
 # fmt: off
-KEY_MUTANTS: dict[str, Mutant] = {
+MUTANTS: dict[str, Mutant] = {
     "off by one in rollback": Mutant(PrefixCache.rewind_to, "self.model.truncate(kept)",
         "self.model.truncate(kept + 1)", greedy),
     "residual not renormalised": Mutant(verifiers.residual_probs, "left / total", "left",
@@ -193,12 +169,6 @@ KEY_MUTANTS: dict[str, Mutant] = {
     "draft's temperature not applied: another law than it says": Mutant(DraftSampler.sample_draft,
         "verifier.sample_draft_token(distribution,",
         f"verifier.sample_draft_token(compute_distribution(logits, {COLD}),", tempered),
-}
-# fmt: on
-"""The seven bugs that must never pass, in each of their forms."""
-
-# fmt: off
-MORE_MUTANTS: dict[str, Mutant] = {
     "DRY that does not see the draft": Mutant(speculative_loop._TargetDistributions.__call__,
         "*self._drafted[:i]]", "]", dry),
     "XTC tossed anew by the target": Mutant(speculative_loop._TargetDistributions.__call__,
@@ -316,16 +286,16 @@ MORE_MUTANTS: dict[str, Mutant] = {
         "[self._states[len(text) - self._n_committed]]", "[self._states[0]]", constrained),
     "a sampled draft without its forbidden token": Mutant(ConstrainedDrafter.propose,
         "n += draft.distributions is not None", "pass",
-        partial(exactly_the_targets_law, test_output_constraint.unmasked(), "rejection")),
+        law("rejection", test_output_constraint.unmasked())),
     "a draft cut too early": Mutant(OutputConstraint.count_allowed, "return len(self._tokens) -",
         "return -1 + len(self._tokens) -",
-        test_output_constraint.drafts_are_cut_where_the_grammar_ends_them),
+        test_output_constraint.test_drafts_are_cut_where_the_grammar_ends_them),
     "forced tokens of the text before the draft": Mutant(OutputConstraint.forced_after,
         "state_after(text, drafted)", "state_after(text)",
-        test_output_constraint.drafts_are_cut_where_the_grammar_ends_them),
+        test_output_constraint.test_drafts_are_cut_where_the_grammar_ends_them),
     "a draft's own grammar a token late": Mutant(DraftSampler.distribution_after,
         "state_after(tokens, drafted)", "state_after(tokens, drafted[:-1])",
-        test_output_constraint.no_draft_leaves_the_grammar),
+        test_output_constraint.test_no_draft_leaves_the_grammar),
     "a grammar that looks at the first candidates only": Mutant(sampling.find_allowed,
         "if len(allowed) >= n:", "if len(allowed):",
         test_output_constraint.test_a_mask_of_few_candidates_is_the_whole_mask),
@@ -335,33 +305,19 @@ MORE_MUTANTS: dict[str, Mutant] = {
 # fmt: on
 
 
-def caught(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
     mutant.check()
     plant(monkeypatch, mutant.where, mutant.old, mutant.new)
     with pytest.raises(AssertionError):
         mutant.check()
 
 
-@pytest.mark.parametrize("mutant", KEY_MUTANTS.values(), ids=KEY_MUTANTS.keys())
-def test_the_bugs_that_must_never_pass_are_caught(
-    monkeypatch: pytest.MonkeyPatch, mutant: Mutant
-) -> None:
-    caught(monkeypatch, mutant)
-
-
-@pytest.mark.parametrize("mutant", MORE_MUTANTS.values(), ids=MORE_MUTANTS.keys())
-def test_more_bugs_are_caught(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
-    caught(monkeypatch, mutant)
-
-
-def test_a_planted_bug_leaves_with_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_that_cannot_be_planted_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     code = verifiers.residual_probs.__code__
     with monkeypatch.context() as patch:
         plant(patch, verifiers.residual_probs, "left / total", "left")
         assert verifiers.residual_probs.__code__ is not code
-    assert verifiers.residual_probs.__code__ is code
-
-
-def test_a_bug_that_cannot_be_planted_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verifiers.residual_probs.__code__ is code, "a planted bug leaves with its test"
     with pytest.raises(AssertionError, match="no longer says"):
         plant(monkeypatch, verifiers.residual_probs, "what it never said", "")

@@ -91,14 +91,6 @@ def test_each_token_tells_how_it_came() -> None:
     assert text(events) == "aabc bcbc"
 
 
-def test_an_end_token_has_no_text_and_is_counted() -> None:
-    events = told(steps(([], 0, [0]), ([3, END], 2, [3, END])))
-    assert text(events) == "abc"
-    last = events[-1]
-    assert isinstance(last, GenerationFinished)
-    assert (last.reason, last.totals["tokens"]) == ("eog", 3)
-
-
 def test_a_stop_string_cuts_inside_an_accepted_run() -> None:
     guessed = [0, 3, 4, 0, 3]
     events = told(steps(([], 0, [0]), (guessed, 5, [*guessed, 0])), "c a")
@@ -150,21 +142,15 @@ def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
     )
 
 
-def test_a_stop_string_cuts_probabilities_too() -> None:
-    insights = tuple(TokenProbabilities(Alternative(token, "", 0.5, 1), ()) for token in (0, 3, 4))
-    step = RoundResult(Draft(), 0, [0, 3, 4], RoundTimes(1.0, 2.0, 0.5), 1, probabilities=insights)
-    (event,) = rounds(told(iter([step, LoopEnd("length")]), "ab"))
-    assert [(token.id, token.p_target) for token in event.tokens] == [(0, 0.5), (3, 0.5)]
-
-
-def test_the_sums_are_those_of_the_rounds() -> None:
+def test_the_sums_are_those_of_the_rounds_and_an_end_token_has_no_text() -> None:
     events = told(steps(([], 0, [0]), ([0, 3], 1, [0, 4]), ([0], 1, [0, END])))
     end = events[-1]
     assert isinstance(end, GenerationFinished)
-    assert end.totals["prompt_tokens"] == 4
-    assert end.totals["speculation"]["drafted"] == 3
-    assert end.totals["speculation"]["accepted"] == 2
-    assert end.totals["timings"]["first_token_ms"] >= 0
+    assert (text(events), end.reason) == ("aa a", "eog")
+    totals = end.totals
+    assert (totals["prompt_tokens"], totals["tokens"]) == (4, 5)
+    assert (totals["speculation"]["drafted"], totals["speculation"]["accepted"]) == (3, 2)
+    assert totals["timings"]["first_token_ms"] >= 0
 
 
 @pytest.mark.parametrize("speculate", [True, False])
@@ -263,18 +249,19 @@ def test_only_what_may_become_a_stop_is_held_back(text: str, stops: tuple[str, .
         assert not held or any(stop.startswith(held) for stop in stops)
 
 
-@pytest.mark.parametrize("stops", [(), ("",), ("", "x")])
-def test_an_empty_stop_stops_nothing(stops: tuple[str, ...]) -> None:
-    assert streamed([b"ab", b"c"], stops) == ("abc", False)
+def test_an_empty_stop_stops_nothing() -> None:
+    for stops in ((), ("",), ("", "x")):
+        assert streamed([b"ab", b"c"], stops) == ("abc", False)
 
 
-def test_a_token_with_probabilities_has_its_own_bytes_whenever_its_text_is_shown() -> None:
-    insights = tuple(TokenProbabilities(Alternative(token, "", 0.5, 1), ()) for token in (1, 2, 3))
-    step = RoundResult(Draft(), 0, [1, 2, 3], RoundTimes(1.0, 2.0, 0.5), 1, probabilities=insights)
-    (event,) = rounds(told(iter([step, LoopEnd("length")]), "bcx"))
-    assert [(token.text, token.piece) for token in event.tokens] == [
-        ("", "\xc3"),
-        ("é", "\xa9"),
-        ("", "bc"),
+def test_probabilities_are_cut_with_the_text_and_bytes_belong_to_their_token() -> None:
+    """Whenever its text is shown: half a character, and what may become a stop string."""
+    scores = tuple(TokenProbabilities(Alternative(token, "", 0.5, 1), ()) for token in (1, 2, 3, 0))
+    step = RoundResult(Draft(), 0, [1, 2, 3, 0], RoundTimes(1.0, 2.0, 0.5), 1, probabilities=scores)
+    (event,) = rounds(told(iter([step, LoopEnd("length")]), "bc"))
+    assert [(token.id, token.text, token.piece, token.p_target) for token in event.tokens] == [
+        (1, "", "\xc3", 0.5),
+        (2, "é", "\xa9", 0.5),
+        (3, "", "bc", 0.5),
     ]
     assert events.decode(events.encode(event)) == event

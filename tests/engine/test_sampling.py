@@ -1,10 +1,12 @@
-"""One function makes the law; the noise to draw by it is noise."""
+"""One function makes the distribution, as llama.cpp does; the noise to draw by it is noise."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 
@@ -14,8 +16,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localspec.engine.protocols import Distribution
+from localspec.engine.llama.context import LlamaContext
+from localspec.engine.llama.library import C
+from localspec.engine.llama.model import LlamaVocab
+from localspec.engine.protocols import Distribution, Logits
 from localspec.engine.sampling import (
+    bind_vocabulary,
     compute_distribution,
     gumbel_argmax,
     gumbel_noise,
@@ -23,9 +29,12 @@ from localspec.engine.sampling import (
     top_k_ids,
 )
 from localspec.errors import EngineError
-from localspec.protocol.wire import SamplingParams
+from localspec.machine.llama_params import ModelRole
+from localspec.paths import package_data_dir
+from localspec.protocol.wire import DRY_WINDOW, SamplingParams
 from tests.engine.laws import drawn_from
 from tests.support.fake_models import GREEDY, PLAIN
+from tests.support.sessions import SETTINGS
 
 # --- the law ----------------------------------------------------------------------------
 
@@ -142,18 +151,6 @@ def test_the_law_is_llama_cpps_chain(
         assert got[token] == pytest.approx(prob, rel=1e-6, abs=1e-12)
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
-@given(ROWS, SAMPLINGS)
-def test_a_law_is_a_law(row: list[float], sampling: SamplingParams) -> None:
-    own = compute_distribution(np.array(row, np.float32), sampling)
-    assert math.fsum(own.probs.tolist()) == pytest.approx(1, abs=1e-12)
-    assert own.probs.min() > 0
-    assert len(set(own.ids.tolist())) == len(own.ids) == len(own.probs)
-    best = int(np.array(row, np.float32).argmax())
-    assert sampling.logit_bias or sampling.xtc_probability or own.prob(best) == own.probs.max()
-    assert own.prob(len(row)) == 0
-
-
 def test_the_law_of_a_whole_vocabulary() -> None:
     for top_k, n_vocab, top_p, min_p, scale in product(
         (0, 40), (300, 5000, 20_000), (0.5, 0.95, 1.0), (0.0, 0.05), (0.5, 4.0)
@@ -186,33 +183,16 @@ def test_ties_and_edges(row: list[float], sampling: SamplingParams, kept: set[in
     assert set(compute_distribution(np.array(row, np.float32), sampling).ids.tolist()) == kept
 
 
-def test_numbers_that_are_none_are_an_error() -> None:
-    for sampling, wrong in product(
-        (GREEDY, PLAIN, SamplingParams(), SamplingParams(top_k=0)), (math.nan, math.inf)
-    ):
-        for n_vocab in (5, 130, 6401):
-            for place in (0, n_vocab // 2, n_vocab - 1):
-                row = np.random.default_rng(0).normal(size=n_vocab).astype(np.float32)
-                row[place] = wrong
-                with pytest.raises(EngineError, match="invalid numbers"):
-                    compute_distribution(row, sampling)
-                with pytest.raises(EngineError, match="invalid numbers"):
-                    compute_distribution(row, replace(sampling, top_k=2))
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, SamplingParams(), SamplingParams(top_k=0)])
-@pytest.mark.parametrize("n_vocab", [5, 6401])
-def test_a_row_without_any_possible_token_is_an_error(
-    sampling: SamplingParams, n_vocab: int
-) -> None:
-    with pytest.raises(EngineError, match="invalid numbers"):
-        compute_distribution(np.full(n_vocab, -np.inf, np.float32), sampling)
-
-
-def test_the_row_is_left_as_it_was() -> None:
-    row = np.array([1.0, -2.0, 0.5], np.float32)
-    compute_distribution(row, SamplingParams(repeat_penalty=1.5), [0, 1])
-    assert row.tolist() == [1.0, -2.0, 0.5]
+@pytest.mark.parametrize("n_vocab", [5, 130, 6401])
+def test_numbers_that_are_none_are_an_error(n_vocab: int) -> None:
+    samplings = (GREEDY, PLAIN, SamplingParams(), SamplingParams(top_k=2))
+    rows = [np.full(n_vocab, -np.inf, np.float32)]  # without any possible token
+    for wrong, place in product((math.nan, math.inf), (0, n_vocab // 2, n_vocab - 1)):
+        rows.append(np.random.default_rng(0).normal(size=n_vocab).astype(np.float32))
+        rows[-1][place] = wrong
+    for row, sampling in product(rows, samplings):
+        with pytest.raises(EngineError, match="invalid numbers"):
+            compute_distribution(row, sampling)
 
 
 def test_the_repeat_penalty_counts_a_token_once_and_looks_back_so_far() -> None:
@@ -221,6 +201,7 @@ def test_the_repeat_penalty_counts_a_token_once_and_looks_back_so_far() -> None:
     got = compute_distribution(row, sampling, [2, 0, 1, 1])
     expected = compute_distribution(np.array([1.0, -2.0, 1.0, 0.0], np.float32), PLAIN)
     assert as_dict(got) == as_dict(expected)
+    assert row.tolist() == [2.0, -1.0, 1.0, 0.0], "it is left as it was"
 
 
 # --- the largest ------------------------------------------------------------------------
@@ -250,79 +231,35 @@ def test_the_largest_are_those_of_a_sort(
 
 PROBS = np.array([0.4, 0.25, 0.2, 0.1, 0.05])
 IDS = np.array([3, 17, 255, 256, 128_000])
-MANY = 5000
-
-Draw = Callable[[int, int], int]
-"""A cell of PROBS, drawn with (seed, index)."""
-
-
-def drawn(seed: int, index: int) -> int:
-    return int((np.log(PROBS) + gumbel_noise(seed, index, IDS)).argmax())
-
-
-def law_holds(draw: Draw, vary: str) -> None:
-    """Over many places, or many seeds, tokens come as often as their law says."""
-    counts = Counter(draw(*((5, i) if vary == "index" else (i, 5))) for i in range(MANY))
-    drawn_from(counts, dict(enumerate(PROBS.tolist())))
-
-
-def places_are_independent(draw: Draw, vary: str) -> None:
-    """What is drawn at one place says nothing of the next."""
-    cells: Counter[tuple[int, ...]] = Counter()
-    for i in range(MANY):
-        seed, index = (5, 2 * i) if vary == "index" else (i, 4)
-        cells[draw(seed, index), draw(seed, index + 1)] += 1
-    joint = np.outer(PROBS, PROBS)
-    drawn_from(cells, {cell: float(joint[cell]) for cell in np.ndindex(joint.shape)})
 
 
 @pytest.mark.parametrize("vary", ["index", "seed"])
-@pytest.mark.parametrize("check", [law_holds, places_are_independent])
-def test_noise_draws_by_the_law(check: Callable[[Draw, str], None], vary: str) -> None:
-    check(drawn, vary)
+def test_noise_draws_by_the_law_and_each_place_anew(vary: str) -> None:
+    """What is drawn at one place, or with one seed, says nothing of the next."""
+
+    def draw(i: int) -> int:
+        seed, index = (5, i) if vary == "index" else (i, 5)
+        return int((np.log(PROBS) + gumbel_noise(seed, index, IDS)).argmax())
+
+    drawn = [draw(i) for i in range(10_000)]
+    drawn_from(Counter(drawn), dict(enumerate(PROBS.tolist())))
+    joint = np.outer(PROBS, PROBS)
+    pairs = Counter(zip(drawn[::2], drawn[1::2], strict=True))
+    drawn_from(pairs, {cell: float(joint[cell]) for cell in np.ndindex(joint.shape)})
 
 
-@pytest.mark.parametrize(
-    ("check", "vary", "noise"),
-    [
-        (law_holds, "index", lambda seed, index: gumbel_noise(seed, 0, IDS)),
-        (law_holds, "seed", lambda seed, index: gumbel_noise(0, index, IDS)),
-        (places_are_independent, "seed", lambda seed, index: gumbel_noise(seed, 0, IDS)),
-        (places_are_independent, "index", lambda seed, index: gumbel_noise(seed, index // 2, IDS)),
-        (law_holds, "index", lambda seed, index: gumbel_noise(seed, index, np.zeros_like(IDS))),
-        (law_holds, "index", lambda seed, index: gumbel_noise(seed, index, IDS) * 0.7),
-        (law_holds, "index", lambda seed, index: keyed_uniform(seed, index, IDS)),
-    ],
-)
-def test_noise_that_is_none_is_noticed(
-    check: Callable[[Draw, str], None],
-    vary: str,
-    noise: Callable[[int, int], NDArray[np.float64]],
-) -> None:
-    with pytest.raises(AssertionError, match="chi-square"):
-        check(lambda seed, index: int((np.log(PROBS) + noise(seed, index)).argmax()), vary)
+def uniform(seed: int, index: int, first: int = 0, step: int = 1) -> NDArray[np.float64]:
+    return keyed_uniform(seed, index, np.arange(first, first + 20_000 * step, step))
 
 
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
 NEIGHBOURS: dict[str, Pair] = {
-    "ids": (
-        keyed_uniform(1, 0, np.arange(0, 40_000, 2)),
-        keyed_uniform(1, 0, np.arange(1, 40_000, 2)),
-    ),
-    "far ids": (
-        keyed_uniform(1, 0, np.arange(20_000)),
-        keyed_uniform(1, 0, np.arange(20_000) + 2**31),
-    ),
-    "indices": (keyed_uniform(1, 0, np.arange(20_000)), keyed_uniform(1, 1, np.arange(20_000))),
-    "seeds": (keyed_uniform(1, 0, np.arange(20_000)), keyed_uniform(2, 0, np.arange(20_000))),
-    "id and index": (
-        keyed_uniform(1, 0, np.arange(20_000) + 1),
-        keyed_uniform(1, 1, np.arange(20_000)),
-    ),
-    "large seeds": (
-        keyed_uniform(2**63, 0, np.arange(20_000)),
-        keyed_uniform(2**63 + 1, 0, np.arange(20_000)),
-    ),
+    "ids": (uniform(1, 0, 0, 2), uniform(1, 0, 1, 2)),
+    "far ids": (uniform(1, 0), uniform(1, 0, 2**31)),
+    "indices": (uniform(1, 0), uniform(1, 1)),
+    "seeds": (uniform(1, 0), uniform(2, 0)),
+    "id and index": (uniform(1, 0, 1), uniform(1, 1)),
+    "large seeds": (uniform(2**63, 0), uniform(2**63 + 1, 0)),
 }
 
 
@@ -331,64 +268,103 @@ def unrelated(pair: Pair, n: int = 10) -> None:
     drawn_from(cells, {cell: 1 / n**2 for cell in np.ndindex(n, n)})
 
 
-@pytest.mark.parametrize("pair", NEIGHBOURS.values(), ids=NEIGHBOURS.keys())
-def test_neighbours_are_unrelated(pair: Pair) -> None:
-    unrelated(pair)
-
-
-def test_neighbours_that_are_related_are_noticed() -> None:
+def test_neighbours_are_unrelated() -> None:
+    for pair in NEIGHBOURS.values():
+        unrelated(pair)
     numbers = NEIGHBOURS["ids"][0]
-    for other in (numbers, (numbers + 0.01) % 1, 1 - numbers):
+    for other in (numbers, (numbers + 0.01) % 1, 1 - numbers):  # related ones are noticed
         with pytest.raises(AssertionError, match="chi-square"):
             unrelated((numbers, other))
 
 
-def test_noise_is_of_seed_place_and_token_and_nothing_else() -> None:
+def test_noise_is_of_seed_place_and_token_and_never_changes() -> None:
+    """Known numbers: a seed gives the same text in every version and on every machine."""
     one = keyed_uniform(7, 3, np.arange(50))
     assert keyed_uniform(7, 3, np.arange(50)[::-1])[::-1].tolist() == one.tolist()
     assert keyed_uniform(7, 3, np.array([20, 4])).tolist() == [one[20], one[4]]
-    for other in (keyed_uniform(8, 3, np.arange(50)), keyed_uniform(7, 4, np.arange(50))):
-        assert not set(one.tolist()) & set(other.tolist())
-
-
-def test_the_noise_never_changes() -> None:
-    """Known numbers: a seed gives the same text in every version and on every machine."""
     known = [0.6455074774833489, 0.6349452046916666, 0.18552499039387987]
-    assert keyed_uniform(1, 2, np.array([0, 1, 128_000])).tolist() == pytest.approx(
-        known, rel=1e-14
-    )
+    found = keyed_uniform(1, 2, np.array([0, 1, 128_000])).tolist()
+    assert found == pytest.approx(known, rel=1e-14)
 
 
-MASK = 2**64 - 1
-GOLDEN = 0x9E3779B97F4A7C15
-
-
-def unmixed(z: int) -> int:
-    """The inverse of splitmix64's finaliser."""
-    z ^= z >> 31 ^ z >> 62
-    z = z * pow(0x94D049BB133111EB, -1, 2**64) & MASK
-    z ^= z >> 27 ^ z >> 54
-    z = z * pow(0xBF58476D1CE4E5B9, -1, 2**64) & MASK
-    return z ^ z >> 30 ^ z >> 60
-
-
-@pytest.mark.parametrize("bits", [0, 2**64 - 1])
-def test_noise_is_finite_at_the_ends_of_its_range(bits: int) -> None:
-    """The seed whose first number has all its bits clear, or all set."""
-    key = unmixed(bits) - GOLDEN & MASK
-    seed = unmixed(unmixed(key) - GOLDEN & MASK)
-    number = keyed_uniform(seed, 0, np.array([0]))[0]
-    assert abs(number - bits / 2**64) < 1e-9
-    assert 0 < number < 1
-    assert np.isfinite(gumbel_noise(seed, 0, np.array([0]))[0])
-
-
-@pytest.mark.parametrize("n", [2, 5, 12, 13, 40])
-def test_a_race_is_won_by_the_largest_score_with_gumbel_noise(n: int) -> None:
+def test_the_largest_score_with_gumbel_noise_wins() -> None:
     """In plain Python for few tokens and in numpy for many, with the same noise."""
-    rng = np.random.default_rng(n)
-    for index in range(200):
+    for n, index in product((2, 12, 13, 40), range(50)):
+        rng = np.random.default_rng([n, index])
         ids = rng.permutation(50_000)[:n].astype(np.int64)
         probs = rng.dirichlet(np.ones(n))
         scores = np.log(probs) + gumbel_noise(7, index, ids)
         assert gumbel_argmax(7, index, Distribution(ids, probs)) == ids[scores.argmax()]
+
+
+# --- DRY and XTC give what llama.cpp's own samplers give --------------------------------------
+
+BREAKERS = (b"\n", b":", b'"', b"*")
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Iterator[LlamaVocab]:
+    path = package_data_dir() / "demo" / "demo-draft.gguf"
+    with closing(LlamaContext(path, ModelRole(SETTINGS, 1, 0))) as model:
+        yield model.vocabulary
+
+
+def apply(sampler: object, row: Logits, recent: Sequence[int] = ()) -> dict[int, float]:
+    """The logits of the tokens that a sampler of llama.cpp keeps."""
+    data = (C.llama_token_data * len(row))()
+    for token, logit in enumerate(row.tolist()):
+        data[token] = C.llama_token_data(token, logit, 0.0)
+    tokens = C.llama_token_data_array(data, len(row), -1, False)
+    for token in recent:
+        C.llama_sampler_accept(sampler, token)
+    C.llama_sampler_apply(sampler, ctypes.byref(tokens))
+    kept = {tokens.data[i].id: tokens.data[i].logit for i in range(tokens.size)}
+    C.llama_sampler_free(sampler)
+    return kept
+
+
+def softmax(logits: dict[int, float]) -> dict[int, float]:
+    largest = max(logits.values())
+    return normalized({token: math.exp(logit - largest) for token, logit in logits.items()})
+
+
+def test_dry_is_llama_cpps(vocabulary: LlamaVocab) -> None:
+    pieces = [vocabulary.piece(token) for token in range(vocabulary.n_tokens)]
+    broken = [t for t, piece in enumerate(pieces) if any(b in piece for b in BREAKERS)]
+    plain = [t for t in range(1000, 1004) if t not in broken]
+    rng, breakers = np.random.default_rng(3), (ctypes.c_char_p * 4)(*BREAKERS)
+    n_penalized = 0
+    for trial in range(60):
+        known = [*plain, broken[trial % len(broken)]] if trial % 3 else plain
+        recent = rng.choice(known, size=int(rng.integers(0, 150))).tolist()
+        recent += recent[-9:] if trial % 2 else []
+        base, allowed = (1.75, 1.0, 3.0)[trial % 3], trial % 4
+        sampling = replace(PLAIN, dry_multiplier=0.8, dry_base=base, dry_allowed_length=allowed)
+        row = rng.normal(size=vocabulary.n_tokens).astype(np.float32)
+        sampler = C.llama_sampler_init_dry(
+            vocabulary.handle, 0.8, base, allowed, DRY_WINDOW, breakers, len(BREAKERS)
+        )
+        theirs = apply(sampler, row, recent)
+        n_penalized += any(theirs[token] != row[token] for token in plain)
+        expected = softmax(theirs)
+        bound = bind_vocabulary(sampling, vocabulary.piece)
+        got = as_dict(compute_distribution(row, bound, recent))
+        for token in {*known, 5}:
+            assert got.get(token, 0.0) == pytest.approx(expected[token], rel=1e-5, abs=1e-12)
+    assert n_penalized > 30
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.02, 0.1, 0.3, 0.6])
+def test_xtc_is_llama_cpps(threshold: float) -> None:
+    for seed in range(20):
+        row = np.random.default_rng(seed).normal(scale=2.0, size=40).astype(np.float32)
+        theirs = apply(C.llama_sampler_init_xtc(1.0, threshold, 0, seed), row)
+        cooled = softmax({token: logit / 0.7 for token, logit in theirs.items()})
+        plain = as_dict(compute_distribution(row, replace(PLAIN, temperature=0.7)))
+        for share in (1.0, 0.25):  # of the draws in which it applies
+            sampling = replace(
+                PLAIN, temperature=0.7, xtc_probability=share, xtc_threshold=threshold
+            )
+            got = as_dict(compute_distribution(row, sampling))
+            mixture = {t: (1 - share) * plain[t] + share * cooled.get(t, 0.0) for t in plain}
+            assert got == pytest.approx({t: p for t, p in mixture.items() if p}, rel=1e-5)

@@ -12,19 +12,16 @@ from pathlib import Path
 import pytest
 
 from localspec import launch
-from localspec.bench import draft_test
 from localspec.engine.session import Session
 from localspec.paths import package_data_dir
 from localspec.protocol.events import Round
 from localspec.protocol.wire import (
     GenerateCommand,
     KvType,
-    MeasuredCosts,
     SamplingParams,
-    ScoreDraftCommand,
 )
 from tests.support import demo_heads
-from tests.support.sessions import SETTINGS, folded, loaded, require_same_logits_at_every_width, say
+from tests.support.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
 
 TEXT = Path(__file__).resolve().parents[2] / "scripts/train/demo_text.py"
 DEMO = package_data_dir() / "demo"
@@ -38,7 +35,6 @@ SAMPLINGS = {
 FLOORS: dict[str, tuple[float, float]] = {"eagle3": (0.62, 0.42), "dspark": (0.66, 0.38)}
 """Acceptance rates of trained heads with drafts of one token and of three, a little under what was
 measured: a wrong row, state or position costs no token, only this."""
-COSTS = MeasuredCosts(10.0, {"1": 1.0, "9": 2.0}, 0.1)
 
 
 def held_out() -> list[str]:
@@ -103,56 +99,37 @@ def answered(
     return say(session, text, spec=spec, sampling=sampling, draft_length=length, max_tokens=n).ids
 
 
-def check(demo: DemoPair, texts: list[str], lengths: Sequence[int], n: int) -> None:
-    for text, (name, sampling) in product(texts, SAMPLINGS.items()):
+def check(demo: DemoPair, texts: list[str], n: int) -> None:
+    """Each text is drafted with another length than the last, and by one of the other ways."""
+    for (i, text), sampling in product(enumerate(texts), SAMPLINGS.values()):
+        length = 3 * i % 8 + 1
         plain = answered(demo.session, text, "off", sampling, None, n)
-        for length in lengths if name == "greedy" else lengths[1::3]:
-            said = answered(demo.session, text, demo.kind, sampling, length, n)
-            assert said == plain, (text, name, length)
-        for spec in ("auto", "lookup"):
-            assert answered(demo.session, text, spec, sampling, None, n) == plain, (text, spec)
+        said = answered(demo.session, text, demo.kind, sampling, length, n)
+        assert said == plain, (text, length)
+        spec = ("auto", "lookup")[i % 2]
+        assert answered(demo.session, text, spec, sampling, None, n) == plain, (text, spec)
 
 
 def test_a_few_answers_are_the_same(demo: DemoPair) -> None:
-    check(demo, prompts(20)[3:5], (1, 4, 8), 32)
+    check(demo, prompts(20)[:4], 24)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
 def test_many_answers_are_the_same(demo: DemoPair) -> None:
-    check(demo, prompts(30), range(1, 9), 100)
+    check(demo, prompts(30)[::4], 100)
 
 
-def test_the_other_ways_of_verifying(demo: DemoPair) -> None:
-    """Greedy they are the same; sampled, each has a distribution of its own (test_verifiers.py)."""
-    text = prompts(20)[5]
-    plain = say(demo.session, text, spec="off", max_tokens=24)
-    for verify in ("match", "rejection", "block"):
-        asked = {"spec": demo.kind, "verify": verify, "draft_length": 4, "max_tokens": 24}
-        assert say(demo.session, text, **asked).ids == plain.ids, verify
-        assert say(demo.session, text, sampling=SAMPLINGS["sampled"], **asked).ids
-
-
-@pytest.mark.parametrize("kind", FLOORS)
-def test_a_trained_head_is_accepted_as_often_as_it_was(
-    kind: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    if demo_heads.trained(kind) is None:
-        pytest.skip(f"no trained {kind} head is bundled")
-    pair = demo_heads.pair(kind, tmp_path_factory.mktemp("heads"))
-    with loaded(pair.target, pair.head, AS_RUN) as session:
-        for length, floor in zip((1, 3), FLOORS[kind], strict=True):
-            assert acceptance_rate(session, length) > floor
-
-
-def acceptance_rate(session: Session, length: int) -> float:
-    """Greedy, over answers on held-out code."""
-    counts = [
-        say(session, text, spec="model", draft_length=length, max_tokens=48).speculation
-        for text in prompts(20)[:6]
-    ]
-    drafted, accepted = (sum(each[what] for each in counts) for what in ("drafted", "accepted"))
-    return float(accepted / drafted)
+def test_a_trained_head_is_accepted_as_often_as_it_was(demo: DemoPair) -> None:
+    """Greedily, over answers on held-out code."""
+    if demo_heads.trained(demo.kind) is None or demo.kind not in FLOORS:
+        pytest.skip(f"no trained {demo.kind} head is bundled")
+    for length, floor in zip((1, 3), FLOORS[demo.kind], strict=True):
+        counts = [
+            say(demo.session, text, spec="model", draft_length=length, max_tokens=48).speculation
+            for text in prompts(20)[:6]
+        ]
+        drafted, accepted = (sum(each[what] for each in counts) for what in ("drafted", "accepted"))
+        assert accepted / drafted > floor
 
 
 LONG_PROMPT_CHARS = 2600
@@ -203,26 +180,6 @@ def test_long_answers_part_without_exact_mode_and_never_with_it() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("kv", "n_prompts"), [(None, 20), ("q8_0", 5)])
+@pytest.mark.parametrize(("kv", "n_prompts"), [(None, 8), ("q8_0", 3)])
 def test_many_long_answers_never_part_in_exact_mode(kv: KvType | None, n_prompts: int) -> None:
     assert parted_answers(replace(TWO_THREADS, kv=kv, exact=True), n_prompts) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
-def test_it_reaches_what_it_is_judged_to_reach(demo: DemoPair, sampling: SamplingParams) -> None:
-    """A block head nearly: its drafts depend on their length."""
-    session, request = demo.session, GenerateCommand(prompts(20)[3], sampling, 96, spec="off")
-    command = ScoreDraftCommand(request, tuple(folded(session.generate(request)).ids))
-    found = draft_test.judge(demo.kind, demo.kind, [(command, session.score_draft(command))], COSTS)
-    for length in (1, 3, 5):
-        said = folded(session.generate(replace(request, spec=demo.kind, draft_length=length)))
-        rates, counts = found.by_length[length], said.speculation
-        if demo.kind in ("eagle3", "mtp"):
-            assert rates.totals.accepted == counts["accepted"]
-            # Ends are drafted.
-            assert rates.totals.drafted == pytest.approx(counts["drafted"], rel=0.02)
-        else:
-            real = counts["accepted"] / counts["drafted"]
-            assert rates.totals.acceptance_rate == pytest.approx(real, abs=0.1)

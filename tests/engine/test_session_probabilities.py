@@ -10,9 +10,9 @@ import pytest
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.protocols import Draft
 from localspec.engine.session import Session
-from localspec.engine.token_probabilities import N_ALTERNATIVES, score_tokens
+from localspec.engine.token_probabilities import score_tokens
 from localspec.machine.llama_params import ModelRole
-from localspec.protocol.events import Round, Token
+from localspec.protocol.events import Token
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine.laws import MODES
 from tests.support.sessions import (
@@ -40,35 +40,6 @@ def tokens(said: Said) -> list[Token]:
     return [token for event in said.rounds for token in event.tokens]
 
 
-def drafted_places(event: Round) -> list[bool]:
-    """Of each token of a round, whether something guessed its place."""
-    return [i < event.drafted for i in range(len(event.tokens))]
-
-
-def require_sound(said: Said) -> None:
-    """What holds of any answer with probabilities."""
-    for token in tokens(said):
-        assert token.p_target is not None and token.rank is not None
-        assert 0 < token.p_target <= 1
-        own = [other for other in token.alternatives if not other.was_drafted]
-        assert len(own) == N_ALTERNATIVES
-        assert [other.p for other in own] == sorted((other.p for other in own), reverse=True)
-        ranks = [other.rank for other in own]
-        assert ranks == sorted(ranks)
-        assert len({token.rank, *(other.rank for other in token.alternatives)}) == 1 + len(
-            token.alternatives
-        )
-        assert len({token.id, *(other.id for other in token.alternatives)}) == 1 + len(
-            token.alternatives
-        )
-        assert token.p_target + sum(other.p for other in token.alternatives) <= 1 + 1e-6
-        for other in token.alternatives:
-            assert (other.p > token.p_target) == (other.rank < token.rank) or other.p == (
-                pytest.approx(token.p_target)
-            )
-            assert other.text
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_the_text_is_the_same_and_every_token_has_them(related: Session, mode: VerifyMode) -> None:
     for sampling in (GREEDY, SAMPLED):
@@ -76,7 +47,7 @@ def test_the_text_is_the_same_and_every_token_has_them(related: Session, mode: V
             asked = {"spec": spec, "verify": mode, "sampling": sampling, "max_tokens": 50}
             said = say(related, PROMPT, probabilities=True, **asked)
             without = say(related, PROMPT, **asked)
-            require_sound(said)
+            assert all(token.rank and token.p_target for token in tokens(said))
             if spec != "auto" or mode == "coupled":  # when `auto` guesses depends on the clock
                 assert said.ids == without.ids
             for token in tokens(without):
@@ -84,37 +55,13 @@ def test_the_text_is_the_same_and_every_token_has_them(related: Session, mode: V
                 assert token.alternatives == ()
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_where_a_model_guessed_its_probability_is_told(
-    related: Session, sampling: SamplingParams
-) -> None:
-    said = say(related, PROMPT, spec="model", sampling=sampling, probabilities=True, max_tokens=80)
-    rejected = 0
-    for event in said.rounds:
-        for token, guessed in zip(event.tokens, drafted_places(event), strict=True):
-            assert (token.p_draft is not None) is guessed
-            first = token.alternatives[0]
-            assert first.was_drafted is (token.kind == "correction")
-            assert not any(other.was_drafted for other in token.alternatives[1:])
-            if first.was_drafted:
-                rejected += 1
-                assert first.p_draft is not None
-            if sampling is GREEDY:
-                assert token.rank == 1
-                assert not first.was_drafted or (first.p_draft or 0) >= (token.p_draft or 0)
-    assert rejected > 0
-    assert 0 < said.speculation["accepted"] < said.speculation["drafted"]
-
-
-def test_a_copied_guess_has_none(related: Session) -> None:
+def test_a_copied_token_has_none(related: Session) -> None:
     said = say(related, PROMPT * 3, spec="lookup", probabilities=True, max_tokens=80)
     assert said.speculation["drafted"] > 0
+    others = [other for token in tokens(said) for other in token.alternatives]
+    assert any(other.was_drafted for other in others)
     assert all(token.p_draft is None for token in tokens(said))
-    rejected = [
-        other for token in tokens(said) for other in token.alternatives if other.was_drafted
-    ]
-    assert rejected
-    assert all(other.p_draft is None for other in rejected)
+    assert all(other.p_draft is None for other in others)
 
 
 def test_they_are_the_targets_own(related: Session, zoo: Zoo) -> None:
@@ -133,14 +80,6 @@ def test_they_are_the_targets_own(related: Session, zoo: Zoo) -> None:
             row = model.decode([token.id], 1)[0]
     finally:
         model.close()
-
-
-@pytest.mark.parametrize("name", ["sliding", "hybrid", "recurrent"])
-def test_other_memories(zoo: Zoo, name: str) -> None:
-    with loaded(zoo[name], zoo["stranger"]) as session:
-        said = say(session, PROMPT, spec="model", probabilities=True, max_tokens=60)
-    require_sound(said)
-    assert {token.rank for token in tokens(said)} == {1}
 
 
 def test_the_end_has_a_probability_and_no_text(zoo: Zoo) -> None:

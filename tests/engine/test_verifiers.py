@@ -47,7 +47,6 @@ from tests.support.fake_models import (
 
 TOP_K = replace(PLAIN, top_k=2)
 TOP_P = replace(PLAIN, top_p=0.8)
-MIN_P = replace(PLAIN, min_p=0.3)
 ALL = SamplingParams(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1)
 DRY = replace(PLAIN, dry_multiplier=0.8, dry_base=1.5, dry_allowed_length=1)
 XTC = replace(PLAIN, temperature=0.7, xtc_probability=0.5, xtc_threshold=0.2)
@@ -58,7 +57,6 @@ def over(
     draft: Logits,
     sampling: SamplingParams = PLAIN,
     *,
-    n: int = 4,
     draft_length: int = 2,
     ends: tuple[int, ...] = (),
 ) -> Case:
@@ -67,16 +65,17 @@ def over(
     def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
         return model_drafter(TableModel(draft), verifier, what.sampling, 2, is_eog=what.is_eog)
 
-    what = job([0, 1], n, sampling=sampling, draft_length=draft_length, ends=ends)
+    what = job([0, 1], 4, sampling=sampling, draft_length=draft_length, ends=ends)
     return Case(what, lambda: TableModel(target), drafter)
 
 
-def certain(
-    make: laws.MakeDrafter, sampling: SamplingParams, *, ends: tuple[int, ...] = ()
-) -> Case:
-    """Guesses without a law."""
-    what = job([0, 1, 0, 1, 0], 5, sampling=sampling, draft_length=3, ends=ends)
-    return Case(what, lambda: TableModel(table(11, 3)), make)
+def drafted_by(make: laws.MakeDrafter, sampling: SamplingParams) -> Case:
+    """Drafts without a distribution."""
+    return replace(tables_case(sampling, n=5, draft_length=3), drafter=make)
+
+
+def lookup(sampling: SamplingParams) -> Case:
+    return drafted_by(lambda verifier, what, text: LookupDrafter(1), sampling)
 
 
 def without(rows: Logits, *tokens: int) -> Logits:
@@ -94,63 +93,52 @@ def holes(rows: Logits) -> Logits:
     return out
 
 
+REPEAT = replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)
 CASES = {
-    "nothing truncated, 1 guess": tables_case(draft_length=1),
-    "nothing truncated, 2 guesses": tables_case(draft_length=2),
-    "nothing truncated, 3 guesses": tables_case(n=5, n_vocab=2, draft_length=3),
-    "nothing truncated, 4 tokens known": tables_case(n=3, n_vocab=4, draft_length=1),
-    "top-k, 3 guesses": tables_case(TOP_K, n=5, draft_length=3),
-    "top-p": tables_case(TOP_P),
-    "top-p, 3 guesses": tables_case(replace(PLAIN, top_p=0.6), n=5, draft_length=3),
-    "min-p": tables_case(MIN_P),
-    "min-p, 3 guesses": tables_case(replace(PLAIN, min_p=0.5), n=5, draft_length=3),
+    "nothing truncated, 1 token drafted": tables_case(draft_length=1),
+    "nothing truncated, 3 drafted": tables_case(n=5, n_vocab=2, draft_length=3),
+    "nothing truncated, 4 known": tables_case(n=3, n_vocab=4, draft_length=1),
+    "top-k": tables_case(TOP_K, n=5, draft_length=3),
+    "top-p": tables_case(replace(PLAIN, top_p=0.6), n=5, draft_length=3),
+    "min-p": tables_case(replace(PLAIN, min_p=0.5), n=5, draft_length=3),
     "all at once": tables_case(ALL, n_vocab=4),
-    "a draft law with more tokens": tables_case(TOP_K, draft_sampling=PLAIN, n=3),
-    "a draft law with fewer tokens": tables_case(draft_sampling=TOP_K),
-    "a draft law of one token": tables_case(draft_sampling=GREEDY),
+    "a draft with more tokens": tables_case(TOP_K, draft_sampling=PLAIN, n=3),
+    "a draft with fewer tokens": tables_case(draft_sampling=TOP_K),
+    "a draft of one token": tables_case(draft_sampling=GREEDY),
     "a draft at another temperature": tables_case(
         TOP_P, draft_sampling=replace(TOP_P, temperature=0.5)
     ),
-    "another vocabulary": shared_tokens_case(),
-    "another vocabulary, top-k": shared_tokens_case(TOP_K),
-    "another vocabulary, a repeat penalty": shared_tokens_case(
-        replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)
-    ),
     "temperature 0": tables_case(GREEDY, n=5, draft_length=3),
     "temperature 0, a sampled draft": tables_case(GREEDY, draft_sampling=PLAIN, n=5),
-    "the same law": over(table(11, 3), table(11, 3), TOP_P, draft_length=3),
-    "nearly the same law": over(table(11, 3), table(11, 3) * np.float32(1.0001)),
+    "another vocabulary": shared_tokens_case(),
+    "another vocabulary, top-k": shared_tokens_case(TOP_K),
+    "another vocabulary, a repeat penalty": shared_tokens_case(REPEAT),
+    "another vocabulary, XTC and DRY": shared_tokens_case(replace(DRY, xtc_probability=0.3)),
+    "the same distribution": over(table(11, 3), table(11, 3), TOP_P, draft_length=3),
+    "nearly the same distribution": over(table(11, 3), table(11, 3) * np.float32(1.0001)),
     "no token in common": over(without(table(1, 4), 2, 3), without(table(2, 4), 0, 1)),
     "one token in common": over(without(table(1, 4), 0), without(table(2, 4), 1, 2)),
     "impossible here and there": over(holes(table(1, 3)), holes(table(2, 3))[::-1].copy()),
     "equal logits": over(np.zeros((3, 3, 3), np.float32), np.zeros((3, 3, 3), np.float32), TOP_K),
-    "an end": over(table(11, 3), table(12, 3), n=4, draft_length=3, ends=(2,)),
-    "two ends": over(table(11, 4), table(12, 4), TOP_P, n=4, draft_length=3, ends=(0, 3)),
-    "a repeat penalty": tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)),
-    "DRY": tables_case(DRY, n=4, draft_length=3),
+    "an end": over(table(11, 3), table(12, 3), draft_length=3, ends=(2,)),
+    "two ends": over(table(11, 4), table(12, 4), TOP_P, draft_length=3, ends=(0, 3)),
+    "a repeat penalty": tables_case(REPEAT),
+    "DRY": tables_case(DRY, draft_length=3),
     "DRY, a draft without it": tables_case(DRY, draft_sampling=PLAIN),
-    "DRY over repeated sequences only": tables_case(
-        replace(DRY, dry_allowed_length=2), n=5, n_vocab=2
-    ),
-    "XTC": tables_case(XTC),
-    "XTC, 3 guesses": tables_case(XTC, n=5, n_vocab=2, draft_length=3),
+    "DRY over repeated sequences": tables_case(replace(DRY, dry_allowed_length=2), n=5, n_vocab=2),
+    "XTC": tables_case(XTC, n=5, n_vocab=2, draft_length=3),
     "XTC, top-p": tables_case(replace(XTC, top_p=0.8), n_vocab=4, n=3),
     "XTC, a draft without it": tables_case(XTC, draft_sampling=PLAIN),
     "XTC and DRY": tables_case(replace(DRY, xtc_probability=1.0, xtc_threshold=0.3)),
-    "another vocabulary, XTC and DRY": shared_tokens_case(replace(DRY, xtc_probability=0.3)),
-    "lookup, DRY": certain(lambda verifier, what, text: LookupDrafter(1), replace(DRY, top_k=2)),
-    "lookup, XTC": certain(lambda verifier, what, text: LookupDrafter(1), XTC),
-    "lookup": certain(lambda verifier, what, text: LookupDrafter(), PLAIN),
-    "eager lookup, top-p": certain(lambda verifier, what, text: LookupDrafter(1), TOP_P),
-    "lookup, a repeat penalty": certain(
-        lambda verifier, what, text: LookupDrafter(1),
-        replace(TOP_K, repeat_penalty=1.7, repeat_last_n=3),
+    "lookup": lookup(PLAIN),
+    "lookup, top-p": lookup(TOP_P),
+    "lookup, DRY": lookup(replace(DRY, top_k=2)),
+    "lookup, XTC": lookup(XTC),
+    "lookup, a repeat penalty": lookup(replace(REPEAT, top_k=2, repeat_last_n=3)),
+    "any number of draft tokens": drafted_by(
+        lambda verifier, what, text: RandomDrafter(4, 3), PLAIN
     ),
-    "any number of guesses": certain(lambda verifier, what, text: RandomDrafter(4, 3), PLAIN),
-    "one guess for all": certain(lambda verifier, what, text: ConstantDrafter([1, 0, 1]), TOP_P),
-    "an end inside a guess": certain(
-        lambda verifier, what, text: ConstantDrafter([0, 1, 2]), PLAIN, ends=(1,)
-    ),
+    "one draft for all": drafted_by(lambda verifier, what, text: ConstantDrafter([1, 0, 1]), TOP_P),
 }
 
 
@@ -166,7 +154,7 @@ def test_the_cases_speculate() -> None:
 
     def answer(draws: Explorer) -> list[int]:
         verifier = RejectionVerifier(draws)
-        case = CASES["top-k, 3 guesses"]
+        case = CASES["top-k"]
         got = run(case.target(), case.drafter(verifier, case.what, []), verifier, case.what)
         kept.update((len(step.draft.tokens), step.accepted) for step in got.steps)
         return got.tokens
@@ -188,8 +176,8 @@ def test_the_explorer_weighs_every_branch() -> None:
 # --- block ------------------------------------------------------------------------------
 
 
-class GivenUp:
-    """Ends each draft after some guesses, by their number alone, or after an unlikely one."""
+class EndedDrafter:
+    """Ends each draft after some tokens, by their number alone, or after an unlikely one."""
 
     def __init__(self, inner: Drafter, likely: float) -> None:
         self._inner, self._likely = inner, likely
@@ -204,21 +192,21 @@ class GivenUp:
     def should_draft_token(self, confidence: float) -> bool:
         return confidence > self._likely
 
-    def should_continue(self, guess: int) -> bool:
-        return guess != 0
+    def should_continue(self, token: int) -> bool:
+        return token != 0
 
 
 @pytest.mark.parametrize("mode", ["rejection", "block"])
 @pytest.mark.parametrize("likely", [0.0, 0.45])
 def test_the_law_is_the_targets_whatever_ends_a_draft(mode: VerifyMode, likely: float) -> None:
-    """By its number, by its law before a guess is drawn, or after a guess: never one dropped."""
-    whole = over(table(11, 3), table(12, 3, scale=1.0), n=5, draft_length=3)
-    cut = replace(whole, drafter=lambda *given: GivenUp(whole.drafter(*given), likely))
+    """By its number, by its distribution before a token is drawn, or after it."""
+    whole = tables_case(n=5, draft_length=3)
+    cut = replace(whole, drafter=lambda *given: EndedDrafter(whole.drafter(*given), likely))
     exactly_the_targets_law(cut, mode)
 
 
-def kept(mode: VerifyMode, seed: int, draft_length: int, *, laws_known: bool = True) -> float:
-    """Expected accepted guesses of one round, between laws that depend on all that was said."""
+def mean_accepted(mode: VerifyMode, seed: int, draft_length: int) -> float:
+    """Of one round, between distributions that depend on all that was said."""
 
     def law_after(side: int, said: Sequence[int]) -> Distribution:
         rng = np.random.default_rng([seed, side, len(said), *said])
@@ -226,23 +214,24 @@ def kept(mode: VerifyMode, seed: int, draft_length: int, *, laws_known: bool = T
 
     def a_round(draws: Explorer) -> list[int]:
         verifier = make_verifier(mode, 0, draws)
-        draft = Draft([], [] if laws_known else None)
+        tokens, distributions = list[int](), list[Distribution]()
         for i in range(draft_length):
-            q = law_after(1, draft.tokens)
-            draft.tokens.append(verifier.sample_draft_token(q, i))
-            if draft.distributions is not None:
-                draft.distributions.append(q)
-        return [verifier.verify(lambda i: law_after(0, draft.tokens[:i]), draft, 0)[0]]
+            distributions.append(law_after(1, tokens))
+            tokens.append(verifier.sample_draft_token(distributions[-1], i))
+        draft = Draft(tokens, distributions)
+        return [verifier.verify(lambda i: law_after(0, tokens[:i]), draft, 0)[0]]
 
     outcomes = Explorer().outcomes(a_round)
     assert sum(outcomes.values()) == pytest.approx(1, abs=1e-12)
     return sum(n[0] * weight for n, weight in outcomes.items())
 
 
-@pytest.mark.parametrize("draft_length", [1, 2, 3, 4])
-def test_block_keeps_no_fewer_than_rejection(draft_length: int) -> None:
-    seeds = range(12)
-    gains = [kept("block", s, draft_length) - kept("rejection", s, draft_length) for s in seeds]
+@pytest.mark.parametrize("draft_length", [1, 2, 3])
+def test_block_accepts_no_fewer_than_rejection(draft_length: int) -> None:
+    gains = [
+        mean_accepted("block", seed, draft_length) - mean_accepted("rejection", seed, draft_length)
+        for seed in range(8)
+    ]
     assert min(gains) >= -1e-12
     assert (max(gains) > 0.01) is (draft_length > 1)
 
@@ -258,31 +247,24 @@ def test_block_asks_nothing_beyond_what_cannot_be() -> None:
 # --- coupled ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("draft_length", [1, 2, 3])
 @pytest.mark.parametrize("sampling", [PLAIN, TOP_K, ALL, GREEDY], ids=["plain", "k", "all", "0"])
-def test_coupled_gives_plain_decodings_token_for_every_draft(
-    sampling: SamplingParams, draft_length: int
-) -> None:
-    laws.every_draft_same_as_plain(sampling, draft_length)
+def test_coupled_gives_plain_decodings_token_for_every_draft(sampling: SamplingParams) -> None:
+    for draft_length in (1, 3):
+        laws.every_draft_same_as_plain(sampling, draft_length)
 
 
 def test_coupled_noise_is_of_the_token_not_of_its_rank() -> None:
     """Truncation and order change which tokens compete, never what each of them drew."""
-    probs = np.array([0.4, 0.3, 0.2, 0.1])
+    probs, verifier = np.array([0.4, 0.3, 0.2, 0.1]), GumbelCoupledVerifier(1)
+
+    def drawn(ids: list[int], index: int) -> int:
+        own = probs[ids] / probs[ids].sum()
+        return verifier.sample_draft_token(Distribution(np.array(ids), own), index)
+
     for index in range(200):
-        winner = GumbelCoupledVerifier(1).sample_draft_token(
-            Distribution(np.arange(4), probs), index
-        )
-        turned = Distribution(np.array([3, 1, 0, 2]), probs[[3, 1, 0, 2]])
-        assert GumbelCoupledVerifier(1).sample_draft_token(turned, index) == winner
+        winner = drawn([0, 1, 2, 3], index)
         others = [token for token in range(4) if token not in (winner, (winner + 1) % 4)]
-        rest = np.array([winner, *others])
-        assert (
-            GumbelCoupledVerifier(1).sample_draft_token(
-                Distribution(rest, probs[rest] / probs[rest].sum()), index
-            )
-            == winner
-        )
+        assert drawn([3, 1, 0, 2], index) == drawn([winner, *others], index) == winner
 
 
 # --- by chance --------------------------------------------------------------------------
@@ -316,13 +298,6 @@ def test_one_stream_draws_each_token_anew() -> None:
     laws.drawn_from(accepted, chances)
 
 
-@pytest.mark.parametrize(
-    ("freedom", "exact"), [(4, 33.4), (9, 44.8), (15, 56.5), (31, 83.6), (63, 131.4), (255, 377.1)]
-)
-def test_the_bound_of_chi_square_is_close_and_on_the_safe_side(freedom: int, exact: float) -> None:
-    assert exact <= laws.critical(freedom) <= 1.06 * exact
-
-
 # --- the parts --------------------------------------------------------------------------
 
 LAST = 1 - 2.0**-53
@@ -332,48 +307,29 @@ LAST = 1 - 2.0**-53
 @pytest.mark.parametrize(
     ("probs", "u", "index"),
     [
-        ([0.5, 0.5], 0.0, 0),
         ([0.5, 0.5], 0.5, 1),
-        ([0.5, 0.5], LAST, 1),
         ([0.0, 1.0], 0.0, 1),
         ([1.0, 0.0], LAST, 0),
         ([0.0, 0.3, 0.7, 0.0, 0.0], LAST, 2),
         ([0.3, 0.0, 0.7], 0.3, 2),
-        ([0.1] * 9, LAST, 8),
         ([1 / 3, 1 / 3, 1 / 3, 0.0], LAST, 2),
         ([0.1 + 2.0**-54] * 10, LAST, 9),
-        ([1.0], LAST, 0),
     ],
 )
 def test_pick_inverts_the_cumulated_sum(probs: list[float], u: float, index: int) -> None:
     assert sample_inverse_cdf(np.array(probs), u) == index
 
 
-def test_pick_never_takes_the_impossible() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(300):
-        probs = rng.dirichlet(np.full(6, 0.3)) * (rng.random(6) < 0.6)
-        if not probs.any():
-            continue
-        probs /= probs.sum()
-        for u in (0.0, LAST, *rng.random(3)):
-            assert probs[sample_inverse_cdf(probs, u)] > 0
-
-
 def test_residual_is_what_the_draft_gave_too_little() -> None:
     p = Distribution(np.array([7, 2, 5]), np.array([0.5, 0.3, 0.2]))
     q = Distribution(np.array([2, 7, 9]), np.array([0.6, 0.1, 0.3]))
     np.testing.assert_allclose(residual_probs(p, q), [0.4 / 0.6, 0.0, 0.2 / 0.6], rtol=1e-15)
-
-
-def test_residual_of_equal_laws_is_the_law() -> None:
-    p = Distribution(np.array([4, 1]), np.array([0.75, 0.25]))
-    assert residual_probs(p, p).tolist() == [0.75, 0.25]
+    assert residual_probs(p, p).tolist() == [0.5, 0.3, 0.2], "of equal ones, all of it"
 
 
 def test_rejection_keeps_what_the_target_likes_more_without_a_draw() -> None:
     class NoDraws(SeededRandom):
-        """Whoever draws, fails; the bonus token is the only one of its law."""
+        """The bonus token is the only one of its distribution."""
 
         def choice(self, probs: NDArray[np.float64]) -> int:
             assert len(probs) == 1

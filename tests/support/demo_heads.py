@@ -13,7 +13,6 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from localspec.models.gguf import reader
-from localspec.models.gguf.header import Header
 from localspec.paths import package_data_dir
 from tests.support import head_models
 from tests.support.tinygguf import Model, Shape
@@ -53,13 +52,23 @@ def pair(kind: str, folder: Path) -> Pair:
     return Pair(found, found, True)
 
 
-def _random(kind: str) -> Model:
+def _shape() -> Shape:
     facts = reader.read(TARGET)
-    n, n_ff = facts.n_embd, facts.hparam("feed_forward_length")
-    like = Shape(n_head=facts.n_head, n_head_kv=facts.n_head_kv, n_ff=n_ff)
+    return Shape(
+        facts.n_embd,
+        facts.n_layer,
+        facts.n_head,
+        facts.n_head_kv,
+        facts.hparam("feed_forward_length"),
+    )
+
+
+def _random(kind: str) -> Model:
+    shape = _shape()
+    n = shape.n_embd
     if kind == "eagle3":
-        return head_models.eagle3(n_embd=n, of=n, spoken=TARGET, like=like)
-    return head_models.block(markov=kind == "dspark", n_embd=n, spoken=TARGET, like=like)
+        return head_models.eagle3(n_embd=n, of=n, spoken=TARGET, like=shape)
+    return head_models.block(markov=kind == "dspark", n_embd=n, spoken=TARGET, like=shape)
 
 
 def _tensors(path: Path) -> dict[str, NDArray[np.float32]]:
@@ -72,40 +81,19 @@ def _with_layer(layer: dict[str, NDArray[np.float32]]) -> Model:
     It turns halves of a head by position where `llama` turns neighbours, so that rows of queries
     and keys change places; nothing else is different.
     """
-    facts, tensors = reader.read(TARGET), _tensors(TARGET)
-    size = facts.n_embd // facts.n_head
+    shape, tensors = _shape(), _tensors(TARGET)
+    size = shape.n_embd // shape.n_head
     for name in [name for name in tensors if name.endswith(("attn_q.weight", "attn_k.weight"))]:
         rows = np.arange(len(tensors[name])).reshape(-1, size // 2, 2).transpose(0, 2, 1).ravel()
         tensors[name] = tensors[name][rows]
     tensors["output.weight"] = tensors.get("output.weight", tensors[_TIED])
     keys: dict[str, Any] = {
         key.removeprefix("llama."): value
-        for key, value in facts.keys.items()
+        for key, value in reader.read(TARGET).keys.items()
         if key.startswith("llama.")
     }
-    keys |= {
-        "block_count": facts.n_layer + 1,
-        "nextn_predict_layers": 1,
-        "expert_feed_forward_length": facts.hparam("feed_forward_length"),
-        "attention.sliding_window": 65536,  # never reached; one layer must have one
-        "attention.sliding_window_pattern": [True, *[False] * facts.n_layer],
-        "attention.key_length": size,
-        "attention.value_length": size,
-        "rope.freq_base_swa": keys.get("rope.freq_base", 10000.0),
-    }
-    tensors |= layer or _random_layer(facts.n_layer, facts.n_embd, facts)
-    return Model("mimo2", spoken=TARGET, tensors=tensors, keys=keys, kind=Kind.Q8_0)
-
-
-def _random_layer(at: int, n: int, facts: Header) -> dict[str, NDArray[np.float32]]:
-    rng, block, n_ff = np.random.default_rng(9), f"blk.{at}", facts.hparam("feed_forward_length")
-    fused = n + 2 * facts.n_head_kv * (n // facts.n_head)
-    shapes = {"attn_qkv": (fused, n), "attn_output": (n, n), "nextn.eh_proj": (n, 2 * n)}
-    shapes |= {"ffn_gate": (n_ff, n), "ffn_up": (n_ff, n), "ffn_down": (n, n_ff)}
-    layer = {
-        f"{block}.{name}.weight": rng.standard_normal(shape).astype(np.float32) * np.float32(0.1)
-        for name, shape in shapes.items()
-    }
-    for name in ("attn_norm", "ffn_norm", "nextn.enorm", "nextn.hnorm"):
-        layer[f"{block}.{name}.weight"] = np.ones(n, np.float32)
-    return layer
+    model = Model("llama", spoken=TARGET, tensors=tensors, keys=keys, kind=Kind.Q8_0)
+    # The window is never reached; one layer must have one.
+    head_models.with_mtp_layer(model, shape, 65536, [True, *[False] * shape.n_layer])
+    model.tensors |= layer
+    return model

@@ -6,7 +6,7 @@ only if every row had the right state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -108,21 +108,31 @@ class FedDrafter:
         self._decoded += tokens
 
 
-def head_drafter(
-    seed: int, first_position: int, verifier: Verifier, what: GenerationJob
-) -> FedDrafter:
-    """The production's drafter; `first_position` is 1 for EAGLE-3, 0 for MTP."""
-    runner = HeadRunner(FakeHead(seed), "eagle3", _BATCH, first_position)
-    return FedDrafter(runner, HeadDrafter(runner, _inputs(verifier, what)))
-
-
-def block_drafter(seed: int, verifier: Verifier, what: GenerationJob) -> FedDrafter:
-    runner = BlockHeadRunner(FakeBlockHead(seed), "dflash", _BATCH)
-    return FedDrafter(runner, BlockDrafter(runner, _inputs(verifier, what)))
-
-
 def _inputs(verifier: Verifier, what: GenerationJob) -> DrafterInputs:
     n_prompt = len(what.prompt)
     return DrafterInputs(
         None, verifier, what.sampling, n_prompt, N_VOCAB, what.is_eog, constraint=what.constraint
     )
+
+
+def _autoregressive(first_position: int) -> MakeHeadDrafter:
+    def make(seed: int, verifier: Verifier, what: GenerationJob) -> FedDrafter:
+        runner = HeadRunner(FakeHead(seed), "eagle3", _BATCH, first_position)
+        return FedDrafter(runner, HeadDrafter(runner, _inputs(verifier, what)))
+
+    return make
+
+
+def _block(seed: int, verifier: Verifier, what: GenerationJob) -> FedDrafter:
+    runner = BlockHeadRunner(FakeBlockHead(seed), "dflash", _BATCH)
+    return FedDrafter(runner, BlockDrafter(runner, _inputs(verifier, what)))
+
+
+MakeHeadDrafter = Callable[[int, Verifier, GenerationJob], Drafter]
+"""The production's drafter over a fake head of a seed."""
+HEADS: dict[str, MakeHeadDrafter] = {
+    "eagle3": _autoregressive(1),
+    "mtp": _autoregressive(0),
+    "block head": _block,
+}
+"""A line here puts a kind of head through every law of tests/engine/laws.py."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
 from tests.support.sessions import SETTINGS
-from tests.support.tinygguf import Model
+from tests.support.tinygguf import Model, RandomTensors
 
 STEPS = 3
 """Consecutive draft tokens that a fitted head learns."""
@@ -51,33 +52,29 @@ class Beside:
 
 def opened(target_path: Path, path: Path, n_ubatch: int = 32) -> Beside:
     """The same path twice means the target's own MTP layer."""
-    settings = replace(SETTINGS, n_ubatch=n_ubatch)
-    inside = path == target_path
+    settings, header = replace(SETTINGS, n_ubatch=n_ubatch), reader.read(path)
+    inside, kind = path == target_path, draft_heads.file_draft_kind(header)
     target = LlamaContext(target_path, ModelRole(settings, 17, 16, load_mtp=inside))
     source: LayerHiddenStates | FinalHiddenStates
-    predicting = draft_heads.file_draft_kind(reader.read(path)) == "mtp"
-    if inside or predicting:
+    if inside or kind == "mtp":
         source = FinalHiddenStates(target.handle, target.model)
     else:
-        source = LayerHiddenStates(
-            target.handle, target.model, draft_heads.target_layers(reader.read(path))
-        )
-    kind, width = draft_heads.file_draft_kind(reader.read(path)), source.width
+        layers = draft_heads.target_layers(header)
+        source = LayerHiddenStates(target.handle, target.model, layers)
+    head: HeadContext
+    width = source.width
     if kind in ("dflash", "dspark"):
-        form = draft_heads.read_block_format(reader.read(path))
-        head: HeadContext = BlockHeadContext(path, settings, target, target_width=width, form=form)
+        form = draft_heads.read_block_format(header)
+        head = BlockHeadContext(path, settings, target, target_width=width, form=form)
     else:
         own = None if inside else path
-        head = HeadContext(own, settings, target, target_width=width, is_mtp=predicting)
-    return Beside(target, head, source, 0 if inside or predicting else 1)
+        head = HeadContext(own, settings, target, target_width=width, is_mtp=kind == "mtp")
+    return Beside(target, head, source, 0 if inside or kind == "mtp" else 1)
 
 
 def ids(path: Path, text: str) -> list[int]:
-    model = LlamaContext(path, ModelRole(SETTINGS, 1, 0))
-    try:
+    with closing(LlamaContext(path, ModelRole(SETTINGS, 1, 0))) as model:
         return model.vocabulary.tokenize(text)
-    finally:
-        model.close()
 
 
 def fitted(pair: Beside, text: Sequence[int], model: Model) -> NDArray[np.float32]:
@@ -85,14 +82,12 @@ def fitted(pair: Beside, text: Sequence[int], model: Model) -> NDArray[np.float3
 
     Least squares on the head's states; no other weights change.
     """
-    try:
+    with closing(pair):
         if isinstance(pair.head, BlockHeadContext):
             output = model.tensors["output.weight"]
             states, said = _states_of_blocks(pair, pair.head, text, output)
         else:
             states, said = _states(pair, text)
-    finally:
-        pair.close()
     scale = np.sqrt((states**2).mean(axis=1, keepdims=True) + 1e-5)
     wanted = np.zeros((len(states), pair.head.n_vocab), np.float32)
     wanted[np.arange(len(states)), said] = 1.0
@@ -103,7 +98,9 @@ def fitted(pair: Beside, text: Sequence[int], model: Model) -> NDArray[np.float3
 def taught(target: Path, head: Model, text: Sequence[int], folder: Path) -> Path:
     """A head in a file of its own, fitted to the text."""
     if head.arch == "dflash":  # its states are visible only through an output matrix of its own
-        head.tensors["output.weight"] = _any(len(head.vocabulary()), head.keys["embedding_length"])
+        RandomTensors(3, head).matrix(
+            "output", len(head.vocabulary()), head.keys["embedding_length"], std=1.0
+        )
     path = head.write(folder / "untaught.gguf")
     head.tensors["output.weight"] = fitted(opened(target, path), text, head)
     return head.write(folder / "taught.gguf")
@@ -150,7 +147,3 @@ def _states_of_blocks(
         states.append(rows @ back.T)
         said += text[place + 2 : place + 2 + STEPS]
     return np.concatenate(states).astype(np.float32), said
-
-
-def _any(rows: int, columns: int) -> NDArray[np.float32]:
-    return np.random.default_rng(3).standard_normal((rows, columns)).astype(np.float32)

@@ -91,10 +91,10 @@ class Model:
         return self.kind is not Kind.F32 and rows and name not in self.exact
 
     def _write_vocabulary(self, writer: GGUFWriter) -> None:
+        if self.mask is not None:
+            writer.add_mask_token_id(self.mask)
         if self.spoken is not None:
             _copy_vocabulary(writer, self.spoken)
-            if self.mask is not None:
-                writer.add_mask_token_id(self.mask)
             return
         tokens = self.vocabulary()
         types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * 256]
@@ -114,8 +114,6 @@ class Model:
         writer.add_eos_token_id(EOS)
         if self.add_eos:
             writer.add_add_eos_token(self.add_eos)
-        if self.mask is not None:
-            writer.add_mask_token_id(self.mask)
         if self.controls:
             writer.add_eot_token_id(tokens.index(self.controls[-1]))
         if self.template:
@@ -140,23 +138,41 @@ def _add(writer: GGUFWriter, key: str, value: Any) -> None:
         writer.add_uint32(key, value)
 
 
-class _Random:
+class RandomTensors:
     """Random weights; the same seed and order of calls give the same weights.
 
     With std 0.12 in the layers, a text soon repeats parts of itself without being a mere cycle:
     prompt lookup finds drafts.
     """
 
-    def __init__(self, seed: int, model: Model) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._tensors = model.tensors
+    def __init__(self, seed: int, model: Model, std: float = 0.12) -> None:
+        self._rng, self._tensors, self._std = np.random.default_rng(seed), model.tensors, std
 
-    def matrix(self, name: str, *shape: int, std: float = 0.12) -> None:
-        values = self._rng.standard_normal(shape) * std
+    def matrix(self, name: str, *shape: int, std: float | None = None) -> None:
+        values = self._rng.standard_normal(shape) * (std or self._std)
         self._tensors[f"{name}.weight"] = values.astype(np.float32)
 
     def ones(self, name: str, n: int) -> None:
         self._tensors[f"{name}.weight"] = np.ones(n, np.float32)
+
+    def attention(
+        self, block: str, shape: Shape, *, n_in: int | None = None, head_norms: bool = False
+    ) -> None:
+        head, n_in = shape.n_embd // shape.n_head, n_in or shape.n_embd
+        self.ones(f"{block}.attn_norm", shape.n_embd)
+        self.matrix(f"{block}.attn_q", shape.n_embd, n_in)
+        self.matrix(f"{block}.attn_k", shape.n_head_kv * head, n_in)
+        self.matrix(f"{block}.attn_v", shape.n_head_kv * head, n_in)
+        self.matrix(f"{block}.attn_output", shape.n_embd, shape.n_embd)
+        if head_norms:
+            self.ones(f"{block}.attn_q_norm", head)
+            self.ones(f"{block}.attn_k_norm", head)
+
+    def feed_forward(self, block: str, shape: Shape) -> None:
+        self.ones(f"{block}.ffn_norm", shape.n_embd)
+        self.matrix(f"{block}.ffn_gate", shape.n_ff, shape.n_embd)
+        self.matrix(f"{block}.ffn_up", shape.n_ff, shape.n_embd)
+        self.matrix(f"{block}.ffn_down", shape.n_embd, shape.n_ff)
 
 
 def llama(
@@ -169,12 +185,12 @@ def llama(
 ) -> Model:
     """A transformer with random weights that never generates EOS."""
     shape = shape or Shape()
-    model = Model("llama", words=words, kind=kind, keys=_transformer_keys(shape))
-    random = _Random(seed, model)
+    model = Model("llama", words=words, kind=kind, keys=transformer_keys(shape))
+    random = RandomTensors(seed, model)
     _ends(random, model, shape.n_embd, tied)
     for i in range(shape.n_layer):
-        _attention(random, f"blk.{i}", shape)
-        _feed_forward(random, f"blk.{i}", shape)
+        random.attention(f"blk.{i}", shape)
+        random.feed_forward(f"blk.{i}", shape)
     return model
 
 
@@ -192,18 +208,18 @@ def nudged(model: Model, seed: int, by: float = 0.05) -> Model:
 def sliding(seed: int = 0, *, window: int = 32, shape: Shape | None = None) -> Model:
     """gemma3: attention over a sliding window, but in every sixth layer."""
     shape = shape or Shape()
-    keys = _transformer_keys(shape) | {
+    keys = transformer_keys(shape) | {
         "attention.sliding_window": window,
         "attention.key_length": shape.n_embd // shape.n_head,
         "attention.value_length": shape.n_embd // shape.n_head,
     }
     model = Model("gemma3", keys=keys)
-    random = _Random(seed, model)
+    random = RandomTensors(seed, model)
     _ends(random, model, shape.n_embd, tied=False)
     for i in range(shape.n_layer):
         block = f"blk.{i}"
-        _attention(random, block, shape, head_norms=True)
-        _feed_forward(random, block, shape)
+        random.attention(block, shape, head_norms=True)
+        random.feed_forward(block, shape)
         random.ones(f"{block}.post_attention_norm", shape.n_embd)
         random.ones(f"{block}.post_ffw_norm", shape.n_embd)
     return model
@@ -213,24 +229,24 @@ def lfm2(seed: int = 0) -> Model:
     """Hybrid: short convolutions and attention; llama.cpp supports rollback by checkpoints."""
     shape = Shape()
     heads = [0, shape.n_head_kv, 0, shape.n_head_kv]
-    keys = _transformer_keys(shape) | {
+    keys = transformer_keys(shape) | {
         "block_count": len(heads),
         "attention.head_count_kv": heads,
         "shortconv.l_cache": 3,
     }
     model = Model("lfm2", keys=keys)
-    random = _Random(seed, model)
+    random = RandomTensors(seed, model)
     _ends(random, model, shape.n_embd, tied=False, norm="token_embd_norm")
     for i, n_head_kv in enumerate(heads):
         block = f"blk.{i}"
         if n_head_kv:
-            _attention(random, block, shape, head_norms=True)
+            random.attention(block, shape, head_norms=True)
         else:
             random.ones(f"{block}.attn_norm", shape.n_embd)
             random.matrix(f"{block}.shortconv.conv", shape.n_embd, 3, std=0.5)
             random.matrix(f"{block}.shortconv.in_proj", 3 * shape.n_embd, shape.n_embd)
             random.matrix(f"{block}.shortconv.out_proj", shape.n_embd, shape.n_embd)
-        _feed_forward(random, block, shape)
+        random.feed_forward(block, shape)
     return model
 
 
@@ -252,7 +268,7 @@ def mamba2(seed: int = 0) -> Model:
         "ssm.group_count": 1,
     }
     model = Model("mamba2", keys=keys)
-    random = _Random(seed, model)
+    random = RandomTensors(seed, model)
     _ends(random, model, n_embd, tied=False)
     for block in ("blk.0", "blk.1"):
         random.ones(f"{block}.attn_norm", n_embd)
@@ -281,12 +297,12 @@ def parrot(
     shape = Shape(n_embd=-(-(len(says) + 1) // 64) * 64, n_layer=1, n_ctx=n_ctx)
     known = Model("llama").vocabulary()
     words = [*WORDS, *controls, *(w for w in says if w not in known and w not in controls)]
-    model = Model("llama", words=words, keys=_transformer_keys(shape), controls=controls)
+    model = Model("llama", words=words, keys=transformer_keys(shape), controls=controls)
     tokens = model.vocabulary()
     places = [tokens.index(word) for word in says]
-    random = _Random(0, model)
-    _attention(random, "blk.0", shape)
-    _feed_forward(random, "blk.0", shape)
+    random = RandomTensors(0, model)
+    random.attention("blk.0", shape)
+    random.feed_forward("blk.0", shape)
     for name in ("blk.0.attn_output.weight", "blk.0.ffn_down.weight"):
         model.tensors[name][:] = 0
     embedding = np.zeros((len(tokens), shape.n_embd), np.float32)
@@ -304,7 +320,7 @@ def parrot(
     return model
 
 
-def _transformer_keys(shape: Shape) -> dict[str, Any]:
+def transformer_keys(shape: Shape) -> dict[str, Any]:
     return {
         "block_count": shape.n_layer,
         "context_length": shape.n_ctx,
@@ -318,7 +334,7 @@ def _transformer_keys(shape: Shape) -> dict[str, Any]:
 
 
 def _ends(
-    random: _Random, model: Model, n_embd: int, tied: bool, norm: str = "output_norm"
+    random: RandomTensors, model: Model, n_embd: int, tied: bool, norm: str = "output_norm"
 ) -> None:
     n_vocab = len(model.vocabulary())
     random.matrix("token_embd", n_vocab, n_embd, std=1.0)
@@ -332,22 +348,3 @@ def _silence_eos(model: Model) -> None:
     """Makes its logit 0, which is never near the top of some 300 random ones."""
     name = "output.weight" if "output.weight" in model.tensors else "token_embd.weight"
     model.tensors[name][EOS] = 0
-
-
-def _attention(random: _Random, block: str, shape: Shape, *, head_norms: bool = False) -> None:
-    head = shape.n_embd // shape.n_head
-    random.ones(f"{block}.attn_norm", shape.n_embd)
-    random.matrix(f"{block}.attn_q", shape.n_embd, shape.n_embd)
-    random.matrix(f"{block}.attn_k", shape.n_head_kv * head, shape.n_embd)
-    random.matrix(f"{block}.attn_v", shape.n_head_kv * head, shape.n_embd)
-    random.matrix(f"{block}.attn_output", shape.n_embd, shape.n_embd)
-    if head_norms:
-        random.ones(f"{block}.attn_q_norm", head)
-        random.ones(f"{block}.attn_k_norm", head)
-
-
-def _feed_forward(random: _Random, block: str, shape: Shape) -> None:
-    random.ones(f"{block}.ffn_norm", shape.n_embd)
-    random.matrix(f"{block}.ffn_gate", shape.n_ff, shape.n_embd)
-    random.matrix(f"{block}.ffn_up", shape.n_ff, shape.n_embd)
-    random.matrix(f"{block}.ffn_down", shape.n_embd, shape.n_ff)

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
 from localspec.engine.drafters import NoDrafter
-from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Verifier
+from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.engine.sampling import NoAllowedTokenError, compute_distribution
-from localspec.engine.speculative_loop import GenerationJob
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import GrammarError
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine import laws
-from tests.engine.laws import DRAFTERS, MODES, Case, constrained, tables_case
+from tests.engine.laws import DRAFTERS, MODES, Case, certain_case, constrained, tables_case
 from tests.support.fake_models import (
     GREEDY,
     PLAIN,
@@ -35,20 +34,10 @@ from tests.support.fake_models import (
     table,
 )
 
-GRAMMAR = ToyGrammar(
-    {0: {0: 1, 1: 2}, 1: {1: 2, 2: 3}, 2: {2: 0}, 3: {0: 3, 1: 1, 2: 0}},
-)
+GRAMMAR = ToyGrammar({0: {0: 1, 1: 2}, 1: {1: 2, 2: 3}, 2: {2: 0}, 3: {0: 3, 1: 1, 2: 0}})
 """Over three tokens: one, two or all of them, by what came before."""
 WIDE = ToyGrammar({0: {1: 1, 2: 0, 4: 2, 5: 0}, 1: {0: 0}, 2: {0: 1, 3: 0, 5: 2}})
 """Over six tokens."""
-
-
-def certain(guess: list[int]) -> Case:
-    def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
-        return ConstantDrafter(guess)
-
-    case = tables_case(grammar=GRAMMAR)
-    return replace(case, drafter=drafter)
 
 
 def unmasked() -> Case:
@@ -66,8 +55,8 @@ CASES: dict[str, Case] = {
     "a masked draft": tables_case(grammar=GRAMMAR),
     "a masked draft of 3": tables_case(n=5, draft_length=3, grammar=GRAMMAR),
     "a draft that ignores the grammar": unmasked(),
-    "a certain draft": certain([1, 2]),
-    "a certain draft outside": certain([2, 2]),
+    "a certain draft": certain_case([1, 2], grammar=GRAMMAR),
+    "a certain draft outside": certain_case([2, 2], grammar=GRAMMAR),
     "top-k counts allowed tokens": tables_case(replace(PLAIN, top_k=2), grammar=GRAMMAR),
     "top-p is of allowed tokens": tables_case(replace(PLAIN, top_p=0.6), grammar=GRAMMAR),
     "min-p is of allowed tokens": tables_case(replace(PLAIN, min_p=0.5), grammar=GRAMMAR),
@@ -79,7 +68,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("mode", MODES[1:])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_every_answer_has_the_masked_targets_probability(case: Case, mode: VerifyMode) -> None:
     laws.exactly_the_targets_law(case, mode)
 
@@ -123,7 +112,7 @@ class Watched:
         return draft
 
 
-def no_draft_leaves_the_grammar() -> None:
+def test_no_draft_leaves_the_grammar() -> None:
     """The draft model is masked too, so that nothing of its drafts is rejected for sure."""
     case = tables_case(n=12, draft_length=4, grammar=GRAMMAR)
     for seed in range(5):
@@ -133,7 +122,7 @@ def no_draft_leaves_the_grammar() -> None:
         assert any(run(case.target(), drafter, judge, what).drafts)
 
 
-def drafts_are_cut_where_the_grammar_ends_them() -> None:
+def test_drafts_are_cut_where_the_grammar_ends_them() -> None:
     """After 0, the grammar allows 1 and 2; after 1 it forces 2."""
     what = constrained(job([0, 1], 4, sampling=PLAIN), GRAMMAR)
     assert what.constraint is not None
@@ -155,29 +144,16 @@ def drafts_are_cut_where_the_grammar_ends_them() -> None:
     assert (forced.tokens, forced.source) == ([2], "grammar")
 
 
-def test_drafts() -> None:
-    no_draft_leaves_the_grammar()
-    drafts_are_cut_where_the_grammar_ends_them()
-
-
-def test_an_end_token_ends_the_answer_and_the_grammar() -> None:
+def test_an_end_token_ends_the_answer_and_where_no_token_fits_is_an_error() -> None:
     what = job([0, 1], 9, sampling=PLAIN, draft_length=2, ends=[2])
-    once = ToyGrammar({0: {0: 1}, 1: {1: 2}, 2: {2: 2}})
+    once, judge = ToyGrammar({0: {0: 1}, 1: {1: 2}, 2: {2: 2}}), make_verifier("coupled", 0)
     for guess in np.ndindex(3, 3):
-        got = run(
-            TableModel(table(3, 3)),
-            ConstantDrafter(guess),
-            make_verifier("coupled", 0),
-            constrained(what, once),
-        )
+        drafter = ConstantDrafter(guess)
+        got = run(TableModel(table(3, 3)), drafter, judge, constrained(what, once))
         assert (got.tokens, got.end) == ([0, 1, 2], "eog")
-
-
-def test_a_grammar_that_no_token_fits_is_an_error() -> None:
     dead = ToyGrammar({0: {1: 1}, 1: {}})
-    what = constrained(job([0, 1], 9, sampling=PLAIN), dead)
     with pytest.raises(GrammarError, match="any token"):
-        plain(HistoryModel(1), make_verifier("coupled", 0), what)
+        plain(HistoryModel(1), judge, constrained(what, dead))
 
 
 def test_a_resumed_answer_continues_the_grammar() -> None:
@@ -295,11 +271,11 @@ def test_a_draft_is_sure_of_the_only_token_that_is_allowed(sampling: SamplingPar
     """Else drafting would stop where the grammar helps most."""
     forced = ToyGrammar({0: {2: 1}, 1: {0: 1, 1: 0}})
     for seed in range(10):
-        what, judge = (
+        judge = make_verifier("coupled", seed)
+        what, model = (
             constrained(job([0, 1], 9, sampling=sampling), forced),
-            make_verifier("coupled", seed),
+            TableModel(table(seed, 3)),
         )
-        model = TableModel(table(seed, 3))
         drafter = model_drafter(model, judge, sampling, 2, constraint=what.constraint)
         policy = RecordingPolicy()
         draft = drafter.propose([0, 1], 4, policy)

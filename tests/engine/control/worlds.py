@@ -67,10 +67,7 @@ class World:
         """After every round of the last run: tokens, and one-token passes lost by drafting."""
 
     def propose(
-        self,
-        tokens: Sequence[int],
-        limit: int,
-        stop_policy: DraftStopPolicy | None = None,
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
     ) -> Draft:
         """The draft model; acceptance is decided while drafting."""
         self.stands, self.passes = [], 0

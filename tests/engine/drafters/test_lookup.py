@@ -33,16 +33,7 @@ def test_the_automaton_finds_the_longest_repeat(text: list[int]) -> None:
             assert place < n - 1, "the repeat is itself"
             assert text[place - match + 1 : place + 1] == text[n - match : n]
         assert automaton.size == n
-
-
-def test_the_automaton_stays_small() -> None:
-    """At most 2 n states and 3 n transitions, whatever the text."""
-    for text in ([0] * 500, [0, 1] * 250, [i * i % 7 for i in range(500)]):
-        automaton = SuffixAutomaton()
-        for token in text:
-            automaton.extend(token)
-        assert len(automaton._next) <= 2 * len(text)
-        assert sum(len(edges) for edges in automaton._next) <= 3 * len(text)
+        assert len(automaton._next) <= 2 * n and sum(map(len, automaton._next)) <= 3 * n
 
 
 @settings(deadline=None, derandomize=True, max_examples=150)
@@ -74,7 +65,7 @@ def test_what_it_knew_before_changes_no_draft(texts: list[list[int]], step: int)
             assert kept.propose(text, 5) == LookupDrafter(1).propose(text, 5)
 
 
-def test_a_chat_that_goes_on_is_followed_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chat_that_goes_on_is_followed_not_read_again() -> None:
     drafter = LookupDrafter()
     drafter.propose([1, 2, 3, 1, 2], 5)
     automaton = drafter._automaton
@@ -87,8 +78,6 @@ def test_a_chat_that_goes_on_is_followed_not_read_again(monkeypatch: pytest.Monk
     ("text", "limit", "tokens"),
     [
         ([], 5, []),
-        ([1], 5, []),
-        ([1, 2, 3], 5, []),
         ([7, 1, 2, 3, 9, 9, 1, 2], 5, [3, 9, 9, 1]),
         ([7, 1, 2, 3, 9, 8, 1, 2], 2, [3, 9]),
         ([4, 4, 4], 9, [4, 4, 4, 4]),
@@ -98,19 +87,6 @@ def test_a_chat_that_goes_on_is_followed_not_read_again(monkeypatch: pytest.Monk
 )
 def test_drafts(text: list[int], limit: int, tokens: list[int]) -> None:
     assert LookupDrafter().propose(text, limit).tokens == tokens
-
-
-def test_a_prediction_is_copied_to_its_end_and_forgotten_with_the_next() -> None:
-    drafter = LookupDrafter()
-    drafter.set_prediction([1, 2, 3, 4])
-    text = [9, 8]
-    assert drafter.propose(text, 5).tokens == []
-    text += [1, 2]
-    assert drafter.propose(text, 5).tokens == [3, 4]
-    text += [3, 4]
-    assert drafter.propose(text, 5).tokens == []
-    drafter.set_prediction([])
-    assert drafter.propose([9, 8, 1, 2], 5).tokens == []
 
 
 @settings(deadline=None, derandomize=True, max_examples=80)
@@ -125,3 +101,5 @@ def test_a_prediction_is_like_text_before_the_chat(
     before = [*prediction, 3] if prediction else []
     like = LookupDrafter(1).propose([*before, *text], limit).tokens
     assert tokens == (like[: like.index(3)] if 3 in like else like)
+    drafter.set_prediction([])
+    assert drafter.propose(text, limit).tokens == LookupDrafter(1).propose(text, limit).tokens

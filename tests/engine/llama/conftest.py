@@ -1,8 +1,9 @@
-"""Models opened by name, closed at the end."""
+"""Models of the zoo, opened by name and closed after the test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -10,24 +11,22 @@ import pytest
 
 from localspec.engine.llama.context import LlamaContext
 from localspec.machine.llama_params import ModelRole
-from tests.engine.llama.opening import OUTPUTS, Open
 from tests.support.sessions import SETTINGS
 from tests.support.zoo import Zoo
+
+OUTPUTS = 6
+"""Rows of logits that a pass may give, unless a test says otherwise."""
+Open = Callable[..., LlamaContext]
 
 
 @pytest.fixture
 def opened(zoo: Zoo) -> Iterator[Open]:
-    """Opens models by name, and closes them at the end."""
-    models: list[LlamaContext] = []
+    with ExitStack() as models:
 
-    def open_(
-        name: str, *, outputs: int = OUTPUTS, rollback: int = 16, **settings: Any
-    ) -> LlamaContext:
-        models.append(
-            LlamaContext(zoo[name], ModelRole(replace(SETTINGS, **settings), outputs, rollback))
-        )
-        return models[-1]
+        def open_(
+            name: str, *, outputs: int = OUTPUTS, rollback: int = 16, **settings: Any
+        ) -> LlamaContext:
+            role = ModelRole(replace(SETTINGS, **settings), outputs, rollback)
+            return models.enter_context(closing(LlamaContext(zoo[name], role)))
 
-    yield open_
-    for model in models:
-        model.close()
+        yield open_

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
 
 import numpy as np
 import pytest
@@ -16,29 +15,29 @@ from localspec.errors import DoesNotFitError, EngineError, ModelFileError, Usage
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from localspec.protocol.wire import ContextSettings, KvType
-from tests.engine.llama.opening import OUTPUTS, Open
-from tests.support.sessions import SETTINGS, require_same_logits_at_every_width
+from tests.engine.llama.conftest import OUTPUTS, Open
+from tests.support.sessions import require_same_logits_at_every_width
 from tests.support.zoo import Zoo
 
 # --- reading --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outputs", [0, 1, 3, OUTPUTS])
-def test_rows_are_of_the_last_tokens(opened: Open, outputs: int) -> None:
-    model = opened("target")
-    tokens = [5, 90, 7, 300, 8, 9]
-    rows = model.decode(tokens, outputs)
-    assert rows.shape == (outputs, model.n_vocab)
-    assert model.n_past == len(tokens)
-    if outputs:
-        every = opened("target").decode(tokens, len(tokens))
-        # The last layers are as wide as the outputs: last bits may differ.
-        np.testing.assert_allclose(rows, every[-outputs:], rtol=0, atol=0.01)
-        assert outputs == len(tokens) or not np.allclose(rows[0], every[-outputs - 1], atol=0.1)
+def test_rows_are_of_the_last_tokens(opened: Open) -> None:
+    model, tokens = opened("target"), [5, 90, 7, 300, 8, 9]
+    every = model.decode(tokens, len(tokens)).copy()
+    for outputs in (0, 1, 3):
+        model.truncate(0)
+        rows = model.decode(tokens, outputs)
+        assert rows.shape == (outputs, model.n_vocab)
+        assert model.n_past == len(tokens)
+        if outputs:
+            # The last layers are as wide as the outputs: last bits may differ.
+            np.testing.assert_allclose(rows, every[-outputs:], rtol=0, atol=0.01)
+            assert not np.allclose(rows[0], every[-outputs - 1], atol=0.1)
 
 
-def test_rows_of_different_reads_do_not_mix(opened: Open) -> None:
-    """Views are kept by address and width; each must show its own read."""
+def test_rows_of_different_passes_do_not_mix(opened: Open) -> None:
+    """Views are kept by address and width; each must show its own pass."""
     model, twin = opened("target"), opened("target")
     for width in (1, 3, 1, 6, 3, 1):
         tokens = list(range(model.n_past, model.n_past + width))
@@ -48,35 +47,29 @@ def test_rows_of_different_reads_do_not_mix(opened: Open) -> None:
 
 
 def test_settings_are_read_back(opened: Open) -> None:
-    model = opened("target", n_ctx=300)
+    model = opened("target", n_ctx=300, cpu_moe=True)  # which overrides no tensor here
     assert model.n_ctx >= 300
-    assert model.n_batch == 32
-    assert model.n_threads == 1
-
-
-def test_experts_on_the_cpu_change_nothing_where_there_are_none(opened: Open) -> None:
-    """The override is given to llama.cpp, and matches no tensor."""
-    plain, overridden = opened("target"), opened("target", cpu_moe=True)
-    np.testing.assert_array_equal(plain.decode([5, 6], 1), overridden.decode([5, 6], 1))
-
-
-def test_closing_twice_is_harmless(zoo: Zoo) -> None:
-    model = LlamaContext(zoo["target"], ModelRole(SETTINGS, 1, 0))
-    model.close()
-    model.close()
+    assert (model.n_batch, model.n_threads) == (32, 1)
+    plain = opened("target", n_ctx=300)
+    np.testing.assert_array_equal(plain.decode([5, 6], 1), model.decode([5, 6], 1))
+    plain.close()  # and once more at the end of the test
+    assert opened("target", n_ctx=None).n_ctx == 1024, "what it was trained with"
+    assert opened("vast", n_ctx=None).n_ctx == 8192, "and at most this"
+    wide = opened("target", outputs=17, n_ubatch=1)  # smaller than a verify pass: raised
+    assert wide.n_batch >= 17
+    assert len(wide.decode([5] * 17, 17)) == 17
 
 
 # --- forgetting -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["target", "sliding", "hybrid"])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_wrong_guess_leaves_no_trace(opened: Open, zoo: Zoo, name: str, seed: int) -> None:
+def test_a_wrong_guess_leaves_no_trace(opened: Open, zoo: Zoo, name: str) -> None:
     """A twin is never told a wrong token: every kept row equals its row, up to a full context."""
     require_same_logits_at_every_width(zoo[name])
     widest = 17
     model, twin = (opened(name, outputs=widest, rollback=16, n_ctx=256) for _ in range(2))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     while model.n_past < model.n_ctx:
         width = int(rng.integers(1, min(widest, model.n_ctx - model.n_past) + 1))
         kept = int(rng.integers(1, width + 1))  # the loop keeps at least the token it knew
@@ -111,7 +104,7 @@ def test_a_wrong_guess_leaves_no_trace_where_a_window_uses_its_slots_again(
         np.testing.assert_allclose(rows, twin.decode(tokens[:kept], kept), rtol=0, atol=0.01)
 
 
-@pytest.mark.parametrize("far", [1, 300, 500, 896])
+@pytest.mark.parametrize("far", [1, 300, 896])
 def test_what_a_window_has_left_is_read_again(opened: Open, far: int) -> None:
     model, fresh = (opened("sliding-f32", n_ctx=1024, swa_full=False) for _ in range(2))
     tokens = [int(token) for token in np.random.default_rng(far).integers(3, 300, 900)]
@@ -125,7 +118,7 @@ def test_what_a_window_has_left_is_read_again(opened: Open, far: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["target", "sliding", "hybrid"])
-@pytest.mark.parametrize("far", [1, 8, 12, 100])
+@pytest.mark.parametrize("far", [1, 12, 100])
 def test_a_rollback_over_several_reads_leaves_no_trace(
     opened: Open, zoo: Zoo, name: str, far: int
 ) -> None:
@@ -161,41 +154,37 @@ def test_single_reads_are_taken_back_together(opened: Open, zoo: Zoo, name: str)
 
 
 def test_a_hybrid_has_snapshots_and_a_recurrent_model_has_none(opened: Open) -> None:
-    assert opened("hybrid", rollback=7).rollback == 7
-    assert opened("hybrid", rollback=0).rollback == 0
+    assert [opened("hybrid", rollback=n).rollback for n in (7, 0)] == [7, 0]
     assert opened("recurrent").rollback == 0
     assert opened("target").rollback > 0
 
 
-@pytest.mark.parametrize("name", ["hybrid", "recurrent"])
-def test_a_memory_that_cannot_be_cut_is_emptied(opened: Open, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "n_read", "cuts", "kept"),
+    [
+        ("hybrid", 30, [3], 0),
+        ("recurrent", 30, [3], 0),
+        ("hybrid", 10, [8], 8),
+        ("hybrid", 10, [8, 6], 0),  # its snapshot is used once: what is kept after would be wrong
+        ("target", 2, [2, 100], 2),
+        ("hybrid", 2, [2, 100], 2),
+        ("recurrent", 2, [2, 100], 2),
+    ],
+)
+def test_a_memory_is_cut_or_emptied(
+    opened: Open, name: str, n_read: int, cuts: list[int], kept: int
+) -> None:
+    """Cuts beyond what was read change nothing."""
     model, fresh = opened(name), opened(name)
-    model.decode(list(range(5, 35)), 0)
-    model.truncate(3)
-    assert model.n_past == 0
-    np.testing.assert_array_equal(model.decode([5, 6], 1), fresh.decode([5, 6], 1))
-
-
-def test_a_second_cut_before_the_next_read_empties_a_hybrid(opened: Open) -> None:
-    """Its snapshot is used once: what is kept after that would be wrong."""
-    model, fresh = opened("hybrid"), opened("hybrid")
-    model.decode(list(range(5, 15)), 0)
-    model.truncate(8)
-    assert model.n_past == 8
-    model.truncate(6)
-    assert model.n_past == 0
-    np.testing.assert_array_equal(model.decode([5, 6], 1), fresh.decode([5, 6], 1))
-
-
-@pytest.mark.parametrize("name", ["target", "hybrid", "recurrent"])
-def test_forgetting_what_was_never_read_changes_nothing(opened: Open, name: str) -> None:
-    model, fresh = opened(name), opened(name)
-    model.decode([5, 6], 0)
-    fresh.decode([5, 6], 0)
-    model.truncate(2)
-    model.truncate(100)
-    assert model.n_past == 2
-    np.testing.assert_array_equal(model.decode([7], 1), fresh.decode([7], 1))
+    tokens = list(range(5, 5 + n_read))
+    model.decode(tokens, 0)
+    for cut in cuts:
+        model.truncate(cut)
+    assert model.n_past == kept
+    if kept:
+        fresh.decode(tokens[:kept], 0)
+    rows = [one.decode([7, 8], 1) for one in (model, fresh)]
+    np.testing.assert_allclose(rows[0], rows[1], rtol=0, atol=0 if kept != 8 else 0.01)
 
 
 # --- long prompts ------------------------------------------------------------------------------
@@ -250,26 +239,26 @@ def test_what_was_read_may_be_interrupted() -> None:
         np.testing.assert_array_equal(read(model), expected)
 
 
-@pytest.mark.parametrize("token", [-1, 2**31 - 1, -(2**31), "n_vocab"])
-def test_a_token_outside_the_vocabulary_is_refused(opened: Open, token: int | str) -> None:
+# --- refusals -----------------------------------------------------------------------------------
+
+
+def test_a_token_outside_the_vocabulary_is_refused(opened: Open) -> None:
     model = opened("target")
     model.decode([5, 6], 0)
-    with pytest.raises(EngineError, match="rejected the tokens"):
-        model.decode([7, model.n_vocab if token == "n_vocab" else cast(int, token)], 1)
-    assert model.n_past == 2
+    for token in (-1, 2**31 - 1, -(2**31), model.n_vocab):
+        with pytest.raises(EngineError, match="rejected the tokens"):
+            model.decode([7, token], 1)
+        assert model.n_past == 2
     at_once = opened("target").decode([5, 6, 7], 1)  # another width: its last bits may differ
     np.testing.assert_allclose(model.decode([7], 1), at_once, rtol=0, atol=0.01)
 
 
-@pytest.mark.parametrize(
-    ("width", "outputs"),
-    [(0, 0), (0, 1), (33, 1), (5000, 1), (8, OUTPUTS + 1), (2, 3), (2, -1)],
-)
-def test_a_batch_that_would_abort_is_refused(opened: Open, width: int, outputs: int) -> None:
+def test_a_batch_that_would_abort_is_refused(opened: Open) -> None:
     model = opened("target")
-    with pytest.raises(EngineError):
-        model.decode([5] * width, outputs)
-    assert model.n_past == 0
+    for width, outputs in ((0, 0), (0, 1), (33, 1), (5000, 1), (8, OUTPUTS + 1), (2, 3), (2, -1)):
+        with pytest.raises(EngineError):
+            model.decode([5] * width, outputs)
+        assert model.n_past == 0
     assert model.decode([5], 1).shape == (1, model.n_vocab)
 
 
@@ -284,7 +273,7 @@ def test_the_context_ends_where_it_says(opened: Open) -> None:
     assert model.decode([5], 1).shape == (1, model.n_vocab)
 
 
-@pytest.mark.parametrize("n_ctx", [-1, 8 * 1024 + 1, 10**9, 2**31, 2**32 + 256, 2**40])
+@pytest.mark.parametrize("n_ctx", [-1, 8 * 1024 + 1, 2**31, 2**32 + 256, 2**40])
 def test_an_absurd_context_is_a_usage_error(opened: Open, n_ctx: int) -> None:
     with pytest.raises(UsageError, match="out of range"):
         opened("target", n_ctx=n_ctx)
@@ -294,11 +283,6 @@ def test_a_context_beyond_this_machine_does_not_fit(opened: Open) -> None:
     """The file claims a trained context of 2^31 - 1: the file is no limit, memory is."""
     with pytest.raises(DoesNotFitError, match="needs about"):
         opened("vast", n_ctx=2**31 - 1, n_gpu_layers=0)
-
-
-def test_the_default_context_is_what_was_trained_and_at_most_8192(opened: Open) -> None:
-    assert opened("target", n_ctx=None).n_ctx == 1024
-    assert opened("vast", n_ctx=None).n_ctx == 8192
 
 
 @pytest.mark.parametrize(
@@ -325,18 +309,12 @@ def test_a_split_that_makes_no_sense_is_refused(opened: Open, shares: tuple[floa
         opened("target", tensor_split=shares)
 
 
-@pytest.mark.parametrize(("kv_type", "flash"), [("q8_0", "on"), ("q4_0", "off"), ("q8_0", "auto")])
+@pytest.mark.parametrize(("kv_type", "flash"), [("q8_0", "on"), ("q4_0", "off")])
 def test_keys_that_cannot_be_quantised_so_say_it(opened: Open, kv_type: str, flash: str) -> None:
     """Heads are 16 wide, a block of q8_0 is 32."""
     with pytest.raises(UsageError, match=r"Cannot create a context for target\.gguf") as failure:
         opened("target", kv_type=kv_type, flash_attn=flash)
     assert "--kv f16" in failure.value.hint
-
-
-def test_an_ubatch_smaller_than_a_verify_pass_is_raised(opened: Open) -> None:
-    model = opened("target", outputs=17, n_ubatch=1)
-    assert model.n_batch >= 17
-    assert len(model.decode([5] * 17, 17)) == 17
 
 
 @pytest.mark.parametrize(

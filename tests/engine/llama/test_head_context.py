@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,44 +14,52 @@ from localspec.engine.llama.context import LlamaBatch
 from localspec.engine.llama.head_context import BlockHeadContext, HeadContext
 from localspec.engine.llama.hidden_states import FinalHiddenStates
 from localspec.errors import EngineError
-from tests.engine.llama.opening import Open
+from tests.engine.llama.conftest import Open
 from tests.support import fitted_heads, head_models
 from tests.support.sessions import SETTINGS
 from tests.support.zoo import Zoo
 
+STATES = np.random.default_rng(0).standard_normal((4, 192)).astype(np.float32)
+
 
 @pytest.fixture
 def head(zoo: Zoo, opened: Open) -> Iterator[HeadContext]:
-    head = HeadContext(zoo["eagle3"], SETTINGS, opened("deep"), target_width=3 * 64)
-    yield head
-    head.close()
+    target = opened("deep")
+    with closing(HeadContext(zoo["eagle3"], SETTINGS, target, target_width=3 * 64)) as head:
+        yield head
 
 
-@pytest.mark.parametrize("n", [3, 40])
-def test_a_position_has_as_many_axes_as_the_model(n: int) -> None:
+def test_a_position_has_as_many_axes_as_the_model() -> None:
     """llama.cpp reads four numbers for each row without a token, wherever a model turns by axes."""
     batch = LlamaBatch(40, tokens=False, width=8, axes=4)
-    for past in (0, 7):
+    for n, past in ((3, 0), (3, 7), (40, 7)):
         batch.set_positions(n, past, 0)
         found = np.ctypeslib.as_array(batch.struct.pos, (4, n))
         text = np.arange(past, past + n)
         np.testing.assert_array_equal(found, [text, text, text, np.zeros(n)])
 
 
-def test_a_head_refuses_states_of_another_width(head: HeadContext) -> None:
-    for wrong in (np.zeros((2, 64), np.float32), np.zeros((0, 192), np.float32)):
+def test_a_head_refuses_states_of_another_width_and_says_that_it_is_closed(
+    head: HeadContext,
+) -> None:
+    for wrong in (STATES[:2, :64], STATES[:0]):
         with pytest.raises(EngineError, match="no states of shape"):
             head.encode(wrong)
     with pytest.raises(EngineError, match="no states of shape"):
-        head.decode([1, 2], 1, np.zeros((2, 192), np.float32))
+        head.decode([1, 2], 1, STATES[:2])
     with pytest.raises(EngineError, match="cannot decode 3 rows"):
-        head.decode([1, 2, 3], 1, np.zeros((2, 64), np.float32))
+        head.decode([1, 2, 3], 1, STATES[:2, :64])
+    head.close()
+    with pytest.raises(EngineError, match="closed"):
+        head.encode(STATES[:1])
 
 
-def test_a_head_gives_the_last_rows_however_many_are_asked_for(head: HeadContext) -> None:
-    """llama.cpp gives the first ones where only the last is wanted: all are asked for."""
-    states = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+def test_rows_are_of_the_last_tokens_and_encoding_changes_no_memory(head: HeadContext) -> None:
+    """llama.cpp gives the first rows where only the last is wanted: all are asked for."""
+    states = head.encode(STATES)
     every = head.decode([5, 6, 7, 8], 4, states).copy()
+    np.testing.assert_array_equal(head.encode(STATES), states)
+    assert head.n_past == 4
     head.truncate(0)
     last = head.decode([5, 6, 7, 8], 1, states)
     np.testing.assert_allclose(last, every[-1:], rtol=0, atol=0.01)
@@ -58,25 +67,9 @@ def test_a_head_gives_the_last_rows_however_many_are_asked_for(head: HeadContext
 
 
 def test_a_token_that_the_head_does_not_know_harms_nothing(head: HeadContext) -> None:
-    states = np.zeros((1, 64), np.float32)
-    padding = head.decode([head.n_vocab + 5], 1, states).copy()
+    padding = head.decode([head.n_vocab + 5], 1, STATES[:1, :64]).copy()
     head.truncate(0)
-    np.testing.assert_array_equal(padding, head.decode([0], 1, states))
-
-
-def test_encoding_works_wherever_the_memory_stands(head: HeadContext) -> None:
-    states = np.random.default_rng(0).standard_normal((3, 192)).astype(np.float32)
-    before = head.encode(states)
-    head.decode([5, 6, 7], 0, before)
-    np.testing.assert_array_equal(head.encode(states), before)
-    assert head.n_past == 3
-
-
-def test_a_closed_head_says_so(head: HeadContext) -> None:
-    head.close()
-    with pytest.raises(EngineError, match="closed"):
-        head.encode(np.zeros((1, 192), np.float32))
-    head.close()
+    np.testing.assert_array_equal(padding, head.decode([0], 1, STATES[:1, :64]))
 
 
 def test_a_model_without_a_layer_of_mtp_is_not_asked(opened: Open) -> None:
@@ -92,36 +85,28 @@ def test_positions_along_several_axes_are_those_along_one(zoo: Zoo, tmp_path: Pa
     """M-RoPE, as heads of such targets have it: a text has the same position on each axis."""
     model = head_models.block()
     model.keys["rope.dimension_sections"] = [16, 0, 0, 0]
-    path = model.write(tmp_path / "axes.gguf")
-    one, several = (fitted_heads.opened(zoo["deep"], head) for head in (zoo["dflash"], path))
-    try:
-        rows = []
-        for pair in (one, several):
-            head_runner = pair.followed()
-            assert isinstance(head_runner, BlockHeadRunner)
+    rows = []
+    for path in (zoo["dflash"], model.write(tmp_path / "axes.gguf")):
+        with closing(fitted_heads.opened(zoo["deep"], path)) as pair:
+            runner = pair.followed()
+            assert isinstance(runner, BlockHeadRunner)
             for start in range(0, 60, 30):
                 pair.target.decode(range(5 + start, 35 + start), 0)
-            rows.append(head_runner.draft_block(7, 5)[0].copy())
-        np.testing.assert_allclose(rows[0], rows[1], atol=1e-4)
-    finally:
-        one.close()
-        several.close()
+            rows.append(runner.draft_block(7, 5)[0].copy())
+    np.testing.assert_allclose(rows[0], rows[1], atol=1e-4)
 
 
 def test_what_would_be_silently_wrong_is_refused(zoo: Zoo) -> None:
     """More rows than a block has lose the Markov matrices, without a word from llama.cpp."""
-    pair = fitted_heads.opened(zoo["deep"], zoo["dspark"])
-    try:
+    with closing(fitted_heads.opened(zoo["deep"], zoo["dspark"])) as pair:
         head = pair.head
         assert isinstance(head, BlockHeadContext)
-        head.inject(np.zeros((3, 192), np.float32))
-        rows, sure = head.draft_block(5, 6)
+        head.inject(STATES[:3])
+        rows, confidences = head.draft_block(5, 6)
         assert len(rows) == 6
-        assert sure is not None and ((sure > 0) & (sure < 1)).all()
+        assert confidences is not None and ((confidences > 0) & (confidences < 1)).all()
         assert head.n_past == 3
         with pytest.raises(EngineError, match="a block has 6 rows"):
             head.draft_block(5, 7)
         with pytest.raises(EngineError, match="no states of shape"):
-            head.inject(np.zeros((3, 64), np.float32))
-    finally:
-        pair.close()
+            head.inject(STATES[:3, :64])

@@ -1,4 +1,4 @@
-"""Hidden states of a target, and a head's passes: every number is checked before llama.cpp is."""
+"""Hidden states of a target: the right rows, and a refusal where llama.cpp would abort."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.hidden_states import LayerHiddenStates
 from localspec.errors import EngineError
 from localspec.machine import ggml
-from tests.engine.llama.opening import Open
+from tests.engine.llama.conftest import Open
 from tests.support.head_models import TAPS
 from tests.support.sessions import loaded, say
 from tests.support.zoo import Zoo
@@ -26,39 +26,39 @@ def target(opened: Open) -> LlamaContext:
     return opened("deep")
 
 
-def test_states_are_of_every_token_of_the_last_read(target: LlamaContext) -> None:
-    tapped = LayerHiddenStates(target.handle, target.model, TAPS)
-    assert tapped.width == 3 * 64
+def test_states_are_of_every_token_of_the_last_pass_and_in_the_order_of_the_layers(
+    target: LlamaContext,
+) -> None:
+    source = LayerHiddenStates(target.handle, target.model, TAPS)
+    reversed_ = LayerHiddenStates(target.handle, target.model, TAPS[::-1])
+    assert source.width == 3 * 64
     target.decode([5, 6, 7], 1)
-    together = tapped.states(3)
+    together = source.states(3)
+    low, middle, high = np.split(together, 3, axis=1)
+    np.testing.assert_array_equal(reversed_.states(3), np.concatenate([high, middle, low], axis=1))
     target.truncate(0)
     alone = []
     for token in (5, 6, 7):
         target.decode([token], 0)
-        alone.append(tapped.states(1))
+        alone.append(source.states(1))
     np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-2)
 
 
-def test_the_order_is_the_one_asked_for(target: LlamaContext) -> None:
-    tapped = LayerHiddenStates(target.handle, target.model, TAPS)
-    other = LayerHiddenStates(target.handle, target.model, TAPS[::-1])
-    target.decode([5, 6], 1)
-    low, middle, high = np.split(tapped.states(2), 3, axis=1)
-    np.testing.assert_array_equal(other.states(2), np.concatenate([high, middle, low], axis=1))
-
-
-@pytest.mark.parametrize("layers", [(), (1, 2, 4), (-1, 1, 2), (1, 2, 99)])
-def test_layers_that_llama_cpp_would_abort_on(
-    target: LlamaContext, layers: tuple[int, ...]
+@pytest.mark.parametrize(
+    ("name", "layers", "reason"),
+    [
+        ("deep", (), "no layer"),
+        ("deep", (1, 2, 4), "no layer"),
+        ("deep", (-1, 1, 2), "no layer"),
+        ("sliding", (0,), "gemma3"),
+    ],
+)
+def test_layers_and_architectures_that_llama_cpp_would_abort_on(
+    opened: Open, name: str, layers: tuple[int, ...], reason: str
 ) -> None:
-    with pytest.raises(EngineError, match="no layer"):
+    target = opened(name)
+    with pytest.raises(EngineError, match=reason):
         LayerHiddenStates(target.handle, target.model, layers)
-
-
-def test_an_architecture_that_llama_cpp_would_abort_on(opened: Open) -> None:
-    target = opened("sliding")
-    with pytest.raises(EngineError, match="gemma3"):
-        LayerHiddenStates(target.handle, target.model, (0,))
 
 
 @pytest.fixture
@@ -72,28 +72,22 @@ def old_build(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("old_build")
-def test_a_build_without_the_functions_says_so(target: LlamaContext) -> None:
-    with pytest.raises(hidden_states.HeadsUnsupportedError, match="cannot run heads") as refused:
-        LayerHiddenStates(target.handle, target.model, TAPS)
-    assert "--draft none" in refused.value.hint
-
-
-@pytest.mark.usefixtures("old_build")
 @pytest.mark.parametrize(
-    ("pair", "kind"),
+    ("target", "head", "kind"),
     [
-        (("deep", "eagle3"), "EAGLE-3"),
-        (("deep", "dspark"), "DSpark"),
-        (("deep", "dflash"), "DFlash"),
-        (("mimo", "mimo"), "MTP"),
+        ("deep", "eagle3", "EAGLE-3"),
+        ("deep", "dspark", "DSpark"),
+        ("deep", "dflash", "DFlash"),
+        ("mimo", "mimo", "MTP"),
     ],
 )
-def test_on_such_a_build_a_pair_runs_plain_and_says_so(
-    zoo: Zoo, pair: tuple[str, str], kind: str
+def test_on_a_build_without_the_functions_a_pair_runs_plain_and_says_so(
+    zoo: Zoo, target: str, head: str, kind: str
 ) -> None:
-    with loaded(zoo[pair[0]], zoo[pair[1]]) as session:
+    with loaded(zoo[target], zoo[head]) as session:
         (notice,) = [one for one in session.ready.notices if one.code == "no-heads"]
         assert f"cannot run {kind} heads: it lacks llama_" in notice.message
+        assert "--draft none" in notice.hint
         assert session.ready.draft is None
         assert set(say(session, "the one ", max_tokens=20).speculation["by_source"]) <= {"lookup"}
 

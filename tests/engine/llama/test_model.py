@@ -8,9 +8,9 @@ import string
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +26,7 @@ from tests.support.sessions import SETTINGS
 from tests.support.tinygguf import BOS, EOS, FIRST_BYTE
 from tests.support.zoo import Zoo
 
+DEMO = package_data_dir() / "demo" / "demo-draft.gguf"
 TEXTS = [
     "the one",
     "  two  spaces\tand\n\nlines \r\n",
@@ -36,91 +37,70 @@ TEXTS = [
 ]
 
 
+@contextmanager
+def vocabulary(path: Path) -> Iterator[LlamaVocab]:
+    with closing(LlamaContext(path, ModelRole(SETTINGS, 1, 0))) as model:
+        yield model.vocabulary
+
+
 @pytest.fixture(scope="module")
 def words(zoo: Zoo) -> Iterator[LlamaVocab]:
     """An SPM vocabulary with byte tokens."""
-    model = LlamaContext(zoo["target"], ModelRole(SETTINGS, 1, 0))
-    yield model.vocabulary
-    model.close()
+    with vocabulary(zoo["target"]) as words:
+        yield words
 
 
 @pytest.fixture(scope="module")
 def bpe() -> Iterator[LlamaVocab]:
     """The demo's byte-level BPE."""
-    model = LlamaContext(package_data_dir() / "demo" / "demo-draft.gguf", ModelRole(SETTINGS, 1, 0))
-    yield model.vocabulary
-    model.close()
+    with vocabulary(DEMO) as bpe:
+        yield bpe
 
 
-def test_an_spm_vocabulary(words: LlamaVocab) -> None:
-    assert words.kind == 1
-    assert (words.add_bos, words.bos, words.eos) == (True, BOS, EOS)
+def test_the_two_kinds_of_vocabulary(words: LlamaVocab, bpe: LlamaVocab) -> None:
+    assert (words.kind, words.add_bos, words.bos, words.eos) == (1, True, BOS, EOS)
     assert words.token_text(FIRST_BYTE) == b"<0x00>"
     assert words.piece(FIRST_BYTE + 0xE9) == b"\xe9"
     assert words.piece(BOS) == b""
+    assert [token for token in range(words.n_tokens) if words.is_eog(token)] == [EOS]
+    assert (bpe.kind, bpe.add_bos, bpe.n_tokens) == (2, False, 4096)
 
 
-def test_a_bpe_vocabulary(bpe: LlamaVocab) -> None:
-    assert bpe.kind == 2
-    assert not bpe.add_bos
-    assert bpe.n_tokens == 4096
+def test_pieces_are_the_text_again(words: LlamaVocab, bpe: LlamaVocab) -> None:
+    """An SPM vocabulary begins a text with a space."""
+    for text in TEXTS:
+        assert b"".join(map(bpe.piece, bpe.tokenize(text))).decode() == text
+        if "<s>" not in text:
+            assert b"".join(map(words.piece, words.tokenize(text))).decode() == " " + text
+    text = "def f(x):\n    return x\n" * 20_000
+    assert sum(len(bpe.piece(token)) for token in bpe.tokenize(text)) == len(text)
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_pieces_are_the_text_again(bpe: LlamaVocab, text: str) -> None:
-    assert b"".join(map(bpe.piece, bpe.tokenize(text))).decode() == text
-
-
-@pytest.mark.parametrize("text", [text for text in TEXTS if "<s>" not in text])
-def test_spm_pieces_are_the_text_after_one_space(words: LlamaVocab, text: str) -> None:
-    assert b"".join(map(words.piece, words.tokenize(text))).decode() == " " + text
-
-
-def test_words_are_found_and_a_first_token_is_added(words: LlamaVocab) -> None:
-    tokens = words.tokenize("the")
-    assert tokens[0] == BOS
-    assert [words.token_text(token) for token in tokens[1:]] == ["▁the".encode()]
+def test_special_tokens_are_recognised_and_a_first_one_is_added(
+    words: LlamaVocab, bpe: LlamaVocab
+) -> None:
+    first, the = words.tokenize("the")
+    assert (first, words.token_text(the)) == (BOS, "▁the".encode())
+    assert words.tokenize("the</s>")[-1] == EOS
+    assert (words.tokenize(""), bpe.tokenize("")) == ([BOS], [])
+    assert words.piece(words.tokenize("a\udcff")[-1]) == b"?", "a surrogate is no character"
 
 
 def test_an_eos_that_a_file_adds_ends_no_prompt(words: LlamaVocab, tmp_path: Path) -> None:
     """Fine-tunes keep tokenizer.ggml.add_eos_token from training."""
     path = replace(tinygguf.llama(0), add_eos=True).write(tmp_path / "eos.gguf")
-    model = LlamaContext(path, ModelRole(SETTINGS, 1, 0))
-    assert model.vocabulary.add_eos
-    for text in ("the", "the</s>", ""):
-        assert model.vocabulary.tokenize(text) == words.tokenize(text)
-    model.close()
+    with vocabulary(path) as adding:
+        assert adding.add_eos
+        for text in ("the", "the</s>", ""):
+            assert adding.tokenize(text) == words.tokenize(text)
 
 
-def test_special_tokens_are_recognised(words: LlamaVocab) -> None:
-    assert EOS in words.tokenize("the</s>")
-
-
-def test_no_text_is_bos_or_nothing(words: LlamaVocab, bpe: LlamaVocab) -> None:
-    assert words.tokenize("") == [BOS]
-    assert bpe.tokenize("") == []
-
-
-def test_a_surrogate_that_is_no_character_does_not_crash(words: LlamaVocab) -> None:
-    assert words.piece(words.tokenize("a\udcff")[-1]) == b"?"
-
-
-def test_a_long_text_is_tokenized_whole(bpe: LlamaVocab) -> None:
-    text = "def f(x):\n    return x\n" * 20_000
-    assert sum(len(bpe.piece(token)) for token in bpe.tokenize(text)) == len(text)
-
-
-@pytest.mark.parametrize("token", [-1, "n_tokens", 2**31 - 1, -(2**31)])
-def test_an_id_outside_is_an_error_not_an_abort(words: LlamaVocab, token: int | str) -> None:
-    outside = words.n_tokens if isinstance(token, str) else token
-    assert not words.is_eog(outside)
-    for ask in (words.piece, words.token_text):
-        with pytest.raises(EngineError, match="outside the vocabulary"):
-            ask(outside)
-
-
-def test_only_eos_ends(words: LlamaVocab) -> None:
-    assert [token for token in range(words.n_tokens) if words.is_eog(token)] == [EOS]
+def test_an_id_outside_is_an_error_not_an_abort(words: LlamaVocab) -> None:
+    for outside in (-1, words.n_tokens, 2**31 - 1, -(2**31)):
+        assert not words.is_eog(outside)
+        for ask in (words.piece, words.token_text):
+            with pytest.raises(EngineError, match="outside the vocabulary"):
+                ask(outside)
 
 
 # --- long runs of characters, which end llama.cpp's pre-tokenizers ----------------------------
@@ -150,7 +130,7 @@ def pre_tokenizer(
 
     `llama-bpe` counts digits in threes, and has a BOS; to `bloom` all but spaces is one word.
     """
-    data = (package_data_dir() / "demo" / "demo-draft.gguf").read_bytes()
+    data = DEMO.read_bytes()
     length = "llama.rope.dimension_count"  # a key that may be missing: all stays in its place
     for old, new in ((length, length[: 31 - len(request.param)]), ("gpt-2", request.param)):
         before, after = (struct.pack("<Q", len(text)) + text.encode() for text in (old, new))
@@ -158,26 +138,26 @@ def pre_tokenizer(
         data = data.replace(before, after, 1)
     path: Path = tmp_path_factory.mktemp("pre") / "model.gguf"
     path.write_bytes(data)
-    model = LlamaContext(path, ModelRole(SETTINGS, 1, 0))
-    yield model.vocabulary
-    model.close()
+    with vocabulary(path) as found:
+        yield found
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_long_run_has_the_tokens_that_it_has_in_one_piece(
-    pre_tokenizer: LlamaVocab, name: str
-) -> None:
-    text, whole = RUNS[name], list[Any]()
+def test_a_long_run_has_the_tokens_that_it_has_in_one_piece(pre_tokenizer: LlamaVocab) -> None:
+    whole = dict[str, list[int]]()
+
+    def tokenize() -> None:
+        for name, text in RUNS.items():
+            whole[name] = pre_tokenizer._tokenize(text.encode(), True, True)
+
     before = threading.stack_size(2**30)
     try:
-        worker = threading.Thread(
-            target=lambda: whole.append(pre_tokenizer._tokenize(text.encode(), True, True))
-        )
+        worker = threading.Thread(target=tokenize)
         worker.start()
         worker.join()
     finally:
         threading.stack_size(before)
-    assert pre_tokenizer.tokenize(text) == whole[0]
+    for name, text in RUNS.items():
+        assert pre_tokenizer.tokenize(text) == whole[name], name
 
 
 def test_only_its_first_part_begins_a_text(

@@ -1,0 +1,51 @@
+"""What more draft tokens should win, less what they cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from localspec.engine.control.expected_gain import ExpectedGain
+from localspec.engine.control.pair_stats import PairStats, match_bucket
+from localspec.engine.control.pass_costs import PassCosts
+from localspec.engine.control.regret_budget import RegretBudget
+from localspec.engine.protocols import Draft
+from localspec.protocol.wire import MeasuredCosts
+
+SHOWN = MeasuredCosts(10.0, {"1": 1.0, "2": 1.2, "4": 1.4, "8": 2.0}, 0.1)
+
+
+def test_guesses_are_worth_what_they_win_less_what_they_cost() -> None:
+    known = PairStats()
+    worth = ExpectedGain(PassCosts(SHOWN), known)
+    chance = known.acceptance.mean_probability(0)
+    one = chance - 0.1 * (1.0 + 2.0)
+    assert worth.model_gain(0, 1.0, 1) == pytest.approx(one)
+    assert worth.model_gain(0, 1.0, 4) >= one
+    assert worth.model_gain(0, 0.0, 4) == -np.inf
+
+
+def test_a_copy_is_kept_as_far_as_it_pays() -> None:
+    known = PairStats()
+    worth = ExpectedGain(PassCosts(SHOWN), known)
+    for i in range(60):
+        for match in (9, 16):
+            known.acceptance.lookup.record(match_bucket(match), i % 10 < 7)
+    copied = Draft(list(range(16)), None, "lookup", match_length=9)
+    rich = RegretBudget()
+    rich.record_round(20, 1.0)
+    length, gain = worth.lookup_gain(copied, 16, rich)
+    assert 3 <= length <= 5
+    assert gain > 1
+    assert worth.lookup_gain(copied, 2, rich)[0] == 2
+    assert worth.lookup_gain(Draft(), 16, rich) == (0, 0.0)
+
+
+def test_a_first_copy_needs_a_long_match() -> None:
+    """Nothing was earned yet: a short match may be wrong, a long one hardly is."""
+    worth = ExpectedGain(
+        PassCosts(MeasuredCosts(10.0, {"1": 1.0, "4": 1.7, "8": 2.7})), PairStats()
+    )
+    for match, is_used in ((2, False), (8, True), (20, True)):
+        copied = Draft(list(range(16)), None, "lookup", match_length=match)
+        assert (worth.lookup_gain(copied, 16, RegretBudget())[0] > 0) == is_used

@@ -1,0 +1,91 @@
+"""Costs of passes: between the measured widths, and as they are learnt from what is run."""
+
+from __future__ import annotations
+
+import pytest
+
+from localspec.engine.control.pass_costs import PassCosts
+from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
+
+SHOWN = MeasuredCosts(10.0, {"1": 1.0, "2": 1.2, "4": 1.4, "8": 2.0}, 0.1)
+
+
+def test_widths_between_and_beyond_the_measured_lie_on_straight_lines() -> None:
+    verify = PassCosts(SHOWN).verify_ms
+    assert len(verify) == DRAFT_MAX + 2
+    assert verify[1:5] == pytest.approx([10, 12, 13, 14])
+    assert verify[6] == pytest.approx(17)
+    assert verify[16] == pytest.approx(20 + 8 * 1.5)
+
+
+def test_a_width_that_gets_cheaper_is_not_extrapolated_below_it() -> None:
+    verify = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "4": 3.0, "8": 2.5})).verify_ms
+    assert verify[6] == pytest.approx(27.5)
+    assert verify[12] == pytest.approx(25)
+
+
+def test_a_cliff_at_two_rows_is_not_thought_to_go_on() -> None:
+    """Q8_0 on a CPU, before wider passes are timed: nothing would be tried again."""
+    costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0}))
+    costs.record_pass(2, 25.0)
+    assert costs.verify_ms[2] == pytest.approx(25.0)
+    assert costs.verify_ms[4] == pytest.approx(25.0 + 2 * 3.5)
+
+
+def test_what_takes_longer_now_is_learnt_and_the_rest_drifts_along() -> None:
+    costs = PassCosts(SHOWN)
+    for _ in range(60):
+        costs.record_pass(4, 28.0)
+    assert costs.verify_ms[4] == pytest.approx(28.0, rel=0.01)
+    assert 10 < costs.plain_ms < 20
+    for _ in range(60):
+        costs.record_pass(1, 10.0)
+    assert costs.plain_ms == pytest.approx(10, rel=0.01)
+
+
+def test_a_plain_pass_is_never_thought_dearer_than_one_that_checks_a_guess() -> None:
+    costs = PassCosts(MeasuredCosts(40.0, {"1": 1.0, "4": 0.5}))
+    assert costs.plain_ms == pytest.approx(40)
+    for _ in range(20):
+        costs.record_pass(4, 20.0)
+    assert costs.plain_ms == pytest.approx(22, rel=0.01)
+
+
+def test_a_plain_pass_is_due_where_none_was_seen_and_ever_more_rarely() -> None:
+    costs = PassCosts(SHOWN)
+    waits = []
+    for _ in range(6):
+        waits.append(0)
+        while not costs.needs_plain_pass:
+            costs.record_pass(4, 14.0)
+            waits[-1] += 1
+        costs.record_pass(1, 10.0)
+    assert waits == [8, 16, 32, 64, 128, 128]
+    for _ in range(100):
+        costs.record_pass(1, 10.0)
+        costs.record_pass(4, 14.0)
+        assert not costs.needs_plain_pass
+
+
+def test_one_wild_time_moves_little_and_a_first_pass_that_catches_up_not_the_next_ones() -> None:
+    costs = PassCosts(SHOWN)
+    costs.record_pass(1, 10_000.0)
+    assert costs.plain_ms == pytest.approx(12)
+    costs.record_draft(1e6, 2)
+    assert costs.draft_ms == pytest.approx(1.2)
+    costs = PassCosts(SHOWN)
+    for _ in range(40):
+        costs.record_draft(1.6, 1)
+    assert costs.draft_ms == pytest.approx(1.0)
+    assert costs.draft_passes_ms(3) == pytest.approx(3.6, rel=0.02)
+
+
+def test_nothing_measured_starts_from_the_first_pass() -> None:
+    assert PassCosts(SHOWN).verify_curve() == SHOWN.curve
+    costs = PassCosts()
+    assert not costs.is_measured
+    costs.record_pass(1, 30.0)
+    assert costs.is_measured
+    assert costs.plain_ms == pytest.approx(30.0)
+    assert costs.verify_ms[2] > 30.0
+    assert 0 < costs.draft_ms < 30.0
