@@ -60,18 +60,10 @@ ARMS: dict[str, tuple[str, int | None]] = {
     "both": ("auto", None),
 }
 """The drafter, and its draft length; None for localspec's default."""
-COUNTRIES = [
-    "France",
-    "Japan",
-    "Egypt",
-    "Brazil",
-    "Canada",
-    "Kenya",
-    "India",
-    "Norway",
-    "Peru",
-    "Chile",
-]
+COUNTRIES = (
+    *("France", "Japan", "Egypt", "Brazil", "Canada"),
+    *("Kenya", "India", "Norway", "Peru", "Chile"),
+)
 QUESTIONS = (
     "What is the capital of {}?",
     "Which language do most people speak in {}?",

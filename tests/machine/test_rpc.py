@@ -105,8 +105,7 @@ def test_a_good_worker_is_reported_with_its_line() -> None:
     with listening(worker(status())) as address:
         report = preflight.check(address)
     assert report.status.devices == (CPU,)
-    assert 0 < report.round_trip_ms < 1000
-    assert report.bytes_per_second > 1e6
+    assert report.round_trip_ms > 0 and report.bytes_per_second > 1e5
 
 
 @pytest.mark.parametrize(

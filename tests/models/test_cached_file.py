@@ -239,7 +239,7 @@ def from_byte(asked: str | None) -> int:
     return int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(150, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.long)])
 @pytest.mark.timeout(900)
 def test_killed_at_any_moment(kills: int, desk: Desk) -> None:
     chance = random.Random(kills)

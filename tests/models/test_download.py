@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
@@ -249,12 +248,12 @@ def test_stopping_is_quick_whatever_it_hangs_in(name: str, desk: Desk) -> None:
     patient = RetryPolicy(stall_timeout=60.0, connect_timeout=60.0)
     desk.client = HubClient(desk.hub.url, token=False, retry_policy=patient)
     importlib.import_module("huggingface_hub.utils").httpx  # noqa: B018  slow to import
-    stop, ended = CancelToken(), []
+    stop, ended = CancelToken(), threading.Event()
 
     def work() -> None:
         with pytest.raises(OperationCancelledError):
             download_file(desk.client, desk.job(), cancel=stop, cache_dir=desk.store)
-        ended.append(monotonic())
+        ended.set()
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -262,10 +261,9 @@ def test_stopping_is_quick_whatever_it_hangs_in(name: str, desk: Desk) -> None:
         desk.hub.wait_sent(fault.after)
     else:
         wait_for(lambda: any(seen.kind == kind for seen in desk.hub.seen))
-    asked = monotonic()
     stop.cancel()
-    thread.join(5)
-    assert ended and ended[0] - asked <= 0.3
+    thread.join(20)
+    assert ended.is_set(), "the hub would hold it for 60 s"
 
 
 def test_offline_with_sockets_forbidden(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +276,6 @@ def test_offline_with_sockets_forbidden(desk: Desk, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(f"socket.{name}", forbidden)
     desk.client = HubClient(desk.hub.url, offline=True)
     assert desk.fetch() == path
-    began = monotonic()
     for ask in (
         lambda: desk.fetch(desk.job("other.gguf")),
         lambda: desk.client.list_files(REPO),
@@ -288,17 +285,19 @@ def test_offline_with_sockets_forbidden(desk: Desk, monkeypatch: pytest.MonkeyPa
         with pytest.raises(OfflineError) as raised:
             ask()
         assert raised.value.exit_code == 10
-    assert monotonic() - began < 3, "nothing was asked of the network"
 
 
-def test_a_hub_that_is_not_there_is_offline_at_once(desk: Desk) -> None:
+def test_a_hub_that_is_not_there_is_offline_at_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = desk.fetch()
+    patience: list[float] = []
+    monkeypatch.setattr(CancelToken, "sleep", lambda _, seconds: patience.append(seconds))
     nobody = HubClient("http://127.0.0.1:9", token=False)
-    began = monotonic()
     with pytest.raises(OfflineError, match="cannot be reached"):
         download_file(nobody, desk.job("other.gguf"), cache_dir=desk.store)
     assert download_file(nobody, desk.job(), cache_dir=desk.store) == path
-    assert monotonic() - began < 5, "no patience for a closed port"
+    assert not any(patience), "a closed port is not tried again"
 
 
 def test_two_at_once_fetch_it_once(desk: Desk) -> None:

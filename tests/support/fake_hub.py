@@ -139,7 +139,7 @@ class FakeHub:
 
     def __enter__(self) -> FakeHub:
         for server in self._servers:
-            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.005,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
