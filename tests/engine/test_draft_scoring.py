@@ -24,7 +24,7 @@ from localspec.protocol.wire import (
     SamplingParams,
     ScoreDraftCommand,
 )
-from tests.engine.laws import PROMPT, SAMPLED, history, pairs
+from tests.engine.laws import PROMPT, SAMPLED, MakeModel, history, pairs
 from tests.support.fake_models import (
     GREEDY,
     N_VOCAB,
@@ -41,7 +41,9 @@ COSTS = MeasuredCosts(10.0, {"1": 1.0, "2": 1.2, "9": 2.0}, 0.1)
 N = 60
 
 
-def recorded(sampling: SamplingParams, make=history) -> tuple[ScoredAnswer, ScoreDraftCommand]:  # type: ignore[no-untyped-def]
+def recorded(
+    sampling: SamplingParams, make: MakeModel = history
+) -> tuple[ScoredAnswer, ScoreDraftCommand]:
     verifier = make_verifier("coupled", sampling.seed)
     tokens = tuple(plain(make(), verifier, job(PROMPT, N, sampling=sampling)).tokens)
     answer = ScoredAnswer(list(PROMPT), tokens, sampling, verifier, N_VOCAB)
@@ -54,7 +56,9 @@ def rates(command: ScoreDraftCommand, score: DraftScore) -> dict[int, RoundTotal
     return {length: rates.totals for length, rates in found.by_length.items()}
 
 
-def counted(drafter: Drafter, sampling: SamplingParams, length: int, make=history) -> list[int]:  # type: ignore[no-untyped-def]
+def counted(
+    drafter: Drafter, sampling: SamplingParams, length: int, make: MakeModel = history
+) -> list[int]:
     """Drafted and accepted tokens, and rounds that drafted, of a real run."""
     what = job(PROMPT, N, sampling=sampling, draft_length=length)
     steps = run(make(), drafter, make_verifier("coupled", sampling.seed), what).steps

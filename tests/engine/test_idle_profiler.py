@@ -1,41 +1,21 @@
-"""Probing: every kind of pass is timed, within the time given, and the memories end empty."""
+"""Costs and threads are measured when asked for or idle, and threads left to other programs."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from localspec.engine import idle_profiler, pass_timing
+from localspec.engine import idle_profiler
 from localspec.engine import session as session_module
-from localspec.engine.protocols import Logits
 from localspec.engine.session import Session
 from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import LoadCommand, MeasuredCosts, ProbeCommand
-from tests.support.fake_models import HistoryModel
 from tests.support.sessions import SETTINGS, loaded, say
 from tests.support.zoo import Zoo
-
-
-def last(seconds: float, most: int = 16, draft: bool = True) -> pass_timing.PassTimes:
-    target, guesser = HistoryModel(1), HistoryModel(2)
-    (*_, times) = pass_timing.measure_passes(target, guesser if draft else None, most, seconds)
-    assert target.n_past == guesser.n_past == 0
-    return times
-
-
-def test_widths_are_tried_as_far_as_there_is_time_and_drafts_are_long() -> None:
-    times = last(5.0)
-    assert sorted(times.verify) == [1, 2, 4, 5, 8]
-    assert times.verify_curve()["1"] == 1.0
-    assert times.c() is not None
-    hurried = last(0.0, draft=False)
-    assert 1 in hurried.verify and hurried.t1() > 0 and hurried.c() is None
-    assert max(last(5.0, most=3).verify) == 4
 
 
 def test_a_session_probes_and_answers_as_before(zoo: Zoo) -> None:
@@ -46,34 +26,6 @@ def test_a_session_probes_and_answers_as_before(zoo: Zoo) -> None:
         assert all(isinstance(event, SpeculationPlan) for event in said[:-1])
         assert said[-1].c is not None
         assert say(session, "Hello", max_tokens=20).ids == before
-
-
-class ThreadedFake(HistoryModel):
-    """A pass of one token is fastest with one thread, a wider one with two."""
-
-    n_threads = n_threads_batch = 2
-
-    def set_n_threads(self, n: int, n_batch: int) -> None:
-        self.n_threads, self.n_threads_batch = n, n_batch
-
-    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        slow = self.n_threads == 2 if len(tokens) == 1 else self.n_threads_batch == 1
-        until = time.perf_counter() + 0.004 * slow
-        while time.perf_counter() < until:
-            pass
-        return super().decode(tokens, outputs)
-
-
-def test_each_kind_of_pass_gets_its_fastest_thread_count() -> None:
-    target, draft = ThreadedFake(1), ThreadedFake(2)
-    (*_, times) = pass_timing.measure_threads(target, draft, (2, 1), 8)
-    assert times.best() == (1, 2)
-    assert (target.n_threads, draft.n_threads_batch) == (2, 2)
-
-
-def test_the_default_count_stays_unless_another_is_clearly_faster() -> None:
-    times = pass_timing.ThreadTimes({4: [10.0, 30.0], 3: [9.8, 9.9]}, {4: [10.0], 3: [7.0]})
-    assert times.best() == (4, 3)
 
 
 UNTOLD = replace(SETTINGS, n_threads=None)
@@ -109,7 +61,6 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> QuietComputer:
 def idle(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, QuietComputer]]:
     """A session to be measured when idle, on a computer whose load the test sets."""
     computer = watch(monkeypatch)
-    monkeypatch.setattr(idle_profiler, "_IDLE_SECONDS", 0.1)
     files = str(zoo["target"]), str(zoo["cousin"])
     with closing(Session(LoadCommand(*files, UNTOLD, UNTOLD, measure_when_idle=True))) as session:
         yield session, computer

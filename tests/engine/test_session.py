@@ -8,11 +8,9 @@ from itertools import product
 
 import pytest
 
-from localspec import speculation_methods
 from localspec.engine.session import Session
 from localspec.errors import UsageError
-from localspec.models import draft_heads
-from localspec.protocol.wire import GenerateCommand, LoadCommand, SamplingParams, TokenizeCommand
+from localspec.protocol.wire import GenerateCommand, SamplingParams, TokenizeCommand
 from tests.support.sessions import GREEDY, SETTINGS, loaded, require_same_logits_at_every_width, say
 from tests.support.zoo import Zoo
 
@@ -59,18 +57,6 @@ def test_a_sliding_window_says_the_same_far_beyond_its_slots(zoo: Zoo) -> None:
     assert said.ids == plain.ids
 
 
-def test_a_wide_draft_is_cut_to_what_a_hybrid_can_take_back(zoo: Zoo) -> None:
-    load = LoadCommand(str(zoo["hybrid"]), str(zoo["stranger"]), SETTINGS, SETTINGS, draft_max=4)
-    session = Session(load)
-    try:
-        said = say(session, PROMPT, spec="model", draft_length=16, max_tokens=40)
-        plain = say(session, PROMPT, spec="off", max_tokens=40)
-    finally:
-        session.close()
-    assert max(event.drafted for event in said.rounds) == 4
-    assert said.ids == plain.ids
-
-
 # --- 4: a draft is as good as its model -------------------------------------------------------
 
 
@@ -86,44 +72,6 @@ def test_a_model_drafting_for_itself_is_always_right(zoo: Zoo, name: str) -> Non
             assert said.speculation["histogram"][5] == 14
             kinds = [token.kind for token in said.rounds[1].tokens]
             assert kinds == ["accepted"] * 5 + ["bonus"]
-
-
-def test_a_recurrent_draft_is_refused_with_a_notice(zoo: Zoo) -> None:
-    with loaded(zoo["target"], zoo["recurrent"]) as session:
-        assert session.ready.draft is None
-        assert [notice.code for notice in session.ready.notices] == ["draft-no-rollback"]
-        assert say(session, PROMPT, max_tokens=5).plan is not None
-        with pytest.raises(UsageError, match="needs a draft model"):
-            say(session, PROMPT, spec="model")
-
-
-@pytest.mark.parametrize(
-    ("target", "draft", "kind", "has"),
-    [
-        ("target", None, None, ("lookup",)),
-        ("target", "cousin", "model", ("model", "lookup")),
-        ("deep", "eagle3", "eagle3", ("model", "lookup", "eagle3")),
-        ("deep", "dspark", "dspark", ("model", "lookup", "dspark")),
-    ],
-)
-def test_every_drafter_is_had_or_refused_by_name(
-    zoo: Zoo, target: str, draft: str | None, kind: str | None, has: tuple[str, ...]
-) -> None:
-    """What the pair has drafts; anything else is refused with the names of what it has."""
-    assert {*draft_heads.KIND_TITLES, "model", "lookup", "crossvocab"} == set(
-        speculation_methods.DRAFTERS
-    )
-    with loaded(zoo[target], zoo[draft] if draft else None) as session:
-        assert session.ready.settings["draft_kind"] == kind
-        for name in speculation_methods.DRAFTERS:
-            if name in has:
-                assert say(session, PROMPT, spec=name, max_tokens=5).ids
-                continue
-            with pytest.raises(UsageError) as refused:
-                say(session, PROMPT, spec=name, max_tokens=5)
-            assert f"Use one of: {', '.join(('auto', 'off', *has))}." in refused.value.hint
-        with pytest.raises(UsageError, match="Unknown speculation method 'magic'"):
-            say(session, PROMPT, spec="magic")
 
 
 # --- 6: an answer leaves nothing behind -------------------------------------------------------

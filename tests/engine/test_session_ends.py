@@ -1,15 +1,13 @@
-"""How answers end, what is told of them, and which pairs and prompts are refused."""
+"""How answers end, and which prompts and requests are refused."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from localspec.errors import EngineError, IncompatiblePairError, PromptTooLongError, UsageError
-from localspec.protocol.events import EngineReady, GenerationFinished, Prefill, Round
+from localspec.errors import EngineError, PromptTooLongError, UsageError
+from localspec.protocol.events import GenerationFinished, Prefill, Round
 from localspec.protocol.wire import GenerateCommand, SamplingParams
-from tests.support.sessions import SETTINGS, folded, loaded, require_same_logits_at_every_width, say
+from tests.support.sessions import folded, loaded, say
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 PROMPT = "the one "
@@ -63,59 +61,7 @@ def test_stopping_while_reading_a_long_prompt(zoo: Zoo) -> None:
     assert max(event.done for event in taken if isinstance(event, Prefill)) < 300
 
 
-# --- what is told -----------------------------------------------------------------------------
-
-
-def test_ready_says_what_is_really_used(zoo: Zoo) -> None:
-    with loaded(zoo["target"], zoo["cousin"]) as session:
-        ready: EngineReady = session.ready
-    assert (ready.model, ready.draft) == ("target.gguf", "cousin.gguf")
-    assert ready.settings["target"]["n_ctx"] == 512
-    assert ready.settings["draft_max"] == 16
-    assert ready.load_ms > 0
-    assert ready.devices
-    assert ready.notices == ()
-    with loaded(zoo["target"], settings=replace(SETTINGS, n_ctx=2048)) as session:
-        assert [notice.code for notice in session.ready.notices] == ["beyond-trained"]
-        assert session.ready.settings["target"]["n_ctx"] == 2048
-
-
-@pytest.mark.parametrize(
-    ("draft", "level", "words"),
-    [("padded", "warning", "larger than its target"), ("f32", "info", "the target itself")],
-)
-def test_a_draft_as_large_as_its_target_is_told(
-    draft: str, level: str, words: str, zoo: Zoo
-) -> None:
-    with loaded(zoo["f32"], zoo[draft]) as session:
-        (notice,) = session.ready.notices
-        assert (notice.level, notice.code) == (level, "large-draft")
-        assert words in notice.message and "or none" in notice.hint
-        assert say(session, PROMPT, spec="model").speculation["drafted"], "it is used all the same"
-
-
-# --- pairs and prompts that cannot be ---------------------------------------------------------
-
-
-def test_a_padded_vocabulary_is_no_reason_to_refuse(zoo: Zoo) -> None:
-    require_same_logits_at_every_width(zoo["target"])
-    with loaded(zoo["target"], zoo["padded"]) as session:
-        plain = say(session, PROMPT, spec="off", max_tokens=40)
-        assert say(session, PROMPT, spec="model", max_tokens=40).ids == plain.ids
-    with loaded(zoo["padded"], zoo["target"]) as session:
-        assert say(session, PROMPT, spec="model", max_tokens=40).speculation["drafted"] > 0
-
-
-@pytest.mark.parametrize(
-    ("draft", "words"),
-    [
-        ("renamed", "token 257 is '▁other' in the draft"),
-        ("wide", "its vocabulary has 56[0-9] tokens, the target's has 36[0-9]"),
-    ],
-)
-def test_a_draft_of_another_vocabulary_is_refused(zoo: Zoo, draft: str, words: str) -> None:
-    with pytest.raises(IncompatiblePairError, match=words), loaded(zoo["f32"], zoo[draft]):
-        pass
+# --- prompts and requests that cannot be ---------------------------------------------------
 
 
 def test_a_prompt_longer_than_the_context(zoo: Zoo) -> None:

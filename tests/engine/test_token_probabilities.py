@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import cast
@@ -15,11 +16,14 @@ from numpy.typing import NDArray
 from localspec.engine import drafters, speculative_loop
 from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
 from localspec.engine.drafters.model import ModelDrafter
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Logits, Verifier
 from localspec.engine.speculative_loop import GenerationJob
 from localspec.engine.token_probabilities import N_ALTERNATIVES, TokenProbabilities, score_tokens
 from localspec.engine.verifiers import make_verifier
+from localspec.machine.llama_params import ModelRole
+from localspec.protocol.events import Token
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine.laws import MODES, PROMPT, SAMPLED
 from tests.support.fake_models import (
@@ -37,6 +41,8 @@ from tests.support.fake_models import (
     plain,
     run,
 )
+from tests.support.sessions import SETTINGS, Said, loaded, require_same_logits_at_every_width, say
+from tests.support.zoo import Zoo
 
 PENALISED = replace(SAMPLED, repeat_penalty=1.4, repeat_last_n=8)
 SAMPLINGS = {"greedy": GREEDY, "cut": SAMPLED, "whole": PLAIN, "penalised": PENALISED}
@@ -268,3 +274,49 @@ def test_the_time_of_looking_is_not_the_rounds(monkeypatch: pytest.MonkeyPatch) 
         return max(abs(step.ms.host) for step in got.steps)
 
     assert host(slow) == pytest.approx(host(None), abs=1e-3)
+
+
+# --- on real models ---------------------------------------------------------------------
+
+TEXT, WARM = "the one ", SamplingParams(temperature=0.8, seed=5)
+
+
+def emitted(said: Said) -> list[Token]:
+    return [token for event in said.rounds for token in event.tokens]
+
+
+def test_they_are_the_targets_own(zoo: Zoo) -> None:
+    """Against rows of one token a pass, from a model that does nothing else."""
+    require_same_logits_at_every_width(zoo["target"])
+    with loaded(zoo["target"], zoo["cousin"]) as session:
+        said = say(session, TEXT, spec="model", sampling=WARM, probabilities=True, max_tokens=40)
+    with closing(LlamaContext(zoo["target"], ModelRole(SETTINGS, 1, 0))) as model:
+        prompt = model.vocabulary.tokenize(TEXT)
+        row = model.decode(prompt, 1)[0]
+        for token in emitted(said):
+            every = score_tokens(np.broadcast_to(row, (len(row),) * 2), range(len(row)), Draft())
+            assert sum(seen.chosen.p for seen in every) == pytest.approx(1, abs=1e-6)
+            assert every[token.id].chosen.p == pytest.approx(token.p_target, abs=1e-6)
+            assert every[token.id].chosen.rank == token.rank
+            row = model.decode([token.id], 1)[0]
+
+
+def test_the_end_has_a_probability_and_no_text(zoo: Zoo) -> None:
+    with loaded(zoo["parrot"], zoo["parrot"]) as session:
+        said = say(session, "a", spec="model", probabilities=True)
+    end = emitted(said)[-1]
+    assert (said.reason, end.text, end.rank) == ("eog", "", 1)
+    assert end.p_target is not None
+
+
+def test_text_of_what_was_not_taken(zoo: Zoo) -> None:
+    """Words as they would stand there; half a character, and what is no text at all."""
+    with loaded(zoo["chatter"]) as session:
+        words = session._target.vocabulary
+        said = say(session, "a", spec="off", probabilities=True, sampling=WARM, max_tokens=30)
+        for token in emitted(said):
+            for other in token.alternatives:
+                piece = words.piece(other.id) or words.token_text(other.id)
+                assert other.text == piece.decode("utf-8", "replace") != ""
+                if 3 + 0x80 <= other.id < 3 + 256:
+                    assert other.text == "\ufffd"

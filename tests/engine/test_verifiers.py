@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -41,7 +40,6 @@ from tests.support.fake_models import (
     TableModel,
     job,
     model_drafter,
-    run,
     table,
 )
 
@@ -148,31 +146,6 @@ def test_the_law_is_the_targets_to_the_last_bits(mode: VerifyMode) -> None:
         exactly_the_targets_law(case, mode)
 
 
-def test_the_cases_speculate() -> None:
-    """An enumeration in which nothing was rejected, or nothing kept, would prove little."""
-    kept: Counter[tuple[int, int]] = Counter()
-
-    def answer(draws: Explorer) -> list[int]:
-        verifier = RejectionVerifier(draws)
-        case = CASES["top-k"]
-        got = run(case.target(), case.drafter(verifier, case.what, []), verifier, case.what)
-        kept.update((len(step.draft.tokens), step.accepted) for step in got.steps)
-        return got.tokens
-
-    Explorer().outcomes(answer)
-    assert {(n, k) for n in range(4) for k in range(n + 1)} <= set(kept)
-
-
-def test_the_explorer_weighs_every_branch() -> None:
-    def dice(draws: Explorer) -> list[int]:
-        first = draws.choice(np.array([0.5, 0.0, 0.5]))
-        return [first, draws.accept(0.25)] if first else [first]
-
-    explorer = Explorer()
-    assert explorer.outcomes(dice) == {(0,): 0.5, (2, 0): 0.375, (2, 1): 0.125}
-    assert explorer.paths == 3
-
-
 # --- block ------------------------------------------------------------------------------
 
 
@@ -273,29 +246,6 @@ def test_coupled_noise_is_of_the_token_not_of_its_rank() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_seeded_answers_follow_the_targets_law(mode: VerifyMode) -> None:
     laws.rarely_by_chance(mode)
-
-
-def test_answers_by_another_law_are_told_apart() -> None:
-    """The negative control: a temperature of 1.1 is not one of 0.8."""
-    case = tables_case(replace(PLAIN, temperature=0.8), n=3)
-    hotter = tables_case(replace(PLAIN, temperature=1.1), n=3)
-    counts: Counter[tuple[int, ...]] = Counter()
-    for seed in range(1000):
-        verifier = make_verifier("rejection", seed)
-        got = run(hotter.target(), ConstantDrafter([0, 1]), verifier, hotter.what)
-        counts[tuple(got.tokens)] += 1
-    with pytest.raises(AssertionError, match="chi-square"):
-        laws.drawn_from(counts, case.exact())
-
-
-def test_one_stream_draws_each_token_anew() -> None:
-    draws = SeededRandom(3)
-    probs = np.full(4, 0.25)
-    pairs = Counter((draws.choice(probs), draws.choice(probs)) for _ in range(4000))
-    laws.drawn_from(pairs, {cell: 1 / 16 for cell in np.ndindex(4, 4)})
-    accepted = Counter((draws.accept(0.3), draws.accept(0.5)) for _ in range(4000))
-    chances = {(a, b): (0.3 if a else 0.7) * 0.5 for a in (False, True) for b in (False, True)}
-    laws.drawn_from(accepted, chances)
 
 
 # --- the parts --------------------------------------------------------------------------

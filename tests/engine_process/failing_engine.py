@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 
@@ -54,7 +53,7 @@ def make_faults(out: int) -> dict[str, Callable[[], object]]:
 
     def hang() -> None:
         while True:
-            time.sleep(60)
+            signal.pause()
 
     def beat(busy: float, seconds: int, *, ends: bool) -> None:
         """Heartbeats of the first answer, as if it stood still for so long."""
@@ -67,6 +66,7 @@ def make_faults(out: int) -> dict[str, Callable[[], object]]:
         with open("/dev/full", "wb", buffering=0) as file:
             file.write(b"x")
 
+    stuck = wire.HeartbeatReply(900.0, 0.0)
     other_version = wire.HelloReply(wire.PROTOCOL_VERSION + 1, os.getpid())
     return {
         "kill": lambda: die(signal.SIGKILL),
@@ -84,6 +84,7 @@ def make_faults(out: int) -> dict[str, Callable[[], object]]:
         "disk": write_to_full_disk,
         "bug": lambda: 1 // 0,
         "flood": lambda: [os.write(2, b"x" * 1023 + b"\n") for _ in range(8192)],
+        "late heartbeat": lambda: os.write(out, wire.encode_output(1, stuck)),
         "exit": lambda: os._exit(3),
         "newer": lambda: os.write(out, wire.encode_output(0, other_version)),
         "silent": lambda: os._exit(0),
@@ -111,32 +112,32 @@ class ScriptedEngine:
             number, command = wire.decode_command(line)
             if isinstance(command, wire.ByeCommand):
                 return
-            self._run_command(number, command)
+            for output in self._outputs(command):
+                self._say(number, output)
             if not isinstance(command, wire.StopCommand):
                 self._say(number, wire.DoneReply())
 
-    def _run_command(self, number: int, command: wire.EngineCommand) -> None:
+    def _outputs(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
         if isinstance(command, wire.LoadCommand):
             self._enter("load")
             devices = ("a GPU", "CPU") if command.target.startswith("gpu") else ("CPU",)
-            ready = EngineReady({}, command.target, command.draft, devices, {}, {}, 1.0)
-            self._say(number, ready)
+            yield EngineReady({}, command.target, command.draft, devices, {}, {}, 1.0)
         elif isinstance(command, wire.ProbeCommand):
-            self._say(number, SpeculationPlan("probing", "scripted"))
+            yield SpeculationPlan("probing", "scripted")
             self._enter("probe")
-            self._say(number, MEASURED)
+            yield MEASURED
         elif isinstance(command, wire.ReplayCommand):
             self._enter("replay")
-            self._say(number, REPLAYED)
+            yield REPLAYED
         elif isinstance(command, wire.GenerateCommand):
-            self._say(number, Prefill(0, 4, 0))
+            yield Prefill(0, 4, 0)
             self._enter("prefill")
             for n, word in enumerate(("one ", "two ", "three ", "four")):
                 if n == 2:
                     self._enter("decode")
                 token = Token(n, word, "plain")
-                self._say(number, Round(n, None, "", 0, 0, (token,), RoundTimes(0, 1, 0)))
-            self._say(number, GenerationFinished("length"))
+                yield Round(n, None, "", 0, 0, (token,), RoundTimes(0, 1, 0))
+            yield GenerationFinished("length")
 
 
 class FailingServer(CommandServer):

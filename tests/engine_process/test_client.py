@@ -17,7 +17,7 @@ from tests.engine_process.ends import ended, start_failing, text_of
 from tests.engine_process.failing_engine import EXITS, MEASURED, REPLAYED
 
 QUICK = EngineTimeouts(handshake=20, load=20, answer=20, stop=2)
-IMPATIENT = EngineTimeouts(handshake=1, load=1, answer=1, stop=0.5)
+IMPATIENT = EngineTimeouts(handshake=2, load=2, answer=2, stop=0.5)
 REPLAY = ReplayCommand("hi", (1,), (1,), (1,))
 ASK = GenerateCommand("hi")
 TEXT = "one two three four"
@@ -57,7 +57,14 @@ def test_an_engine_without_a_fault(start: Start) -> None:
     assert (engine.measured, engine.replay(REPLAY)) == (MEASURED, REPLAYED)
 
 
-@pytest.mark.parametrize("fault", EXITS)
+@pytest.mark.parametrize("fault", ["flood", "late heartbeat"])
+def test_a_flood_on_stderr_or_the_heartbeat_of_another_command_harms_nothing(
+    fault: str, start: Start
+) -> None:
+    assert text_of(start("decode", fault).generate(ASK)) == TEXT
+
+
+@pytest.mark.parametrize("fault", ["kill", "garbage", "silent", "hang"])
 def test_an_exit_at_the_handshake(fault: str) -> None:
     with pytest.raises(errors.LocalspecError) as raised:
         start_failing("hello", fault, IMPATIENT if fault == "hang" else QUICK)
@@ -66,7 +73,7 @@ def test_an_exit_at_the_handshake(fault: str) -> None:
 
 @pytest.mark.parametrize(
     ("phase", "fault"),
-    [("load", "kill"), ("probe", "abort"), *(("replay", fault) for fault in EXITS)],
+    [("load", "kill"), ("probe", "abort"), ("replay", "segv"), ("replay", "deep")],
 )
 def test_an_exit_during_a_command_with_one_reply(phase: str, fault: str, start: Start) -> None:
     engine = start(phase, fault)
@@ -96,36 +103,30 @@ def test_an_exit_during_an_answer(phase: str, fault: str, start: Start) -> None:
     assert list(engine.generate(ASK)) == [last], "for ever, with its cause"
 
 
-@pytest.mark.parametrize("phase", ["load", "decode"])
-def test_a_flood_on_stderr_blocks_nothing(phase: str, start: Start) -> None:
-    engine = start(phase, "flood")
-    engine.load(LoadCommand("a.gguf"))
-    assert text_of(engine.generate(ASK)) == TEXT
-
-
-def test_an_answer_that_is_closed_leaves_the_engine_usable(start: Start) -> None:
+def test_closing_an_answer_keeps_the_engine_or_the_cause_of_its_exit(start: Start) -> None:
     engine = start()
     answer = engine.generate(ASK)
     next(answer)
     answer.close()  # type: ignore[attr-defined]
     assert text_of(engine.generate(ASK)) == TEXT
-
-
-def test_closing_an_answer_keeps_the_cause_of_an_exit(start: Start) -> None:
     engine = start("decode", "abort")
     answer = engine.generate(ASK)
     last = next(event for event in answer if isinstance(event, EngineExit))
     answer.close()  # type: ignore[attr-defined]
     assert list(engine.generate(ASK)) == [last]
+    engine = start("decode", "hang", QUICK)
+    answer = engine.generate(ASK)
+    while not isinstance(next(answer), Round):
+        pass
+    began = time.monotonic()
+    answer.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - began < QUICK.answer and not engine.alive
 
 
-def test_an_engine_that_cannot_be_started() -> None:
+def test_an_engine_that_cannot_be_started_or_is_of_another_version() -> None:
+    """localspec was updated while it was running."""
     with pytest.raises(errors.EngineError, match="cannot be started"):
         EngineProcess(lambda: ["/no/such/program"], QUICK)
-
-
-def test_an_engine_of_another_version_gets_no_command() -> None:
-    """localspec was updated while it was running."""
     with pytest.raises(errors.EngineError, match="The engine stopped") as raised:
         start_failing("hello", "newer", QUICK)
     assert raised.value.hint.endswith("while it was running: quit and start it again.")
@@ -153,7 +154,7 @@ def test_a_stop_while_a_command_is_being_written_follows_it(
 
 
 def test_an_answer_without_progress_has_a_notice_before_it_is_given_up(start: Start) -> None:
-    patience = EngineTimeouts(handshake=20, load=20, answer=1, stop=1, slow_notice=0.3)
+    patience = EngineTimeouts(handshake=20, load=20, answer=2, stop=1, slow_notice=0.8)
     *events, notice, last = start("decode", "hang", patience).generate(ASK)
     assert notice == exit_causes.SLOW_NOTICE and notice not in events
     assert "Esc stops the answer" in exit_causes.SLOW_NOTICE.hint
@@ -188,7 +189,7 @@ def test_an_engine_that_ignores_a_stop_is_killed(
     fault: str, file: str, is_at_once: bool, start: Start
 ) -> None:
     """As Esc does, from another thread than the one that reads; two minutes are not waited."""
-    slow = 0.3 if fault == "hang" else 30  # a heartbeat says that it has been stuck for longer
+    slow = 0.8 if fault == "hang" else 30  # a heartbeat says that it has been stuck for longer
     patience = EngineTimeouts(handshake=20, load=20, answer=120, stop=0.5, slow_notice=slow)
     engine, events = start("decode", fault, patience, file), list[Event]()
     notices = (exit_causes.SLOW_NOTICE, exit_causes.COMPILING_NOTICE)
@@ -198,13 +199,3 @@ def test_an_engine_that_ignores_a_stop_is_killed(
             threading.Thread(target=engine.stop).start()
     assert text_of(events) == "one two "
     assert isinstance(events[-1], EngineExit) and events[-1].how == "hang"
-
-
-def test_a_hung_engine_is_killed_when_its_answer_is_closed(start: Start) -> None:
-    engine = start("decode", "hang")
-    answer = engine.generate(ASK)
-    while not isinstance(next(answer), Round):
-        pass
-    began = time.monotonic()
-    answer.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - began < QUICK.answer and not engine.alive

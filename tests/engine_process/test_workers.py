@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -10,10 +9,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -35,12 +35,11 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.worker_address import WorkerAddress, parse_address
-from tests.cli.command import command, environment
 from tests.cli.dialogue import Dialogue
+from tests.engine_process.cable import Cable
 from tests.support.downloads import wait_for
 from tests.support.scenes import phase, shown_tokens
 from tests.support.scripted_engine import painted, wait_until
-from tests.support.slow_line import Line, SlowLine
 from tests.tui.test_engine_runner import chat
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -49,15 +48,13 @@ HERE = ContextSettings(n_threads=1)
 DEMO = paths.package_data_dir() / "demo"
 N_LAYERS = 6
 """Of the demo's target."""
-SETTINGS = WorkerSettings(threads=1)
 
 
 @pytest.fixture(scope="session")
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(pytestconfig: pytest.Config) -> Path:
     """Built once for all runs of the tests: it takes a download."""
-    cache = getattr(request.config, "cache", None)  # none with -p no:cacheprovider
-    folder = cache.mkdir("rpc") if cache else tmp_path_factory.mktemp("rpc")
-    kept = folder / f"{installed_llama_cpp.version()}.so"
+    assert pytestconfig.cache is not None
+    kept = pytestconfig.cache.mkdir("rpc") / f"{installed_llama_cpp.version()}.so"
     if not kept.exists():
         try:
             partial = kept.with_suffix(f".{os.getpid()}")
@@ -76,12 +73,18 @@ def installed(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     built.symlink_to(library)
 
 
+@contextmanager
+def serving(library: Path, port: int = 0, **settings: Any) -> Iterator[WorkerServer]:
+    server = WorkerServer(WorkerSettings(threads=1, port=port, **settings), library)
+    threading.Thread(target=server.serve, daemon=True).start()
+    with closing(server):
+        yield server
+
+
 @pytest.fixture
 def workers(library: Path) -> Iterator[tuple[WorkerServer, WorkerServer]]:
-    servers = (serving(library), serving(library))
-    yield servers
-    for server in servers:
-        server.close()
+    with serving(library) as one, serving(library) as other:
+        yield one, other
 
 
 @dataclass
@@ -128,13 +131,19 @@ class Answer:
 
 
 def load(settings: ContextSettings, timeouts: EngineTimeouts | None = None) -> EngineProcess:
-    engine = EngineProcess(timeouts=timeouts) if timeouts else EngineProcess()
+    engine = EngineProcess(timeouts=timeouts or EngineTimeouts())
     target, draft = (str(DEMO / f"demo-{name}.gguf") for name in ("target", "draft"))
     engine.load(LoadCommand(target, draft, settings, HERE))
     return engine
 
 
-def ask(engine: EngineProcess, n: int, spec: str = "off", temperature: float = 0) -> Answer:
+def ask(
+    engine: EngineProcess,
+    n: int,
+    spec: str = "off",
+    temperature: float = 0,
+    after_two_rounds: Callable[[], None] = lambda: None,
+) -> Answer:
     sampling = SamplingParams(temperature=temperature, seed=7)
     request = GenerateCommand("def fibonacci(n):", sampling, max_tokens=n, spec=spec)
     answer = Answer("", 0)
@@ -142,6 +151,8 @@ def ask(engine: EngineProcess, n: int, spec: str = "off", temperature: float = 0
         if isinstance(event, Round):
             answer.n_passes += 1
             answer.text += "".join(token.text for token in event.tokens)
+            if event.n == 1:
+                after_two_rounds()
         if isinstance(event, EngineExit):
             answer.end = event
     return answer
@@ -153,39 +164,20 @@ def test_a_pair_over_two_workers_writes_the_same_text(
 ) -> None:
     texts = set()
     for settings in (HERE, remote(*workers)):
-        engine = load(settings)
-        texts |= {ask(engine, 60, spec, temperature).text for spec in ("off", "model")}
-        engine.close()
+        with closing(load(settings)) as engine:
+            texts |= {ask(engine, 60, spec, temperature).text for spec in ("off", "model")}
     assert len(texts) == 1
     assert len(texts.pop()) > 60
-
-
-def test_verify_over_two_workers_says_lossless(workers: tuple[WorkerServer, WorkerServer]) -> None:
-    addresses = ",".join(remote(*workers).workers)
-    words = ["verify", "demo", "--workers", addresses, "--seconds", "0", "--tokens", "8"]
-    done = subprocess.run(
-        command(*words, "--threads", "1", "--json", "-q"),
-        env=environment(),
-        capture_output=True,
-        timeout=600,
-        check=True,
-    )
-    document = json.loads(done.stdout)
-    assert document["verdict"] == "lossless"
-    assert document["whole"] is True and document["guesses"] > 0
-    for worker in workers:
-        assert worker.activity.n_passes > 100
 
 
 def test_each_pass_makes_one_round_trip_to_each_worker_and_logits_stay_here(
     workers: tuple[WorkerServer, WorkerServer],
 ) -> None:
-    engine = load(remote(*workers))
-    ask(engine, 1)  # reads the prompt
-    before = [worker.activity for worker in workers]
-    n_passes = ask(engine, 80).n_passes
-    after = [worker.activity for worker in workers]
-    engine.close()
+    with closing(load(remote(*workers))) as engine:
+        ask(engine, 1)  # reads the prompt
+        before = [worker.activity for worker in workers]
+        n_passes = ask(engine, 80).n_passes
+        after = [worker.activity for worker in workers]
     logits = 4 * 4096 * n_passes
     assert sum(activity.n_layers for activity in after) == N_LAYERS
     for earlier, later in zip(before, after, strict=True):
@@ -194,8 +186,10 @@ def test_each_pass_makes_one_round_trip_to_each_worker_and_logits_stay_here(
         assert 0 < later.sent - earlier.sent < logits / 4
 
 
-def test_a_chat_on_the_terminal_and_a_server_use_a_worker(library: Path) -> None:
-    server = serving(library)
+def test_a_chat_on_the_terminal_and_a_server_use_a_worker(
+    workers: tuple[WorkerServer, WorkerServer],
+) -> None:
+    server = workers[0]
     address = f"127.0.0.1:{server.port}"
     with Dialogue("run", "demo", "--workers", address, "--max-tokens", "9") as chat:
         chat.until("\n> ")
@@ -206,36 +200,30 @@ def test_a_chat_on_the_terminal_and_a_server_use_a_worker(library: Path) -> None
     process = subprocess.Popen(
         [*command, "--workers", address], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
-    assert process.stderr is not None
     wait_for(lambda: server.activity.n_layers == N_LAYERS, 60)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     wait_for(lambda: not server.activity.client, 30)
-    server.close()
 
 
 @pytest.mark.parametrize("loss", ["killed", "stopped", "cable"])
 def test_a_lost_worker_is_named_and_the_text_is_kept(loss: str, program: WorkerProgram) -> None:
     """Also one that only sleeps, or a cable that was pulled: llama.cpp would wait for ever."""
     address = parse_address(program.address)
-    line = SlowLine((address.host, address.port), Line(1.0, 125e6))
-    used = line.address if loss == "cable" else program.address
-    engine = load(replace(HERE, workers=(used,)), EngineTimeouts(worker_check=1))
-    end, text = None, ""
-    request = GenerateCommand("import os", SamplingParams(temperature=0), max_tokens=900)
-    for event in engine.generate(request):
-        if isinstance(event, Round):
-            text += "".join(token.text for token in event.tokens)
-            if event.n == 1 and loss == "cable":
-                line.cut()
-            elif event.n == 1:
+    with closing(Cable(address.port)) as cable:
+        used = cable.address if loss == "cable" else program.address
+
+        def lose() -> None:
+            if loss == "cable":
+                cable.cut()
+            else:
                 program.signal(signal.SIGKILL if loss == "killed" else signal.SIGSTOP)
-        if isinstance(event, EngineExit):
-            end = event
-    engine.close()
-    line.close()
-    assert text and end is not None and end.how == "worker"
-    assert f"{used} does not answer" in end.hint
+
+        engine = load(replace(HERE, workers=(used,)), EngineTimeouts(worker_check=1))
+        with closing(engine):
+            answer = ask(engine, 900, after_two_rounds=lose)
+    assert answer.text and answer.end is not None and answer.end.how == "worker"
+    assert f"{used} does not answer" in answer.end.hint
 
 
 @pytest.mark.asyncio
@@ -244,16 +232,17 @@ async def test_f5_finishes_the_answer_with_the_worker_or_without_it(
     is_back: bool, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(advisor, "_MIN_WORKER_GAIN", 1e-9)  # the demo would be faster here
-    server = serving(library)
-    port = server.port
-    line = SlowLine(("127.0.0.1", port), Line(10.0, 125e6))
-    options = AppOptions(seed=1, workers=(line.address,))
-    runner = EngineRunner()
     demo = ResolvedPair(DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf", "model")
-    session = ChatSession(demo)
+    session, runner = ChatSession(demo), EngineRunner()
     session.change_settings(max_tokens=300)
-    app = LocalspecApp(options, runner, lambda: ChatScreen(session, runner, options))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(serving(library))
+        port = server.port
+        cable = stack.enter_context(closing(Cable(port)))
+        options = AppOptions(seed=1, workers=(cable.address,))
+        app = LocalspecApp(options, runner, lambda: ChatScreen(session, runner, options))
+        stack.callback(runner.close, wait=10)
+        pilot = await stack.enter_async_context(app.run_test(size=(100, 30)))
         await wait_until(pilot, lambda: phase(pilot) == "ready", 60)
         assert server.activity.n_layers == N_LAYERS
         await pilot.press(*"import os")
@@ -264,7 +253,7 @@ async def test_f5_finishes_the_answer_with_the_worker_or_without_it(
         before = session.conversation.turns[0].answer
         assert f"{options.workers[0]} does not answer" in painted(app.screen)
         if is_back:
-            server = serving(library, port)
+            server = stack.enter_context(serving(library, port))
         app.simulate_key("f5")
         if not is_back:
             await wait_until(pilot, lambda: "Going on without it" in toasts(app), 60)
@@ -274,22 +263,15 @@ async def test_f5_finishes_the_answer_with_the_worker_or_without_it(
         if is_back:  # other devices may round differently, so that the text is another
             assert finished.answer.startswith(before)
         assert server.activity.n_layers == N_LAYERS * is_back
-    runner.close(wait=10)
-    line.close()
-    server.close()
 
 
 def toasts(app: LocalspecApp) -> str:
     return "".join(str(notification.message) for notification in app._notifications)
 
 
-def serving(library: Path, port: int = 0) -> WorkerServer:
-    server = WorkerServer(replace(SETTINGS, port=port), library)
-    threading.Thread(target=server.serve, daemon=True).start()
-    return server
-
-
-def test_it_serves_again_after_a_client_was_killed(program: WorkerProgram) -> None:
+def test_it_serves_again_after_a_client_was_killed_and_ends_with_its_input(
+    program: WorkerProgram,
+) -> None:
     address = parse_address(program.address)
     for _ in range(3):
         engine = load(replace(HERE, workers=(program.address,)))
@@ -298,7 +280,12 @@ def test_it_serves_again_after_a_client_was_killed(program: WorkerProgram) -> No
         os.kill(engine.pid, signal.SIGKILL)
         engine.close()
         wait_for(lambda: is_free(address), 30)
-    assert ask(load(replace(HERE, workers=(program.address,))), 5).text
+    with closing(load(replace(HERE, workers=(program.address,)))) as engine:
+        assert ask(engine, 5).text
+    children = psutil.Process(program.process.pid).children(recursive=True)
+    assert children
+    program.process.communicate(timeout=30)  # it ends with its input, and leaves no process
+    assert not psutil.wait_procs(children, timeout=10)[1]
 
 
 def is_free(address: WorkerAddress) -> bool:
@@ -322,23 +309,15 @@ def test_garbage_harms_nobody(program: WorkerProgram) -> None:
                 line.shutdown(socket.SHUT_WR)
     wait_for(lambda: is_free(address), 60)
     wait_for(lambda: process.num_fds() <= before + 5, 60)
-    assert ask(load(replace(HERE, workers=(program.address,))), 5).text
-
-
-def test_a_worker_ends_with_its_input_and_leaves_no_process(program: WorkerProgram) -> None:
-    children = psutil.Process(program.process.pid).children(recursive=True)
-    assert children
-    program.process.communicate(timeout=30)
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    with closing(load(replace(HERE, workers=(program.address,)))) as engine:
+        assert ask(engine, 5).text
 
 
 def test_more_memory_than_the_limit_is_refused(library: Path) -> None:
-    server = WorkerServer(replace(SETTINGS, memory=0.005), library)
-    threading.Thread(target=server.serve, daemon=True).start()
-    with pytest.raises(OutOfMemoryError):
-        load(remote(server))
-    wait_for(lambda: is_free(WorkerAddress("127.0.0.1", server.port)), 30)
-    server.close()
+    with serving(library, memory=0.005) as server:
+        with pytest.raises(OutOfMemoryError):
+            load(remote(server))
+        wait_for(lambda: is_free(WorkerAddress("127.0.0.1", server.port)), 30)
 
 
 def test_through_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +331,8 @@ def test_through_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-m", "localspec", "worker", "--via-ssh", "box", "--port", str(port)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for(lambda: not preflight.find_silent([f"127.0.0.1:{port}"]), 60)
-    assert ask(load(replace(HERE, workers=(f"127.0.0.1:{port}",))), 5).text
+    with closing(load(replace(HERE, workers=(f"127.0.0.1:{port}",)))) as engine:
+        assert ask(engine, 5).text
     remote_end = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130

@@ -1,1 +1,1 @@
-"""Tests with models that were not made here, from the package index."""
+"""Tests with two published models, from the package index: SmolLM2 135M and Gemma 3 270M."""

@@ -58,9 +58,9 @@ HOSTILE = (
     "%s %n %x %p {0} ${HOME} $(reboot) `reboot`",
     "../../../etc/passwd\n; DROP TABLE chats; --",
     "\r\n\r\n\t\t\v\f   ",
-    "z" * 300,
-    "🙂" * 60,
-    "1 " * 150,
+    "z" * 99,
+    "🙂" * 20,
+    "1 " * 50,
 )
 
 

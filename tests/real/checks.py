@@ -48,7 +48,7 @@ def check_head(target: Path, head: Path) -> None:
     with loaded(target, head) as session:
         for chat in chats.CHATS:
             said = chats.ask(
-                session, chats.user(chat[0]), spec="eagle3", draft_length=3, max_tokens=64
+                session, chats.user(chat[0]), spec="eagle3", draft_length=3, max_tokens=32
             )
             drafted += said.speculation["drafted"]
             accepted += said.speculation["accepted"]

@@ -57,8 +57,7 @@ def test_a_full_context_ends_the_answer_where_plain_decoding_is(smollm: Path, he
     small = replace(ROOMY, n_ctx=256)
     with loaded(smollm, head, small) as session:
         answers = [
-            chats.ask(session, story, spec=spec, max_tokens=1000)
-            for spec in ("off", "lookup", "eagle3")
+            chats.ask(session, story, spec=spec, max_tokens=1000) for spec in ("off", "eagle3")
         ]
     for said in answers:
         assert said.reason == "context"

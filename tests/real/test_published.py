@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -36,47 +35,29 @@ def test_the_bundled_head_is_the_starters(smollm: Path, head: Path) -> None:
 # --- planted faults ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def copy_of(tmp_path: Path) -> Callable[[Path], Path]:
-    return lambda path: Path(shutil.copy(path, tmp_path / path.name))
-
-
-def plant(path: Path, key: str, old: bytes | int, new: bytes | int) -> Path:
-    """Replaces part of a value in place."""
+def planted(folder: Path, source: Path, key: str, old: bytes | int, new: bytes | int) -> Path:
+    """A copy of the file with a part of a value replaced in place."""
+    path = Path(shutil.copy(source, folder / f"{len(list(folder.iterdir()))}.gguf"))
     field = gguf.GGUFReader(path, "r+").fields[key]
     for index in field.data:
         part = field.parts[index]
         if isinstance(old, int):
             part[part == old] = new
         else:
-            assert isinstance(new, bytes)
-            assert len(new) == len(old)
-            assert old in part.tobytes()
+            assert isinstance(new, bytes) and len(new) == len(old) and old in part.tobytes()
             part[:] = bytearray(part.tobytes().replace(old, new, 1))
     return path
 
 
-def test_a_wrong_end_token_is_noticed(smollm: Path, copy_of: Callable[[Path], Path]) -> None:
-    wrong = plant(copy_of(smollm), "tokenizer.ggml.eos_token_id", 2, 0)
+def test_planted_faults_are_noticed(smollm: Path, head: Path, tmp_path: Path) -> None:
+    """A wrong end token, a newline more or less in the template, a head for other layers."""
     with pytest.raises(AssertionError):
-        checks.check_end_token(wrong)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [(b"'\n' + ", b"'\n\n'+ "), (b"'\n'", b"'' ")], ids=["more", "less"]
-)
-def test_one_newline_in_the_template_is_noticed(
-    old: bytes, new: bytes, smollm: Path, copy_of: Callable[[Path], Path]
-) -> None:
-    wrong = plant(copy_of(smollm), "tokenizer.chat_template", old, new)
-    with pytest.raises(AssertionError):
-        checks.check_template(wrong)
-
-
-def test_a_head_for_other_layers_is_noticed(
-    smollm: Path, head: Path, copy_of: Callable[[Path], Path]
-) -> None:
-    wrong = plant(copy_of(head), "eagle3.target_layers", 29, 20)
+        checks.check_end_token(planted(tmp_path, smollm, "tokenizer.ggml.eos_token_id", 2, 0))
+    for old, new in ((b"'\n' + ", b"'\n\n'+ "), (b"'\n'", b"'' ")):
+        wrong = planted(tmp_path, smollm, "tokenizer.chat_template", old, new)
+        with pytest.raises(AssertionError):
+            checks.check_template(wrong)
+    wrong = planted(tmp_path, head, "eagle3.target_layers", 29, 20)
     with pytest.raises(AssertionError, match="of"):
         checks.check_head(smollm, wrong)
 
@@ -109,12 +90,11 @@ def test_memory_is_what_was_foretold(
     assert abs(estimate.of(HOST).total + estimate.output - used) <= estimate.error
 
 
-@pytest.mark.timeout(900)
 def test_verify_finds_no_difference(smollm: Path, head: Path) -> None:
     """Its part `sampled` is a chi-square test of the tokens drawn with each verifier."""
-    effort = ("--seconds", "1", "--tokens", "16", "--threads", "1", "--json", "-q")
+    effort = ("--seconds", "0", "--tokens", "8", "--threads", "1", "--json", "-q")
     words = command("verify", smollm, "--draft", head, *effort)
-    done = subprocess.run(words, capture_output=True, env=environment(), timeout=900, check=False)
+    done = subprocess.run(words, capture_output=True, env=environment(), check=False)
     found = json.loads(done.stdout)
     assert done.returncode == 0, found
     assert found["verdict"] == "lossless"

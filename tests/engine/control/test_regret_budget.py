@@ -11,13 +11,12 @@ from statistics import mean
 import pytest
 
 from localspec.engine.control.controller import SpeculationController
-from localspec.engine.control.pair_stats import PairStats, stats_key
+from localspec.engine.control.pair_stats import PairStats
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.control.regret_budget import RegretBudget
 from localspec.protocol.events import RoundTimes
 from localspec.protocol.wire import MeasuredCosts
 from tests.engine.control.worlds import CLIFF, FLAT, STEEP, World, steady, turning
-from tests.support.fake_models import GREEDY
 
 WIDE_IS_DEAR = [1.0, *(1 + 0.5 * w for w in range(17))]
 """Q8_0 on two cores."""
@@ -26,15 +25,12 @@ FAIR = [1.0, *(0.7 + 0.3 * w for w in range(1, 19))]
 
 ADVERSARIAL: dict[str, Callable[[], World]] = {
     "turns bad": lambda: World(turning(0.95, 0.02, every=60)),
-    "turns bad, dear": lambda: World(turning(0.9, 0.02, every=40), c=0.2, curve=STEEP),
     "back and forth": lambda: World(turning(0.9, 0.05, every=7)),
     "turns bad behind a cliff": lambda: World(turning(0.95, 0.0, every=100), c=0.05, curve=CLIFF),
     "a confident liar": lambda: World(steady(0.02), curve=STEEP, honest=lambda _: 0.95),
     "never accepted": lambda: World(steady(0.0)),
-    "wide passes get dearer": lambda: World(steady(0.7), truly=lambda n: 1.0 + (n > 100)),
     "much dearer": lambda: World(steady(0.7), curve=STEEP, truly=lambda n: 1.0 + 2 * (n > 100)),
     "the host takes its time": lambda: World(steady(0.5), host=lambda width: 0.15 * width),
-    "never measured": lambda: World(steady(0.45), told=False, curve=WIDE_IS_DEAR),
     "never measured, a dear draft": lambda: World(steady(0.4), c=0.5, told=False, curve=STEEP),
     "never measured, a cliff": lambda: World(steady(0.45), told=False, curve=CLIFF),
     "noise": lambda: World(steady(0.3), curve=STEEP, noise=0.2),
@@ -121,13 +117,11 @@ def test_a_good_draft_behind_a_long_prompt_is_proven_by_the_second_answer() -> N
 
 
 @pytest.mark.parametrize("accepted", [0.3, 0.6, 0.75])
-@pytest.mark.parametrize("curve", [WIDE_IS_DEAR, FAIR], ids=["wide is dear", "fair"])
-def test_trials_that_gained_do_not_let_each_answer_pay_for_reading(
-    accepted: float, curve: list[float]
-) -> None:
+def test_trials_that_gained_do_not_let_each_answer_pay_for_reading(accepted: float) -> None:
     """Reading costs the draft 8 passes, so that it cannot pay in answers as short as these."""
     n_dear = 0
     for seed in range(6):
+        curve = WIDE_IS_DEAR if seed % 2 else FAIR
         world = World(
             steady(accepted), c=0.1, curve=curve, prompt=40, reading=0.2, told=seed < 3, seed=seed
         )
@@ -196,9 +190,3 @@ def test_a_suspended_machine_does_not_end_speculation() -> None:
     controller.record_round(world.result(draft, times))
     world.run(controller, 60, 16, controller)
     assert world.regret[-1][1] < -10
-
-
-def test_temperatures_are_counted_apart() -> None:
-    keys = {stats_key(replace(GREEDY, temperature=t), "coupled") for t in (0.0, 0.3, 0.8, 1.5)}
-    assert len(keys) == 4
-    assert stats_key(GREEDY, "coupled") == stats_key(GREEDY, "rejection")

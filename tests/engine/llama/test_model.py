@@ -160,21 +160,6 @@ def test_a_long_run_has_the_tokens_that_it_has_in_one_piece(pre_tokenizer: Llama
         assert pre_tokenizer.tokenize(text) == whole[name], name
 
 
-def test_only_its_first_part_begins_a_text(
-    bpe: LlamaVocab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[bool] = []
-    tokenize = bpe._tokenize
-
-    def noted(data: bytes, add_special: bool, parse_special: bool) -> list[int]:
-        asked.append(add_special)
-        return tokenize(data, add_special, parse_special)
-
-    monkeypatch.setattr(bpe, "_tokenize", noted)
-    bpe.tokenize(RUNS["one letter"])
-    assert asked == [True] + [False] * 4
-
-
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(text=st.text("ab \né🙂<|/>", max_size=12))
 def test_a_continuation_says_its_text_and_nothing_else(
