@@ -50,6 +50,13 @@ HINTS = [
         "Details: localspec fit.",
         "Details: localspec fit.",
     ),
+    (
+        "{draft_gpu_layers=0} {cpu_moe=all} {gpu_layers=12} {threads=1}",
+        "--draft-gpu-layers 0 --cpu-moe all --gpu-layers 12 --threads 1",
+        "the draft model on the CPU the experts of all layers in RAM 12 layers on the GPU "
+        "one thread",
+        'draft_gpu_layers=0 cpu_moe="all" gpu_layers=12 threads=1',
+    ),
     ("Add {draft=FILE}.", "Add --draft FILE.", "Add your own draft model.", "Add draft=FILE."),
     ("Make room on the disk.",) * 4,
 ]

@@ -135,8 +135,6 @@ def _python_option(option: OptionHint) -> str:
     name, value = option.name, option.value
     if name in ("anyway", "verbose"):
         return "`detail` of this error" if name == "verbose" else ""
-    if name == "cpu_moe":
-        return f"{name}=True"
     if value in ("on", "off"):
         return f"{name}={value == 'on'}"
     if not value:

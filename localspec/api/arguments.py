@@ -9,7 +9,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 from localspec import launch
 from localspec.chat.conversation import Conversation
@@ -81,7 +81,8 @@ class MachineOptions(TypedDict, total=False):
     draft_gpu_layers: int | None
     main_gpu: int | None
     split: SplitMode | Sequence[float] | None  # A split mode, or one share for each device.
-    cpu_moe: bool | None
+    cpu_moe: int | Literal["all"] | None
+    """Layers of a mixture of experts whose experts stay in RAM, from the first on."""
     threads: int | None
     draft_threads: int | None
     flash_attn: FlashAttention | None

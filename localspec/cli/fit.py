@@ -146,8 +146,8 @@ _SOURCE_TEXT = {
 }
 _MAX_SAVINGS = 6
 _MIN_SPEEDUP_SHOWN = 1.05
-_BAR_CELLS = {True: "█▓▒░·", False: "#=+-."}
-"""By whether the output is Unicode: target, draft, KV cache, compute buffers, free."""
+_BAR_CELLS = {True: "█▓▒▚▞░·", False: "#=+~^-."}
+"""By whether the output is Unicode: the parts of `DeviceFit.memory_parts`, free."""
 
 
 def format_fit(

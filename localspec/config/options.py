@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -28,7 +29,14 @@ from localspec.config.option_types import (
     text,
     whole,
 )
-from localspec.protocol.wire import DRAFT_MAX, FlashAttention, KvType, SamplingParams, VerifyMode
+from localspec.protocol.wire import (
+    ALL_LAYERS,
+    DRAFT_MAX,
+    FlashAttention,
+    KvType,
+    SamplingParams,
+    VerifyMode,
+)
 from localspec.speculation_methods import SPECS
 
 OptionGroup = Literal["sampling", "answer", "speculation", "load", "app"]
@@ -277,7 +285,12 @@ _LOAD = (
         default="layer",
         metavar="none|layer|row|SHARES",
     ),
-    _load("cpu_moe", SWITCH, "Keep the experts of a MoE model in RAM.", default=False),
+    _load(
+        "cpu_moe",
+        replace(whole("a number of layers, all or auto"), words={"auto": None, "all": ALL_LAYERS}),
+        "Layers of a MoE model whose experts stay in RAM, from the first on.  [default: auto]",
+        metavar="N|all|auto",
+    ),
     _load(
         "threads", _THREADS, "CPU threads.  [default: measured; at first one per performance core]"
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -14,16 +14,16 @@ from localspec.fit import machine_profile, verdict
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import UseCase
-from localspec.fit.verdict import DeviceFit, FitReport
+from localspec.fit.verdict import DeviceFit, FitReport, FitVerdict
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import HOST
 from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
-from localspec.protocol.wire import KvType, LoadCommand
+from localspec.protocol.wire import ALL_LAYERS, KvType, LoadCommand
 from localspec.units import gib
 
-_RECURRENT_DRAFT_MAX = 6
-"""Draft tokens of a target with recurrent state: each takes a copy of the state, 150 MiB for a 27B,
-and MTP layers are used with 2 to 4."""
+_RECURRENT_DRAFT_MAX = (6, 4, 2)
+"""Draft lengths for a target with recurrent state: each token takes a copy of the state, 150 MiB
+for a 27B, and MTP layers are used with 2 to 4.  Without a draft the search also tries 0."""
 _COMFORTABLE_CTX = 16384  # Taken for a GPU with room for it.
 CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)  # Sizes the search tries.
 HEAD_DESCRIPTIONS = {
@@ -41,7 +41,8 @@ _LONG_CTX_FREE_SHARE = 0.1
 """A context longer than `_COMFORTABLE_CTX` needs this share of usable memory to stay free."""
 _KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
 """Quality of answers by KV cache type, relative to f16."""
-_TIGHT_SCORE = 0.9
+_TIGHT_SCORE = 0.7
+_LONG_CTX_SCORE = 1.05  # Of a context longer than the default.
 _SWA_CUT_SCORE = 0.97  # Without swa_full a rollback may change the last bits of later logits.
 _EXACT_KV: KvType = "q8_0/f16"
 """Of the types with which a CPU's attention computes every width alike the fastest."""
@@ -49,6 +50,7 @@ _EXACT_NOTE = (
     "Exact mode: the KV cache is {}, so that this CPU's attention computes passes of every width "
     "alike. Products with weights may still differ by width: localspec verify --exact shows it."
 )
+_QUICK_ORDER: tuple[FitVerdict, ...] = ("fits", "tight", "no")
 _TYPICAL_DRAFT_SPEEDUP = 1.25  # Speed-up by a draft if the speed is unknown.
 _GPU_BYTES_PER_S, _CPU_BYTES_PER_S = 400e9, 40e9
 """Bandwidths that rank settings if the real ones are unknown."""
@@ -66,6 +68,7 @@ class SettingsRequest:
     ctx: int | None = None
     kv: KvType | None = None  # None: f16, or what fits.
     n_gpu_layers: int | None = None
+    cpu_moe: int | None = None
     draft_n_gpu_layers: int | None = None
     draft_note: str = ""  # A remark to show about a draft that was chosen automatically.
     exact: bool = False
@@ -172,21 +175,38 @@ class SettingsAdvisor:
         if request.can_skip_workers:
             variants = self._with_and_without_workers(request)
             return max((a.quick_fit(variant) for a, variant in variants), key=_rank_with_workers)
-        tries = [self._default_settings(request)]
-        if not request.ctx and self.machine.devices and self.target.n_ctx_train >= _COMFORTABLE_CTX:
-            tries.insert(0, with_both_settings(tries[0], n_ctx=_COMFORTABLE_CTX))
-        if self.target.n_swa:
-            tries.insert(1, with_settings(tries[0], swa_full=False))
-        if not request.kv and tries[-1].target_settings.flash_attn != "off":
-            tries.append(with_both_settings(tries[-1], kv_type="q8_0"))
-        if not request.ctx:
-            tries.append(with_both_settings(tries[-1], n_ctx=CONTEXT_SIZES[-2]))
+        tries = self._quick_loads(request)
         fits = []
         for fit in map(self.estimate_fit, tries):
             if fit.verdict in ("fits", "unknown"):
                 return fit
             fits.append(fit)
-        return min(fits, key=lambda fit: fit.verdict != "tight")
+        if self.target.is_moe:  # a mixture is fast enough with experts in RAM
+            *_, load = (each for each in tries if _n_ctx(each) == max(map(_n_ctx, tries)))
+            split = self._offload_variants(load, request)[1:2]
+            fits += [fit for fit in split if fit.load.target_settings.cpu_moe > 0]
+        return min(fits, key=lambda fit: _QUICK_ORDER.index(fit.verdict))
+
+    def _quick_loads(self, request: SettingsRequest) -> list[LoadCommand]:
+        """By context size as usual and with a cut window, then with a smaller cache."""
+        default = self._default_settings(request)
+        sizes = [default.target_settings.n_ctx or DEFAULT_CTX]
+        is_long = self.target.n_ctx_train >= _COMFORTABLE_CTX
+        if self.machine.devices and is_long and not request.ctx:
+            sizes.insert(0, _COMFORTABLE_CTX)
+        loads = []
+        for n_ctx in sizes:
+            loads.append(with_both_settings(default, n_ctx=n_ctx))
+            if self.target.n_swa:
+                loads.append(with_settings(loads[-1], swa_full=False))
+        least = loads[-1]
+        if not request.kv and least.target_settings.flash_attn != "off":
+            least = with_both_settings(least, kv_type="q8_0")
+        if self.target.can_rollback:
+            least = replace(least, draft_max=min(least.draft_max, _RECURRENT_DRAFT_MAX[-1]))
+        if not request.ctx:
+            sizes.append(CONTEXT_SIZES[-2])
+        return loads + [with_both_settings(least, n_ctx=n_ctx) for n_ctx in sizes]
 
     def find_longest_context(self, fit: FitReport) -> int | None:
         """The largest context up to the current one that fits; None if not even CTX_STEP fits."""
@@ -215,7 +235,7 @@ class SettingsAdvisor:
         ctx = request.ctx or min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
         load = with_both_settings(request.load, n_ctx=ctx, kv_type=request.kv or "f16")
         if self.target.has_recurrent_state:
-            load = replace(load, draft_max=min(load.draft_max, _RECURRENT_DRAFT_MAX))
+            load = replace(load, draft_max=min(load.draft_max, _RECURRENT_DRAFT_MAX[0]))
         n_target, n_draft = request.n_gpu_layers, request.draft_n_gpu_layers
         load = with_settings(load, n_gpu_layers=-1 if n_target is None else n_target)
         return with_settings(load, "draft", n_gpu_layers=-1 if n_draft is None else n_draft)
@@ -224,17 +244,13 @@ class SettingsAdvisor:
         """A longer context if a GPU has memory to spare; a CPU is too slow to fill it."""
         if request.ctx is not None or not self.machine.devices:
             return first
-        n_ctx = first.load.target_settings.n_ctx or 0
         for ctx in CONTEXT_SIZES:
-            if n_ctx < ctx <= self.target.n_ctx_train:
+            if _n_ctx(first.load) < ctx <= self.target.n_ctx_train:
                 fit = self.estimate_fit(with_both_settings(first.load, n_ctx=ctx))
-                free = [
-                    (each.headroom or 0) / max(1, (each.headroom or 0) + each.needed)
-                    for each in fit.all_fits
-                    if each.needed
-                ]
-                spare = _LONG_CTX_FREE_SHARE if ctx > _COMFORTABLE_CTX else 0.0
-                if fit.verdict == "fits" and min(free, default=0.0) >= spare:
+                share = _LONG_CTX_FREE_SHARE if ctx > _COMFORTABLE_CTX else 0.0
+                used = [each for each in fit.all_fits if each.needed]
+                spare = min(((each.headroom or 0) / each.needed for each in used), default=1.0)
+                if fit.verdict == "fits" and spare >= share / (1 - share):
                     return fit
         return first
 
@@ -242,44 +258,73 @@ class SettingsAdvisor:
         """What fits, by draft variant, KV cache type, context size and sliding-window cache."""
         defaults = self._default_settings(request)
         settings = defaults.target_settings
-        drafts = [defaults]
-        if defaults.draft:
-            small = with_settings(defaults, "draft", n_ubatch=_SMALL_UBATCH)
-            drafts += [small, replace(defaults, draft=None)]
         kv_types: list[KvType] = [request.kv] if request.kv else ["f16", "q8_0"]
         if settings.flash_attn == "off":
             kv_types = [kv for kv in kv_types if not kv.startswith("q")]
-        largest = settings.n_ctx or DEFAULT_CTX
-        shorter = [size for size in CONTEXT_SIZES if size < largest and not request.ctx]
+        sizes = [settings.n_ctx or DEFAULT_CTX]
+        if not request.ctx:
+            longest = min(_COMFORTABLE_CTX, self.target.n_ctx_train) * bool(self.machine.devices)
+            others = (n for n in CONTEXT_SIZES if n <= max(*sizes, longest))
+            sizes = sorted({*sizes, *others}, reverse=True)
         # With swa_full, sliding-window layers keep all tokens, which makes rollback exact.
         swa_full_options = (True, False) if self.target.n_swa else (True,)
-        options = product(drafts, kv_types, [largest, *shorter], swa_full_options)
-        for load, kv, ctx, swa_full in options:
-            sized = with_both_settings(load, n_ctx=ctx, kv_type=kv)
-            yield from self._offload_variants(with_settings(sized, swa_full=swa_full), request)
+        drafts = self._draft_variants(defaults, request)
+        for load, kv, swa_full in product(drafts, kv_types, swa_full_options):
+            for ctx in sizes:
+                sized = with_both_settings(load, n_ctx=ctx, kv_type=kv)
+                full, *variants = self._offload_variants(
+                    with_settings(sized, swa_full=swa_full), request
+                )
+                yield from (fit for fit in (full, *variants) if fit.verdict in ("fits", "tight"))
+                if full.verdict == "fits":
+                    break  # a shorter context is no faster
 
-    def _offload_variants(self, load: LoadCommand, request: SettingsRequest) -> Iterator[FitReport]:
-        """Fully offloaded; if that does not fit, experts on the CPU, or fewer layers on the GPU."""
+    def _draft_variants(
+        self, defaults: LoadCommand, request: SettingsRequest
+    ) -> Iterator[LoadCommand]:
+        """As requested, with smaller buffers, on the CPU, and none; with fewer rollback states."""
+        lengths = [defaults.draft_max]
+        if self.target.can_rollback:
+            lengths += [n for n in _RECURRENT_DRAFT_MAX if n < defaults.draft_max]
+        for n in lengths * bool(defaults.draft):
+            load = replace(defaults, draft_max=n)
+            yield load
+            if self.draft and not self.draft.head_kind:
+                yield with_settings(load, "draft", n_ubatch=_SMALL_UBATCH)
+                if request.draft_n_gpu_layers is None and self.machine.devices:
+                    yield with_settings(load, "draft", n_gpu_layers=0)
+        plain = replace(defaults, draft=None)
+        yield plain
+        if self.target.can_rollback:
+            yield replace(plain, draft_max=0)
+
+    def _offload_variants(self, load: LoadCommand, request: SettingsRequest) -> list[FitReport]:
+        """Fully offloaded; if that does not fit, with as few experts in RAM, and then as many
+        layers on the GPU, as fit.
+        """
         full = self.estimate_fit(load)
         variants = [full]
-        if full.verdict != "fits" and self.machine.devices and request.n_gpu_layers is None:
-            if self.target.is_moe:
-                variants.append(self.estimate_fit(with_settings(load, cpu_moe=True)))
-            if variants[-1] is full or variants[-1].verdict not in ("fits", "tight"):
-                variants += self._max_gpu_layers(load)
-        yield from (fit for fit in variants if fit.verdict in ("fits", "tight"))
+        if full.verdict == "fits" or not self.machine.devices or request.n_gpu_layers is not None:
+            return variants
+        n_layer = self.target.n_layer
+        if self.target.is_moe and request.cpu_moe is None:
+            variants += self._fullest(
+                [with_settings(load, cpu_moe=n) for n in range(n_layer, 0, -1)]
+            )
+            load = with_settings(load, cpu_moe=ALL_LAYERS)
+        if variants[-1] is full or variants[-1].verdict not in ("fits", "tight"):
+            n_all = len(self.target.layers) + 1
+            variants += self._fullest([with_settings(load, n_gpu_layers=n) for n in range(n_all)])
+        return variants
 
-    def _max_gpu_layers(self, load: LoadCommand) -> list[FitReport]:
-        """As many as fit: device memory grows with the number of layers."""
+    def _fullest(self, loads: Sequence[LoadCommand]) -> list[FitReport]:
+        """The last that fits into the devices, if any; `loads`: by growing need of them."""
 
-        def estimate(n: int) -> FitReport:
-            return self.estimate_fit(with_settings(load, n_gpu_layers=n))
+        def is_too_large(load: LoadCommand) -> bool:
+            return any(each.verdict != "fits" for each in self.estimate_fit(load).device_fits)
 
-        def is_too_large(n: int) -> bool:
-            return any(each.verdict != "fits" for each in estimate(n).device_fits)
-
-        n = bisect(range(len(self.target.layers) + 1), False, key=is_too_large)
-        return [estimate(n - 1)] if n else []
+        n = bisect(loads, False, key=is_too_large)
+        return [self.estimate_fit(loads[n - 1])] if n else []
 
     def _score(self, fit: FitReport) -> float:
         """Tokens per second, reduced for a short context, a quantised KV cache and tight memory."""
@@ -288,6 +333,7 @@ class SettingsAdvisor:
         score: float = estimate_tokens_per_second(fit)
         score *= _KV_TYPE_SCORES.get(settings.kv_type, 1.0)
         score *= min(1.0, (settings.n_ctx or wanted_ctx) / wanted_ctx) ** 0.25
+        score *= _LONG_CTX_SCORE if (settings.n_ctx or 0) > wanted_ctx else 1.0
         score *= _TIGHT_SCORE if fit.verdict == "tight" else 1.0
         return score * (1.0 if settings.swa_full else _SWA_CUT_SCORE)
 
@@ -306,6 +352,10 @@ def _rank_with_workers(fit: FitReport) -> tuple[bool, float]:
     """What fits, then the fastest; without workers unless they gain enough."""
     weight = 1 / _MIN_WORKER_GAIN if fit.load.target_settings.workers else 1.0
     return fit.verdict != "no", weight * estimate_tokens_per_second(fit)
+
+
+def _n_ctx(load: LoadCommand) -> int:
+    return load.target_settings.n_ctx or 0
 
 
 def with_settings(
@@ -346,7 +396,8 @@ def _list_changes(
         yield "no draft model", "--draft none", "prompt lookup only", replace(load, draft=None)
     if has_gpu and target.is_moe and not settings.cpu_moe:
         slower = "experts are read from slower memory"
-        yield "experts in RAM", "--cpu-moe", slower, change(cpu_moe=True)
+        in_ram = change(cpu_moe=ALL_LAYERS)
+        yield "experts in RAM", "--cpu-moe all", slower, in_ram
     if has_gpu:
         n_all = len(target.layers) + 1
         half, slower = n_all // 2, "the other layers are read from slower memory"
@@ -365,7 +416,8 @@ def _explain_choice(fit: FitReport, default_fit: FitReport, n_layer: int) -> str
         f"{settings.n_gpu_layers} of {n_layer + 1} layers on the GPU": fit.device_fits
         and settings.n_gpu_layers != -1,
         "KV cache limited to the sliding window": not settings.swa_full,
-        "experts in RAM": settings.cpu_moe,
+        f"experts of {settings.cpu_moe} layers in RAM": settings.cpu_moe > 0,
+        "experts in RAM": settings.cpu_moe == ALL_LAYERS,
         "no draft model": has_lost_draft,
         "the draft on the CPU": on_cpu and not has_lost_draft,
     }

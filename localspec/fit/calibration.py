@@ -33,6 +33,7 @@ from localspec.protocol.wire import LoadCommand, MeasuredCosts
 from localspec.units import count
 
 _MIN_SIZE_RATIO = 1.5  # Minimum ratio of largest to smallest model for a fit of the fixed time.
+_TYPICAL_LAYERS = 32
 _MAX_FIXED_SHARE = 0.3
 """Upper limit of the fixed time, as a share of a pass, if only one size was measured."""
 _SINGLE_SIZE_ERROR = 0.15  # Relative error for other model sizes if only one size was measured.
@@ -53,7 +54,8 @@ def summarize_reads(
     def summarize(reads: PassReads) -> ModelReads:
         size, shape = round(reads.weights), reads.shape
         kind, is_moe = shape.weight_type, shape.is_moe
-        return ModelReads(size, reads.devices, kind, is_moe, shape.architecture)
+        n_layers = sum(part.n_layers for part in reads.by_device.values())
+        return ModelReads(size, reads.devices, kind, is_moe, shape.architecture, n_layers)
 
     first = speed.count_reads(target, load.target_settings, hardware.devices)
     if draft is None or draft.head_kind:  # a head's pass does more than read weights
@@ -118,12 +120,14 @@ def _fit_speeds(hardware: HardwareSpeed, usable: _Measured) -> dict[_Key, Device
 def _fit_speed(
     points: Sequence[_Pass], nominal: DeviceSpeed, verify_curve: Mapping[int, float]
 ) -> DeviceSpeed:
-    fixed_ms, bandwidth, error = fit_line(points, nominal.fixed_ms)
+    fixed_ms = nominal.fixed_ms + _TYPICAL_LAYERS * nominal.layer_ms
+    fixed_ms, bandwidth, error = fit_line(points, fixed_ms)
     return replace(
         nominal,
         bandwidth=bandwidth,
         efficiency=1.0,
         fixed_ms=fixed_ms,
+        layer_ms=0.0,
         verify_curve=verify_curve,
         error=min(max(error, CALIBRATED_ERROR), ASSUMED_ERROR),
         largest_measured=max(size for size, _ in points),
@@ -157,7 +161,8 @@ def _measured_passes(hardware: HardwareSpeed, records: _Measured) -> dict[_Key, 
             if _is_time(ms) and len(model.devices) == 1 and model.read > 0:
                 by_size = fastest[model.devices[0], model.family]
                 kind = hardware.nominal_speeds.get(model.devices[0], UNKNOWN_SPEED).kind
-                dense_ms = ms / speed.moe_slowdown(model.moe, model.architecture, kind)
+                extra_ms = speed.extra_layers_ms(kind, model.layers * model.moe, 0)
+                dense_ms = max(ms / 2, ms - extra_ms)
                 by_size[model.read] = min(dense_ms, by_size.get(model.read, dense_ms))
     return {key: [*by_size.items()] for key, by_size in fastest.items()}
 

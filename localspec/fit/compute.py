@@ -99,7 +99,8 @@ class _DeviceBuffers:
             source = self.shape.layers[self.shape.kv_source(il)]
             copied = max(experts, layer.matrix) + layer_cache_bytes(self.shape, source, self.params)
             is_here = True
-        elif self.backend == 0 and placed.experts_on_cpu:  # it computes those of all GPUs
+        elif self.backend == 0 and experts and placed.expert_backends[il] == placed.cpu_backend:
+            # It computes those of all GPUs.
             is_here, copied = True, experts
         else:
             is_here, copied = placed.layer_backends[il] == self.backend, 0

@@ -185,11 +185,14 @@ def estimate_model(
 ) -> MemoryByDevice:
     """Memory of one model; `used_bytes` are already in use on each device."""
     placed = placement.place_layers(shape, settings, devices, used_bytes or {})
+    caches, states, windows = _caches(shape, params, placed)
     sizes = zip(
         placed.backend_names,
         _weights(shape, params, placed),
-        _caches(shape, params, placed),
+        caches,
         compute.estimate(shape, params, placed),
+        states,
+        windows,
         strict=True,
     )
     on = {name: DeviceMemory(*parts) for name, *parts in sizes}
@@ -205,7 +208,7 @@ def _weights(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -
     cpu, output = placed.cpu_backend, placed.output_backend
     for il, layer in enumerate(shape.layers[: None if params.load_mtp else shape.n_layer]):
         sums[placed.layer_backends[il]] += layer.weights
-        sums[cpu if placed.experts_on_cpu else placed.layer_backends[il]] += layer.experts
+        sums[placed.expert_backends[il]] += layer.experts
     sums[cpu] += shape.input_bytes
     sums[output] += shape.output_bytes
     # llama.cpp loads gemma4's tied embeddings twice, also on the CPU.
@@ -215,15 +218,20 @@ def _weights(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -
     return sums
 
 
-def _caches(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -> list[int]:
-    """Bytes of KV caches and recurrent states by backend; an MTP layer's belong to the draft."""
-    sums = [0] * len(placed.backend_names)
-    states = 4 * (shape.n_embd_r + shape.n_embd_s) * (1 + params.n_rs_seq)
+def _caches(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -> list[list[int]]:
+    """Bytes of caches by backend: all, recurrent states, those of windows.
+
+    An MTP layer's belong to the draft.
+    """
+    sums, states, windows = ([0] * len(placed.backend_names) for _ in range(3))
+    state = 4 * (shape.n_embd_r + shape.n_embd_s) * (1 + params.n_rs_seq)
     for il in shape.own_layers:
-        layer = shape.layers[il]
-        size = compute.layer_cache_bytes(shape, layer, params) + states * layer.is_recurrent
-        sums[placed.layer_backends[il]] += size
-    return sums
+        layer, home = shape.layers[il], placed.layer_backends[il]
+        size = compute.layer_cache_bytes(shape, layer, params)
+        sums[home] += size + state * layer.is_recurrent
+        states[home] += state * layer.is_recurrent
+        windows[home] += size * (layer.is_swa and params.n_ctx_swa < params.n_ctx)
+    return [sums, states, windows]
 
 
 def _error_bound(estimate: MemoryEstimate, shapes: Sequence[ModelShape], load: LoadCommand) -> int:
@@ -232,7 +240,7 @@ def _error_bound(estimate: MemoryEstimate, shapes: Sequence[ModelShape], load: L
     if not VERIFIED_ARCHITECTURES.issuperset(shape.architecture for shape in shapes):
         return _UNVERIFIED_BASE_ERROR + int(_SHARED_COMPUTE_ERROR * largest)
     gpus = estimate.devices - {HOST}
-    on_cpu = estimate.of(HOST).kv > 0 or load.target_settings.cpu_moe or load.draft_settings.cpu_moe
+    on_cpu = estimate.of(HOST).kv > 0 or load.target_settings.cpu_moe
     if len(gpus) > 1 or (gpus and on_cpu):
         return _BASE_ERROR + int(_SHARED_COMPUTE_ERROR * largest)
     is_loose = any(each.head_kind or each.has_recurrent_state or each.is_mla for each in shapes)

@@ -14,7 +14,7 @@ from localspec.machine import llama_params
 from localspec.machine.device import HOST, Device
 from localspec.machine.llama_params import CTX_STEP, MIN_BATCH, ModelRole
 from localspec.models.gguf.parser import GGML_TYPES
-from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class LayerPlacement:
     """For each backend: attention over a cache in another type keeps f16 copies of it."""
     repacks: bool
     """llama.cpp repacks weights on the CPU, unless a GPU offers pinned host memory for them."""
-    experts_on_cpu: bool
+    expert_backends: tuple[int, ...]  # Of the experts of each layer.
     n_copies: int  # Of every input.
 
     @property
@@ -150,13 +150,14 @@ def place_layers(
         layers = (*layers[:-1], len(chosen))
     is_pipelined = len(chosen) > 1 and len(chosen) not in layers and "Metal" not in backends
     is_pipelined = is_pipelined and settings.split_mode == "layer" and not settings.cpu_moe
+    n_in_ram = len(shape.layers) if settings.cpu_moe == ALL_LAYERS else settings.cpu_moe
     return LayerPlacement(
         (*(device.name for device in chosen), HOST),
         layers,
         # Most other backends share CUDA's rules and code.
         (*(backend not in ("Vulkan", "Metal") for backend in backends), False),
         all(backend == "Metal" for backend in backends),
-        settings.cpu_moe,
+        tuple(len(chosen) if il < n_in_ram else home for il, home in enumerate(layers[:-1])),
         _MAX_COPIES if is_pipelined else 1,
     )
 

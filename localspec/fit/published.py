@@ -40,6 +40,11 @@ class PublishedRow:
     acceptance: float | str = 0.0
     plain: float | None = None  # Tokens per second.
     speculative: float | None = None
+    ctx: int = 0
+    kv: str = ""  # Type of the KV cache.
+    gpu_layers: int = -1
+    memory: int = 0  # MiB in use on the GPUs.
+    memory_speculative: int = 0
 
     def describe(self) -> str:
         """RTX 3090, UD-Q4_K_XL, MTP: 41 → 63 tok/s (source, 2026-08)."""

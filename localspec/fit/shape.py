@@ -176,12 +176,6 @@ def for_target(shape: ModelShape, target: Header, draft: Header) -> ModelShape:
     return replace(shape, head_kind=kind, head_block=block, n_target_layers=n_layers)
 
 
-def from_headers(target: Header, draft: Header | None) -> tuple[ModelShape, ModelShape | None]:
-    """The shapes of a pair.  Raises as `from_header`."""
-    shape = for_target(from_header(draft), target, draft) if draft else None
-    return from_header(target), shape
-
-
 def from_header(header: Header) -> ModelShape:
     """Raises ArithmeticError, LookupError or ValueError if the numbers are inconsistent."""
     number = header.hparam

@@ -6,6 +6,7 @@ the costs of passes and an acceptance rate (speedup_model.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from math import hypot, inf
@@ -16,6 +17,7 @@ from localspec.fit.shape import LayerShape, ModelShape
 from localspec.fit.speedup_model import SpeculationCosts
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import gpu_catalog, llama_params
+from localspec.machine.cpu_and_ram import read_cpu_name, typical_ram
 from localspec.machine.device import HOST, Device
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.models import draft_heads
@@ -25,46 +27,40 @@ from localspec.protocol.wire import DRAFT_MAX, ContextSettings, LoadCommand
 CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.
 FloatRange = tuple[float, float]
 
-_FIXED_MS, _CPU_FIXED_MS = 1.5, 0.3
-"""Fixed time of a pass, whatever the model size: kernel launches."""
-_CUDA_FIXED_MS, _CUDA_EFFICIENCY = 0.7, 0.71
-"""Least squares on 70 published runs of dense Q4_K models.  Other backends: 1.66 ms with 0.78 (RX
-7900 XT, 38 models) and 1.67 ms with 0.84 (M4 Pro, 22 models)."""
+_MOE_LAYER_MS: Mapping[CurveKind, float] = {"gpu": 0.04, "metal": 0.07, "cpu": 0.0}
+"""Added to the time of a layer with experts: routing, and many small products."""
+_RECURRENT_LAYER_MS = 0.02  # The same for a recurrent layer, on a GPU.
+_TYPE_SPEEDS = ((re.compile("B?F(16|32)"), 1.05), (re.compile("I?Q[123]|TQ"), 0.75))
+"""Reading speed of weight types relative to Q4: the smallest cost the most to unpack.  These, and
+`share` and `layer_ms` of gpus.yaml, are least squares of 249 published runs."""
 TABLE_ERROR = 0.25  # Relative error of a one-token pass estimated from gpus.yaml.
 CALIBRATED_ERROR = 0.08  # The same if passes were measured on this machine.
 ASSUMED_ERROR = 0.5  # The same if the bandwidth is only typical of such computers.
-_MAX_EXTRAPOLATION = 10  # A measured speed is accurate for models up to this many times larger.
+_SIZE_CLASS = 4  # A measured speed applies to models that read up to this many times as much.
 UNQUANTIZED_TYPES = ("F32", "F16", "BF16")
-_TYPICAL_VERIFY_CURVES: dict[tuple[CurveKind, bool], Mapping[int, float]] = {
-    ("gpu", True): {1: 1.0, 8: 2.26, 17: 3.16},
-    ("gpu", False): {1: 1.0, 8: 1.9, 17: 2.5},
-    ("metal", True): {1: 1.0, 17: 11.9},
-    ("metal", False): {1: 1.0, 8: 1.6, 17: 2.4},
-    ("cpu", True): {1: 1.0, 2: 1.5, 4: 2.0, 5: 3.0, 8: 3.2, 17: 6.0},
-    ("cpu", False): {1: 1.0, 2: 1.0, 4: 1.25, 8: 1.7, 17: 2.8},
+_CPU_VERIFY_CURVES: Mapping[bool, Mapping[int, float]] = {
+    True: {1: 1.0, 2: 1.2, 4: 1.6, 5: 2.1, 8: 2.8, 17: 5.5},
+    False: {1: 1.0, 2: 1.0, 4: 1.25, 8: 1.7, 17: 2.8},
 }
-"""Verify curves used until one is measured, by kind and whether the weights are quantised.
-
-GPU: 2.39 at 8 (RTX 3090, 27B), 2.08 (0.6B), and nearly flat from there to 16.  Metal: 6.5 at 8
-(M4, 27B), 4.6 and in BF16 1.6 (0.6B).  CPU: 1.15 to 2.5 at 2 with one thread; quantised weights
-have a step from 4 to 5.
-"""
-_MOE_SLOWDOWN = 1.36
-"""Mixtures of experts take longer than their bytes suggest: 206 and 96 tok/s estimated, 152 and 71
-measured (30B with 3B active, RX 7900 XT and M4 Pro).  Not gpt-oss, except on Macs: 280 tok/s on an
-RTX 4090, 84 on an RTX 3060 and on a GB10."""
+"""Verify curves of a CPU, until one is measured, by whether the weights are quantised: these have a
+step from 4 to 5.  At 3 about 1.3, from targets with layers in RAM (MTP, 12 GB card)."""
+_VERIFY_FLATTENS = 8, 0.6  # Beyond this width a GPU's further tokens cost this share.
+_UNQUANTIZED_VERIFY: Mapping[CurveKind, float] = {"gpu": 0.7, "metal": 0.13}
+"""Of that cost; quantised weights have to be unpacked for each token, most of all on Macs."""
+_ROCM_VERIFY = 2.0  # The cost relative to Vulkan: 0.28 and 0.15 a draft token on RX 7900 cards.
+_EXPERTS_POWER, _EXPERTS_STEP = 0.75, 0.5
+"""Experts of a pass of several tokens cost the power of their number, and a step for grouping the
+tokens: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8 and 16 tokens (gpt-oss-20b on a GB10)."""
 _CPU_ATTENTION_SLOWDOWN = 2.3
 """Attention on a CPU, relative to reading as many bytes of weights (3.0 and 6.9 GB/s, 1 thread)."""
 _DEVICE_CROSSING_MS = 0.045  # Copying activations from one device to the next: 30 to 60 µs.
 _REQUEST_BYTES = 5000  # Sent to a worker for each pass, beside 4 bytes per activation.
 
-_HOST_MS, _HOST_GREEDY_MS = 0.8, 0.4
-"""Time of a drafting round outside llama.cpp, sampled and greedy (docs/benchmarks.md)."""
+_HOST_MS, _HOST_GREEDY_MS = 0.8, 0.4  # Of a round outside llama.cpp, sampled and greedy.
 _SPEEDUP_ERRORS = {"measured": 0.10, "table": 0.20, "cpu": 0.35}
 """Relative error of a speed-up with a measured and a typical verify curve; on CPUs those differ."""
 _TYPICAL_BLOCK_ROWS = 6  # Rows of a block that are typically worth verifying.
-_WORST_SPEEDUP = 0.97
-"""Lower limit: the engine pauses speculation after a few rounds if it does not help."""
+_WORST_SPEEDUP = 0.97  # The engine pauses speculation that does not help.
 _WORKLOADS = ("chat", "code", "writing", "documents")
 _TYPICAL_RATES: dict[str, tuple[FloatRange, ...]] = {
     "": ((0.50, 0.75), (0.65, 0.92), (0.40, 0.65), (0.55, 0.85)),
@@ -74,29 +70,27 @@ _TYPICAL_RATES: dict[str, tuple[FloatRange, ...]] = {
     "dspark": ((0.50, 0.82), (0.62, 0.93), (0.30, 0.66), (0.52, 0.85)),
 }
 """Acceptance rates at temperature 0 by kind of head, empty for a draft model of the target's
-family: for each workload, from a poor to a good match.
-
-Draft models: reports range from 0.4 (prose) to 0.95 (code).  Heads: upper ends are from their
-authors: DSpark's paper, table 1, temperature 1, 7 draft tokens (EAGLE-3, DFlash and DSpark emit
-2.3-2.6, 2.8-3.1 and 3.3-3.6 tokens a pass in chats, 3.7-4.2, 4.2-4.7 and 4.9-5.4 for code);
-vLLM #20780; DeepSeek-V3 (0.85 to 0.90 for MTP).  Lower ends are from users: MTP 0.48 to 0.93,
-EAGLE-3 0.55 with gpt-oss, block heads 1.3 tokens a pass for prose.
-"""
+family: for each workload, from a poor to a good match.  Draft models: reports from 0.4 (prose) to
+0.95 (code).  Heads: upper ends are their authors' (DSpark's paper, table 1, temperature 1, 7 draft
+tokens; vLLM #20780; DeepSeek-V3, 0.85 to 0.90 for MTP), lower ends users': MTP 0.48 to 0.93,
+EAGLE-3 0.55 with gpt-oss, block heads 1.3 tokens a pass for prose."""
 _MEASURED_ERROR = 0.08  # Of a rate measured with this pair: other texts are accepted otherwise.
+# For each workload, the share of an answer that repeats earlier text, which lookup can draft.
 _COPIED_SHARES = ((0.0, 0.10), (0.05, 0.30), (0.0, 0.05), (0.05, 0.50))
-"""For each workload, the share of an answer that repeats earlier text, which lookup can draft."""
 _COPY_ACCEPTANCE = 0.85  # Acceptance rate of prompt lookup where the text repeats.
 _TEMPERATURE_LOSS = 0.18
-"""Relative loss at temperature 1: 0.75 became 0.62, 0.65 became 0.53 (Leviathan et al., T5)."""
+"""At temperature 1, relative: 0.75 became 0.62, 0.65 became 0.53 (Leviathan et al., T5)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
     bandwidth: float | None
     """Peak GB/s; None if unknown: then models on this device have no speed estimate."""
-    efficiency: float = 0.75  # Share of the bandwidth reached: 0.68 to 0.84 on the GPUs examined.
-    fixed_ms: float = _FIXED_MS
+    efficiency: float = 0.75  # Share of the bandwidth reached.
+    fixed_ms: float = 0.0  # Of a pass, whatever the model size.
     kind: CurveKind = "gpu"
+    layer_ms: float = 0.0  # Of each layer.
+    verify: float = 0.15  # A GPU's cost of a further token of a pass, in one-token passes.
     verify_curve: Mapping[int, float] = field(default_factory=dict)
     """As measured; empty for the typical one."""
     error: float = TABLE_ERROR
@@ -104,28 +98,36 @@ class DeviceSpeed:
     measured: bool = False
     largest_measured: float = inf  # Bytes of the largest model measured.
 
-    def read_ms(self, n_bytes: float) -> float:
+    def read_ms(self, n_bytes: float, weight_type: str = "") -> float:
         """Milliseconds to read `n_bytes`, without the fixed time.  Requires a known bandwidth."""
         assert self.bandwidth is not None
-        return n_bytes / (self.efficiency * self.bandwidth * 1e6)
+        factors = (each for pattern, each in _TYPE_SPEEDS if pattern.match(weight_type))
+        is_typical = self.kind == "cpu" or self.largest_measured < inf
+        factor = 1.0 if is_typical else next(factors, 1.0)
+        return n_bytes / (factor * self.efficiency * self.bandwidth * 1e6)
 
     def verify_cost(self, width: float, weight_type: str) -> float:
         """Cost of a pass of `width` tokens, in one-token passes."""
-        typical = _TYPICAL_VERIFY_CURVES[self.kind, weight_type not in UNQUANTIZED_TYPES]
-        return speedup_model.interpolate_curve(self.verify_curve or typical, width)
+        is_quantized = weight_type not in UNQUANTIZED_TYPES
+        if self.verify_curve:
+            return speedup_model.interpolate_curve(self.verify_curve, width)
+        if self.kind == "cpu":
+            return speedup_model.interpolate_curve(_CPU_VERIFY_CURVES[is_quantized], width)
+        each = self.verify * (1.0 if is_quantized else _UNQUANTIZED_VERIFY[self.kind])
+        knee, share = (DRAFT_MAX, 1.0) if self.kind == "metal" else _VERIFY_FLATTENS
+        return 1 + each * (min(width, knee) - 1 + share * max(0.0, width - knee))
 
 
 UNKNOWN_SPEED = DeviceSpeed(None, error=ASSUMED_ERROR, basis="memory bandwidth unknown")
-UNKNOWN_CPU_SPEED = DeviceSpeed(
-    None, 0.7, _CPU_FIXED_MS, "cpu", error=ASSUMED_ERROR, basis="not measured yet"
-)
+UNKNOWN_CPU_SPEED = replace(UNKNOWN_SPEED, fixed_ms=0.3, kind="cpu", basis="not measured yet")
 TYPICAL_CPU_SPEED = replace(
     UNKNOWN_CPU_SPEED,
-    bandwidth=50.0,
-    efficiency=0.6,
-    basis="50 GB/s assumed (dual-channel DDR4), not measured yet",
+    bandwidth=60.0,
+    efficiency=0.75,
+    basis="60 GB/s assumed (dual-channel memory), not measured yet",
 )
-"""A rough assumption; show it with its basis."""
+"""Published splits reach 39 to 47 GB/s on ordinary PCs, 71 with fast DDR5, 72 with four channels
+of DDR4."""
 
 
 def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
@@ -138,7 +140,11 @@ def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
         if device.unified and not device.worker and (spec := gpu_catalog.match_device(device)):
             basis = f"half of {spec.bandwidth:g} GB/s assumed ({spec.name}), not measured yet"
             return replace(TYPICAL_CPU_SPEED, bandwidth=spec.bandwidth, efficiency=0.5, basis=basis)
-    return TYPICAL_CPU_SPEED
+    kind, bandwidth = typical_ram(read_cpu_name())
+    if not kind:
+        return TYPICAL_CPU_SPEED
+    basis = f"{bandwidth:g} GB/s assumed ({kind}), not measured yet"
+    return replace(TYPICAL_CPU_SPEED, bandwidth=bandwidth, basis=basis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +162,28 @@ class HardwareSpeed:
     def find_speed(self, device: str, weight_type: str, n_bytes: float = 0) -> DeviceSpeed:
         """The speed for a model with this weight type that reads `n_bytes` per token here.
 
-        Once a device was measured, all models are estimated from its measurements: those of a list
-        are comparable.
+        What was measured applies to models up to the size class of the largest one; larger ones
+        take the table's speed, and at least as long, so that those of a list are comparable.
         """
         by_type = self.measured_speeds
         speed = by_type.get((device, weight_type)) or by_type.get((device, ""))
+        nominal = self.nominal_speeds.get(device, UNKNOWN_SPEED)
         if speed is None:
-            return self.nominal_speeds.get(device, UNKNOWN_SPEED)
-        if n_bytes <= _MAX_EXTRAPOLATION * speed.largest_measured:
+            return nominal
+        limit = _SIZE_CLASS * speed.largest_measured
+        if n_bytes <= limit:
             return speed
-        basis = f"{speed.basis}, far smaller"
-        return replace(speed, error=ASSUMED_ERROR, measured=False, basis=basis)
+        basis = f"{nominal.basis} ({speed.basis}, far smaller)"
+        if nominal.bandwidth is None:
+            return replace(speed, error=ASSUMED_ERROR, measured=False, basis=basis)
+        fixed_ms = speed.fixed_ms + speed.read_ms(limit) - nominal.read_ms(limit)
+        return replace(nominal, fixed_ms=max(nominal.fixed_ms, fixed_ms), basis=basis)
 
 
 def from_devices(devices: Sequence[Device], cpu: DeviceSpeed = UNKNOWN_CPU_SPEED) -> HardwareSpeed:
     """Nominal speeds from gpus.yaml; without devices, the CPU computes everything."""
-    return HardwareSpeed(
-        tuple(devices), {device.name: _nominal_speed(device) for device in devices} | {HOST: cpu}
-    )
+    speeds = {device.name: _nominal_speed(device) for device in devices}
+    return HardwareSpeed(tuple(devices), speeds | {HOST: cpu})
 
 
 def _nominal_speed(device: Device) -> DeviceSpeed:
@@ -185,10 +195,8 @@ def _nominal_speed(device: Device) -> DeviceSpeed:
         return replace(UNKNOWN_SPEED, kind=kind)
     caveat = ", unconfirmed" if "bandwidth" in spec.unconfirmed else ""
     basis = f"{spec.bandwidth:g} GB/s{caveat} ({spec.name})"
-    speed = DeviceSpeed(spec.bandwidth, kind=kind, basis=basis)
-    if device.backend == "CUDA":
-        speed = replace(speed, fixed_ms=_CUDA_FIXED_MS, efficiency=_CUDA_EFFICIENCY)
-    return speed
+    verify = spec.verify * (_ROCM_VERIFY if device.backend == "ROCm" else 1.0)
+    return DeviceSpeed(spec.bandwidth, spec.share, 0.0, kind, spec.layer_ms, verify, basis=basis)
 
 
 @dataclass(slots=True)
@@ -200,6 +208,9 @@ class DeviceReads:
     kv_cache: float = 0.0  # The KV cache in use, and recurrent states, read and written.
     attention: float = 0.0  # The same, counted once for each attention head that reads it.
     layer_share: float = 0.0  # Share of the model's layers on this device.
+    n_layers: int = 0
+    n_recurrent: int = 0
+    n_with_experts: int = 0
 
     @property
     def weights(self) -> float:
@@ -212,6 +223,7 @@ class PassReads:
 
     shape: ModelShape
     by_device: Mapping[str, DeviceReads]  # By device name; devices in use only.
+    n_crossings: int = 0  # Between devices.
 
     @property
     def weights(self) -> float:
@@ -241,13 +253,17 @@ def count_reads(
     placed = placement.place_layers(shape, settings, devices, {})
     reads = [DeviceReads() for _ in placed.backend_names]
     share = shape.n_expert_used / max(1, shape.n_expert)
-    states = 8 * (shape.n_embd_r + shape.n_embd_s)
+    states, n_crossings = 8 * (shape.n_embd_r + shape.n_embd_s), 0
     for il in shape.own_layers:
         layer, home = shape.layers[il], placed.layer_backends[il]
         part = reads[home]
         part.dense += layer.weights
-        expert_home = placed.cpu_backend if placed.experts_on_cpu else home
+        expert_home = placed.expert_backends[il]
         reads[expert_home].experts += layer.experts * share
+        reads[expert_home].n_with_experts += layer.experts > 0
+        n_crossings += 2 * (layer.experts > 0 and expert_home != home)
+        part.n_layers += 1
+        part.n_recurrent += layer.is_recurrent
         # The fixed time of a pass was measured for whole models; a head has few layers.
         part.layer_share += 1 / max(1, (target or shape).n_layer)
         n_bytes = _kv_read_bytes(shape, layer, settings, context) if layer.has_kv else 0.0
@@ -261,7 +277,9 @@ def count_reads(
     if target and borrows:
         output.dense += target.output_matrix
     pairs = zip(placed.backend_names, reads, strict=True)
-    return PassReads(shape, {name: part for name, part in pairs if part.weights})
+    used = {name: part for name, part in pairs if part.weights}
+    homes = {placed.layer_backends[il] for il in shape.own_layers} | {placed.output_backend}
+    return PassReads(shape, used, n_crossings + len(homes) - 1)
 
 
 def _kv_read_bytes(
@@ -286,14 +304,9 @@ def find_speeds(reads: PassReads, hardware: HardwareSpeed) -> dict[str, DeviceSp
 
 def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> float:
     """Milliseconds of a pass of `width` tokens.  Requires known bandwidths."""
-    speeds = find_speeds(reads, hardware)
-    shape = reads.shape
-    ms = sum(
-        _device_ms(reads, name, speed, width)
-        * moe_slowdown(shape.is_moe, shape.architecture, speed.kind)
-        for name, speed in speeds.items()
-    )
-    ms += _DEVICE_CROSSING_MS * (len(speeds) - 1)
+    shape, speeds = reads.shape, find_speeds(reads, hardware)
+    ms = sum(_device_ms(reads, name, speed, width) for name, speed in speeds.items())
+    ms += _DEVICE_CROSSING_MS * reads.n_crossings
     # A round trip to each worker in the chain, with the activations of each token there and back.
     # The width is as that of the pass before; a change sends the graph again.
     for line in (hardware.lines[name] for name in speeds if name in hardware.lines):
@@ -302,17 +315,19 @@ def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> fl
     return ms
 
 
-def moe_slowdown(is_moe: bool, architecture: str, kind: CurveKind) -> float:
-    """Factor on the time estimated from bytes."""
-    is_slower = is_moe and (architecture != "gpt-oss" or kind == "metal")
-    return _MOE_SLOWDOWN if is_slower else 1.0
+def extra_layers_ms(kind: CurveKind, n_with_experts: int, n_recurrent: int) -> float:
+    """What layers with experts and recurrent ones take longer, whatever their size."""
+    recurrent_ms = 0.0 if kind == "cpu" else _RECURRENT_LAYER_MS
+    return n_with_experts * _MOE_LAYER_MS[kind] + n_recurrent * recurrent_ms
 
 
 def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> float:
     """The fixed time scales with the width too, as in the measured curves of small models."""
     part, weight_type = reads.by_device[device], reads.shape.weight_type
     verify_cost = speed.verify_cost(width, weight_type)
-    ms = (part.layer_share * speed.fixed_ms + speed.read_ms(part.dense)) * verify_cost
+    fixed_ms = part.layer_share * speed.fixed_ms + part.n_layers * speed.layer_ms
+    ms = (fixed_ms + speed.read_ms(part.dense, weight_type)) * verify_cost
+    ms += extra_layers_ms(speed.kind, part.n_with_experts, part.n_recurrent)
     # Attention is bound by compute on a CPU, by memory on a GPU.
     if speed.kind == "cpu":
         ms += _CPU_ATTENTION_SLOWDOWN * speed.read_ms(part.attention) * width
@@ -320,7 +335,9 @@ def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) ->
         ms += speed.read_ms(part.kv_cache) * verify_cost
     if part.experts:  # a wider batch uses more of them, each for fewer tokens
         ratio = reads.experts_used_ratio(width)
-        ms += speed.read_ms(part.experts) * ratio * speed.verify_cost(width / ratio, weight_type)
+        used = ratio**_EXPERTS_POWER + _EXPERTS_STEP * (width > 1)
+        cost = used * speed.verify_cost(width / ratio, weight_type)
+        ms += speed.read_ms(part.experts, weight_type) * cost
     return ms
 
 
@@ -373,12 +390,12 @@ def estimate_speed(
     use, devices = use or UseCase(), hardware.devices
     reads = count_reads(target, load.target_settings, devices, use.context)
     speeds, draft_reads = find_speeds(reads, hardware), None
-    known = [speeds]
+    known = [*speeds.items()]
     if draft is not None:
         head_of = target if draft.head_kind else None
         draft_reads = count_reads(draft, load.draft_settings, devices, use.context, head_of)
-        known.append(find_speeds(draft_reads, hardware))
-    for name, speed in ((name, one[name]) for one in known for name in one):
+        known += find_speeds(draft_reads, hardware).items()
+    for name, speed in known:
         if speed.bandwidth is None:
             return SpeedEstimate(explanation=f"{name}: {speed.basis}")
     t1 = estimate_ms(reads, hardware)
@@ -475,11 +492,8 @@ def _workload_speed(
     Never much slower than plain decoding, as the engine pauses speculation that does not help.
     """
     (low, low_share), (high, high_share) = lowest, highest
-    tok_s, low_error, high_error = (
-        1e3 / t1_ms,
-        speedup_error * low_share,
-        speedup_error * high_share,
-    )
+    tok_s = 1e3 / t1_ms
+    low_error, high_error = speedup_error * low_share, speedup_error * high_share
     slowest = tok_s * max(low * (1 - hypot(error, low_error)), (1 - error) * _WORST_SPEEDUP)
     fastest = tok_s * max(high * (1 + hypot(error, high_error)), 1 + error)
     speedup = max(low * (1 - low_error), _WORST_SPEEDUP), max(high * (1 + high_error), 1.0)

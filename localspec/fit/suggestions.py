@@ -113,6 +113,7 @@ def suggest(
         for each in assessed
         if each
         and (target or each.verdict in ("fits", "unknown") or each.is_bundled)
+        and (target or each.is_bundled or each.fit is None or not each.fit.loses)
         and (target or not each.is_bundled or each.pair.draft_kind == "model")
     ]
     best: dict[str, CatalogPair] = {}
@@ -179,7 +180,7 @@ def _memory_reason(fit: FitReport) -> str:
     kv = "" if settings.kv_type == "f16" else f" in {settings.kv_type}"
     context = f" with a context of {settings.n_ctx:,}{kv}" if settings.n_ctx else ""
     is_split = fit.device_fits and (settings.cpu_moe or settings.n_gpu_layers >= 0)
-    rest = "experts" if settings.cpu_moe else "the other layers"
+    rest = "the other layers" if settings.n_gpu_layers >= 0 else "experts"
     in_ram = f", {rest} in RAM: {gib(fit.host.needed)} more" if is_split else ""
     return f"needs {gib(device_fit.needed)}{relation} {free}{context}{in_ram}"
 
@@ -234,7 +235,6 @@ def _sort_key(
     pair, fit = suggestion.pair, suggestion.fit
     tokens_per_second = _tokens_per_second(suggestion, machine)
     is_slow = tokens_per_second < _COMFORTABLE_TOKENS_PER_SECOND
-    n_ctx = fit.load.target_settings.n_ctx if fit is not None else None
     return (
         suggestion.verdict == "no" and not suggestion.is_bundled,
         suggestion.verdict == "tight",
@@ -243,10 +243,21 @@ def _sort_key(
         is_slow,
         pair is not best[pair.target.id],
         TIERS.index(pair.target.tier),
-        bool(machine.devices) and (n_ctx or _LONG_CONTEXT) < _LONG_CONTEXT,
+        bool(machine.devices) and _has_short_context(suggestion),
+        fit is not None and _is_compromise(fit.load.target_settings),
         -(tokens_per_second if is_slow else _effective_size(pair.target)),
         -suggestion.bytes,
     )
+
+
+def _has_short_context(suggestion: PairSuggestion) -> bool:
+    fit = suggestion.fit
+    return fit is not None and (fit.load.target_settings.n_ctx or _LONG_CONTEXT) < _LONG_CONTEXT
+
+
+def _is_compromise(settings: ContextSettings) -> bool:
+    """What would fit better on a larger card."""
+    return settings.cpu_moe != 0 or settings.kv_type != "f16"
 
 
 def _effective_size(model: CatalogModel) -> float:
@@ -271,14 +282,15 @@ def _tokens_per_second(suggestion: PairSuggestion, machine: MachineProfile) -> f
     return 1e3 / (speed.fixed_ms + speed.read_ms(n_bytes))
 
 
-def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool, float, int, int]:
-    """The shortest time first; if it is not known, a better tested draft."""
+def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, float, int, int]:
+    """A long context, then the shortest time first; if it is not known, a better tested draft."""
     pair, fit = suggestion.pair, suggestion.fit
     speed = fit.speed.speculative if fit is not None else None
     is_lookup = pair.draft_kind == "lookup"
     status = len(_STATUS_ORDER) if is_lookup else _STATUS_ORDER.index(pair.status)
     kind = _KIND_ORDER.index(pair.draft_kind)
-    return suggestion.verdict == "no", -sum(speed or (0.0,)), status, kind
+    is_short = _has_short_context(suggestion)
+    return suggestion.verdict == "no", is_short, -sum(speed or (0.0,)), status, kind
 
 
 def _bytes_per_token(model: CatalogModel) -> float:

@@ -21,8 +21,6 @@ FitVerdict = Literal["fits", "tight", "no", "unknown"]
 
 _VERDICTS_WORST_FIRST: tuple[FitVerdict, ...] = ("no", "unknown", "tight", "fits")
 _MIB = 1 << 20
-_TIGHT_SHARE = 0.03
-"""Less headroom than this share of usable memory counts as tight: other programs may need it."""
 _COMPUTE_SAFETY = 0.05  # Backends allocate a little more than llama.cpp reports.
 _BACKEND_RUNTIME_MIB = {"CUDA": 330, "ROCm": 330, "Vulkan": 200, "Metal": 150}
 """Memory of the backend itself.  Added for simulated GPUs only: on a real one it is already in use
@@ -34,15 +32,14 @@ _COMPARABLE_SHARE = 0.25
 
 
 def judge(needed: float, free: int | None, reserve: int) -> FitVerdict:
-    """no: exceeds the free memory; tight: uses what is reserved for other programs, or nearly."""
+    """no: exceeds the free memory; tight: uses what is reserved for other programs."""
     if not needed:
         return "fits"
     if free is None:
         return "unknown"
     if needed > free:
         return "no"
-    usable = free - reserve
-    return "fits" if usable - needed >= _TIGHT_SHARE * usable else "tight"
+    return "fits" if needed <= free - reserve else "tight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +54,7 @@ class DeviceFit:
     overhead: int = 0  # Memory of the backend, and a safety margin.
     sharing: tuple[DeviceFit, ...] = ()
     """GPUs that allocate in this memory: integrated ones, and Apple's."""
+    has_head: bool = False  # The draft is a head.
 
     @property
     def total(self) -> int:
@@ -72,10 +70,15 @@ class DeviceFit:
     def memory_parts(self) -> dict[str, int]:
         """Bytes by what uses them; together `needed`."""
         fits = (self, *self.sharing)
+        target = sum((each.target for each in fits), DeviceMemory())
+        draft = sum((each.draft for each in fits), DeviceMemory())
+        both = target if self.has_head else target + draft
         parts = {
-            "target": sum(each.target.weights for each in fits),
-            "draft": sum(each.draft.weights for each in fits),
-            "KV": sum(each.target.kv + each.draft.kv for each in fits),
+            "target": target.weights,
+            "head" if self.has_head else "draft": draft.total if self.has_head else draft.weights,
+            "KV": both.kv - both.states - both.window,
+            "recurrent states": both.states,
+            "window cache": both.window,
         }
         return parts | {"compute buffers": self.needed - sum(parts.values())}
 
@@ -118,6 +121,12 @@ class FitReport:
     def verdict(self) -> FitVerdict:
         """The worst verdict of any device."""
         return min((each.verdict for each in self.all_fits), key=_VERDICTS_WORST_FIRST.index)
+
+    @property
+    def loses(self) -> bool:
+        """Whether the draft is not expected to make it faster."""
+        chat = self.speed.by_workload.get("chat")
+        return chat is not None and bool(self.memory_estimate.draft) and sum(chat.speedup) <= 2
 
     @property
     def is_too_close(self) -> bool:
@@ -185,8 +194,11 @@ def from_memory_estimate(
     speed = estimate_speed(load, target, draft, machine.hardware, use)
     device_fits = tuple(_device_fit(device, memory_estimate, machine) for device in machine.devices)
     host = _device_fit(replace(machine.cpu, name=HOST), memory_estimate, machine)
+    has_head = draft is not None and bool(draft.head_kind)
+    device_fits = tuple(replace(each, has_head=has_head) for each in device_fits)
     host = replace(
         host,
+        has_head=has_head,
         output=memory_estimate.output,
         overhead=host.overhead + _ENGINE_PROCESS_BYTES,
         sharing=tuple(each for each in device_fits if is_in_system_memory(each.device)),

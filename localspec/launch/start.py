@@ -65,7 +65,7 @@ class LoadOptions:
     draft_gpu_layers: int | None = None
     main_gpu: int = 0
     split: wire.SplitMode | tuple[float, ...] = "layer"  # A mode, or a share for each device.
-    cpu_moe: bool = False
+    cpu_moe: int | None = None
     threads: int | None = None
     draft_threads: int | None = None  # None: as `threads`.
     flash_attn: wire.FlashAttention = "auto"
@@ -88,7 +88,7 @@ class LoadOptions:
             n_gpu_layers=-1 if self.gpu_layers is None else self.gpu_layers,
             main_gpu=self.main_gpu,
             kv_type=self.kv or "f16",
-            cpu_moe=self.cpu_moe,
+            cpu_moe=self.cpu_moe or 0,
             flash_attn=self.flash_attn,
             n_ctx=ctx,
             n_threads=self.threads,
@@ -97,7 +97,7 @@ class LoadOptions:
         )
         draft = replace(
             target,
-            cpu_moe=False,
+            cpu_moe=0,
             workers=(),  # a draft there would cost a round trip a token
             n_gpu_layers=-1 if self.draft_gpu_layers is None else self.draft_gpu_layers,
             n_threads=self.draft_threads or self.threads,
@@ -108,6 +108,7 @@ class LoadOptions:
             ctx=ctx,
             kv=self.kv,
             n_gpu_layers=self.gpu_layers,
+            cpu_moe=self.cpu_moe,
             draft_n_gpu_layers=self.draft_gpu_layers,
             draft_note=pair.draft_notice if path else "",
             exact=self.exact,

@@ -83,6 +83,20 @@ def read_cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return sanitize(name or platform.machine(), multiline=False)
 
 
+_RAM_BY_CPU = (
+    ("Threadripper|Xeon.* (E5|W-[23])", "four channels of DDR4", 95.0),
+    ("Ryzen AI|Core.* Ultra|Ryzen [3579] (PRO )?[789][0-9]{3}", "dual-channel DDR5", 90.0),
+    ("Ryzen [3579] (PRO )?[1-6][0-9]{3}|i[3579]-([4-9]|1[01])[0-9]{3}", "dual-channel DDR4", 51.0),
+)
+"""The memory that CPUs are usually sold with, by name: what it is, and its peak in GB/s."""
+
+
+def typical_ram(cpu_name: str) -> tuple[str, float]:
+    """The kind of memory and GB/s; an empty kind if a CPU of this name may have any."""
+    matches = (each[1:] for each in _RAM_BY_CPU if re.search(each[0], cpu_name))
+    return next(matches, ("", 0.0))
+
+
 def _sysctl(name: str) -> str:
     """A value of macOS; empty elsewhere, and if it is unknown."""
     if sys.platform == "darwin":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Literal
 
 from localspec.lazy_dataclass import dataclass
@@ -61,15 +61,16 @@ class DeviceMemory:
     weights: int = 0
     kv: int = 0  # KV cache and recurrent states.
     compute: int = 0  # Compute buffers.
+    states: int = 0  # Of `kv`: recurrent states, with those for rollback.
+    window: int = 0  # Of `kv`: the cache of sliding-window layers, if it is cut to the window.
 
     @property
     def total(self) -> int:
         return self.weights + self.kv + self.compute
 
     def __add__(self, other: DeviceMemory) -> DeviceMemory:
-        return DeviceMemory(
-            self.weights + other.weights, self.kv + other.kv, self.compute + other.compute
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return DeviceMemory(*(mine + theirs for mine, theirs in pairs))
 
 
 _BUFFER = re.compile(r"\w+: +(\S+) +(?:DSV4 \w+ )?(\w+) buffer size = +([\d.]+) MiB\s*$")

@@ -43,6 +43,9 @@ class GpuSpec:
     kind: Literal["gpu", "igpu", "unified"]  # igpu and unified share system memory.
     vram_gib: tuple[float, ...]  # Sizes sold, the most common first.
     bandwidth: float  # Peak, GB/s.
+    share: float = 0.75  # Of the bandwidth, reached by one-token passes.
+    layer_ms: float = 0.05  # Time of a layer whatever its size.
+    verify: float = 0.15  # Cost of a further token of a pass, in one-token passes.
     unconfirmed: frozenset[str] = frozenset()  # Names of fields whose values are not confirmed.
     aliases: tuple[str, ...] = ()
 
@@ -88,6 +91,9 @@ def load() -> tuple[GpuSpec, ...]:
             kind=group["kind"],
             vram_gib=tuple(map(float, card["vram"])),
             bandwidth=float(card["bandwidth"]),
+            share=card.get("share", group["share"]),
+            layer_ms=card.get("layer_ms", group["layer_ms"]),
+            verify=group["verify"],
             unconfirmed=frozenset(card.get("unsure", ())),
             aliases=tuple(card.get("aliases", ())),
         )

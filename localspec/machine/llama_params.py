@@ -16,7 +16,7 @@ from localspec.errors import EngineError, Hint, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.machine.ggml import GgmlLibrary
-from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
 
 KV_TYPES = {
     "f32": (0, 0),
@@ -37,8 +37,8 @@ N_BRANCHES = 5  # Outcomes of a round for which overlapped drafting may draft at
 HEAD_BATCH = 64  # Batch size of a head: llama.cpp computes logits for every row of it.
 _MAX_CTX_FACTOR = 8
 """A context larger than this many trained contexts is a mistake; llama.cpp would allocate it."""
-_EXPERT_PATTERN = rb"\.ffn_(up|down|gate_up|gate)_(ch|)exps"
-"""The pattern of llama.cpp's --cpu-moe: weights of experts."""
+_EXPERT_PATTERN = r"blk\.({})\.ffn_(up|down|gate_up|gate)_(ch|)exps"
+"""Weights of the experts of some layers, as llama.cpp's --n-cpu-moe has them."""
 _OUTPUT_PATTERN = rb"^(output|token_embd)\.weight$"
 
 
@@ -106,7 +106,11 @@ def model_params(c: Any, settings: ContextSettings) -> LlamaModelParams:
     if settings.tensor_split:
         keep_alive.append(_tensor_split_array(c, settings.tensor_split))
         params.tensor_split = keep_alive[-1]
-    patterns = [_EXPERT_PATTERN] * settings.cpu_moe
+    patterns = []
+    if settings.cpu_moe:
+        is_all = settings.cpu_moe == ALL_LAYERS
+        layers = r"\d+" if is_all else "|".join(map(str, range(settings.cpu_moe)))
+        patterns.append(_EXPERT_PATTERN.format(layers).encode())
     if chosen := _choose_devices(c._lib, settings.workers):
         devices, is_last_remote = chosen
         keep_alive.append(devices)

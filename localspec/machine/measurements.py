@@ -53,6 +53,7 @@ class ModelReads:
     family: str  # The most common quantisation, such as Q4_K.
     moe: bool = False
     architecture: str = ""  # Empty: measured by an earlier version.
+    layers: int = 0  # 0: the same.
 
 
 @dataclass(frozen=True, slots=True)

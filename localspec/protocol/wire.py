@@ -24,6 +24,7 @@ FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["none", "layer", "row"]
 OutputLayer = Literal["local", "remote"]
 
+ALL_LAYERS = -1  # Of `n_gpu_layers` and `cpu_moe`.
 DRAFT_MAX = 16  # Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded.
 DRY_WINDOW = 64  # tokens that DRY searches for repeated sequences: llama.cpp's default
 DEFAULT_DRAFT_LENGTH = 5  # Draft length of a drafter selected by name, if no other is requested.
@@ -84,7 +85,7 @@ class ContextSettings:
     n_ctx: int | None = None
     n_ubatch: int = 512
     n_threads: int | None = None
-    cpu_moe: bool = False  # Keep the expert weights of a mixture-of-experts model in RAM.
+    cpu_moe: int = 0  # The first layers whose experts stay in RAM; -1: all.
     swa_full: bool = True
     """Keep all tokens of sliding-window layers in the KV cache; not used for a draft model.
     Without it a rollback may move tokens to other cells of the KV cache. Attention then sums in

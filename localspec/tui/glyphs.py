@@ -26,7 +26,7 @@ class Glyphs:
     collapsed: str
     expanded: str
     error_bar: str  # In front of each line of an error.
-    memory_segments: str  # Target, draft, KV cache, compute buffers.
+    memory_segments: str  # The parts of `DeviceFit.memory_parts`.
     memory_free: str
     memory_other: str  # Used by other programs.
 
@@ -55,7 +55,7 @@ UNICODE = Glyphs(
     collapsed="▸",
     expanded="▾",
     error_bar="▌ ",
-    memory_segments="█▓▒░",
+    memory_segments="█▓▒▚▞░",
     memory_free="·",
     memory_other="╱",
 )
@@ -73,7 +73,7 @@ ASCII = Glyphs(
     collapsed=">",
     expanded="v",
     error_bar="| ",
-    memory_segments="#=+:",
+    memory_segments="#=+~^:",
     memory_free=".",
     memory_other="/",
 )

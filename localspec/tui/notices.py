@@ -23,7 +23,7 @@ _OPTION_WORDS = {
     "verify": ("/set verify", "/set verify {}"),
     "max_tokens": ("/set max_tokens", "/set max_tokens {}"),
     "exact": ("/set exact on", "/set exact {}"),
-    "cpu_moe": ("the experts in RAM", ""),
+    "cpu_moe": ("experts in RAM", "the experts of {} layers in RAM"),
     "workers": ("the worker in the preferences", ""),
     "verbose": ("ctrl+l", ""),
     "anyway": ("", ""),  # a chat offers /anyway itself

@@ -1,9 +1,9 @@
-"""Estimated speeds beside published ones (localspec/data/published.jsonl), by group.
+"""Estimates beside published measurements (localspec/data/published.jsonl), by group.
 
     bench.py published [--rows FILE] [--each]
 
-One GPU with the whole model on it, plain decoding.  The ratio is the middle of the estimate over
-the published speed; "inside" counts rows within the range that is shown.
+One GPU.  The ratio is the estimate (the middle of the range that is shown) over what was published;
+"near" counts rows within that range, gains within 20 %, memory within 6 %.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from turns import table
 
@@ -21,13 +23,26 @@ from localspec.errors import LocalspecError
 from localspec.fit import machine_profile, pair_shapes, published
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.published import PublishedRow
-from localspec.fit.speed import UseCase
+from localspec.fit.shape import ModelShape
+from localspec.fit.speed import TYPICAL_CPU_SPEED, UseCase
+from localspec.fit.verdict import FitReport
 from localspec.machine import gpu_catalog
+from localspec.machine.device import HOST
 from localspec.models import catalog
 from localspec.models.catalog import CatalogModel
-from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.protocol.wire import ALL_LAYERS, ContextSettings, KvType, LoadCommand
 
 GIB = 1 << 30
+GAIN, MEMORY = 0.2, 0.06  # Relative errors that count as near.
+KV_TYPES: dict[str, KvType] = {"f16": "f16", "q8_0": "q8_0", "q4_0": "q4_0", "": "f16"}
+RAM_GIB = 64  # Of the computer that a published run used, unless it is known.
+
+
+class Result(NamedTuple):
+    group: str
+    ratio: float
+    is_near: bool
+    width: float  # Half of the range that is shown, relative; 0 without one.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,64 +57,141 @@ def main(args: argparse.Namespace) -> int:
     if args.rows:
         lines = args.rows.read_text(encoding="utf-8").splitlines()
         rows = tuple(PublishedRow(**json.loads(line)) for line in lines)
-    groups = defaultdict[str, list[tuple[float, bool, float]]](list)
+    groups = defaultdict[str, list[Result]](list)
     models, seen = catalog.load().models, set[tuple[object, ...]]()
     for row in rows:
         model = models.get(row.model)
-        key = (row.model, row.gpu, row.quant, row.plain, row.backend)
-        if model is None or key in seen or not is_comparable(row):
+        if model is None or row.n_gpu != 1 or (run := Run.of(row, model)) is None:
             continue
-        seen.add(key)
-        estimate = estimate_plain(row, model)
-        if estimate is None or row.plain is None:
-            continue
-        low, high = estimate
-        ratio = (low + high) / 2 / row.plain
-        group = group_of(row, model)
-        groups[group].append((ratio, low <= row.plain <= high, (high - low) / (high + low)))
-        if args.each:
-            print(f"{ratio:.2f}  {row.model}  {row.describe()}")
+        plain = ("plain", row.model, row.gpu, row.quant, row.plain, row.backend)
+        checks: dict[tuple[object, ...], Callable[[], Result | None]] = {
+            plain: run.check_plain,
+            ("gain", row): run.check_gain,
+            ("memory", row.gpu, row.quant, row.ctx, row.memory): run.check_memory,
+            ("memory with a draft", row): run.check_memory_with_draft,
+        }
+        for key in checks.keys() - seen:
+            seen.add(key)
+            if found := checks[key]():
+                groups[found.group].append(found)
+                if args.each:
+                    line = f"{row.model}  {row.describe()}"
+                    print(f"{found.ratio:.2f} {'' if found.is_near else 'X':1}  {line}")
     print(table(list(report(groups))))
     return 0
 
 
-def is_comparable(row: PublishedRow) -> bool:
-    return bool(row.plain) and row.n_gpu == 1 and not row.in_ram and not row.n_cpu_moe
+class Run(NamedTuple):
+    """A published run, as this program would load it."""
 
+    row: PublishedRow
+    shape: ModelShape
+    group: str
 
-def group_of(row: PublishedRow, model: CatalogModel) -> str:
-    maker = gpu_catalog.find(row.gpu).maker
-    kind = "gpt-oss" if "gpt-oss" in row.model else "MoE" if model.active else "dense"
-    return f"{maker}, {'hybrid' if kind == 'dense' and model.architecture == 'qwen35' else kind}"
+    @classmethod
+    def of(cls, row: PublishedRow, model: CatalogModel) -> Run | None:
+        """None if the shape or the size is not known."""
+        same_file = row.quant.removeprefix("UD-") == model.quantization
+        size = row.bytes or int(row.gib * GIB) or (same_file and model.size)
+        if model.shape is None or not size:
+            return None
+        try:
+            shape = pair_shapes.shape_from_numbers(model.shape, row.quant, size)
+            maker = gpu_catalog.find(row.gpu).maker
+        except (LocalspecError, ValueError):
+            return None
+        kind = "gpt-oss" if "gpt-oss" in row.model else "MoE" if model.active else "dense"
+        kind = "hybrid" if kind == "dense" and model.architecture == "qwen35" else kind
+        return cls(row, shape, f"{maker}, {kind}")
 
-
-def estimate_plain(row: PublishedRow, model: CatalogModel) -> tuple[float, float] | None:
-    """None if the shape or the size is not known, or it does not fit."""
-    same_file = row.quant.removeprefix("UD-") == model.quantization
-    size = row.bytes or int(row.gib * GIB) or (same_file and model.size)
-    if model.shape is None or not size:
-        return None
-    try:
-        shape = pair_shapes.shape_from_numbers(model.shape, row.quant, size)
+    def fit(self, load: LoadCommand, draft: ModelShape | None = None) -> FitReport:
+        row = self.row
         machine = machine_profile.with_gpu(row.gpu, row.vram or None)
-        context = min(max(row.depth, 0) + 512, model.shape.context)
-        advisor = SettingsAdvisor(shape, None, machine, UseCase("chat", context=context))
-        load = LoadCommand(model.id, None, ContextSettings(n_gpu_layers=-1))
-        fit = advisor.advise(SettingsRequest(load, ctx=max(2048, context))).fit
-    except (LocalspecError, ValueError):
-        return None
-    return fit.speed.plain if fit.verdict != "no" else None
+        cpu = replace(machine.cpu, free=RAM_GIB * GIB, total=RAM_GIB * GIB)
+        speeds = dict(machine.hardware.nominal_speeds)
+        if not machine.devices[0].unified:
+            speeds[HOST] = TYPICAL_CPU_SPEED
+        hardware = replace(machine.hardware, nominal_speeds=speeds, measured_speeds={})
+        machine = replace(machine, cpu=cpu, hardware=hardware)
+        use = UseCase("chat", context=min(max(row.depth, 0) + 512, self.shape.n_ctx_train))
+        advisor = SettingsAdvisor(self.shape, draft, machine, use)
+        settings = load.target_settings
+        is_fixed = settings.cpu_moe or settings.n_gpu_layers >= 0 or not row.in_ram
+        if is_fixed:
+            return advisor.estimate_fit(load)
+        return advisor.advise(SettingsRequest(load, ctx=settings.n_ctx)).fit
+
+    def load(self, n_ctx: int, kv: KvType = "f16", draft_max: int = 0) -> LoadCommand:
+        n_in_ram = self.row.n_cpu_moe
+        cpu_moe = n_in_ram if isinstance(n_in_ram, int) else ALL_LAYERS
+        settings = ContextSettings(
+            self.row.gpu_layers, kv_type=kv, n_ctx=n_ctx, cpu_moe=cpu_moe, swa_full=False
+        )
+        return LoadCommand("target", None, settings, replace(settings, cpu_moe=0), draft_max)
+
+    def check_plain(self) -> Result | None:
+        row = self.row
+        if not row.plain:
+            return None
+        n_ctx = min(max(2048, row.depth + 512), self.shape.n_ctx_train)
+        fit = self.fit(self.load(n_ctx))
+        if fit.speed.plain is None:
+            return None
+        low, high = fit.speed.plain
+        group = "partly in RAM" if row.in_ram or row.n_cpu_moe else self.group
+        width = (high - low) / (high + low)
+        return Result(group, (low + high) / 2 / row.plain, low <= row.plain <= high, width)
+
+    def check_gain(self) -> Result | None:
+        """The gain of an MTP layer at the published acceptance rate and draft length."""
+        row, draft = self.row, replace(self.shape, head_kind="mtp")
+        if row.draft != "mtp" or not (row.plain and row.speculative and row.acceptance):
+            return None
+        if not self.shape.n_mtp or not row.draft_max or row.in_ram:
+            return None
+        rates = [float(part) for part in str(row.acceptance).split("-")]
+        n = int(float(row.draft_max))
+        load = replace(self.load(4096, draft_max=n), draft="head")
+        costs = self.fit(load, draft).speed.costs
+        if costs is None:
+            return None
+        emitted = 1 + n * sum(rates) / len(rates)
+        gain = emitted / (n * costs.c + costs.verify_cost(n + 1) + costs.host)
+        ratio = gain / (row.speculative / row.plain)
+        return Result("MTP gain", ratio, abs(ratio - 1) <= GAIN, 0.0)
+
+    def check_memory(self) -> Result | None:
+        row = self.row
+        return self._check_memory("memory", row.memory, 0) if row.memory else None
+
+    def check_memory_with_draft(self) -> Result | None:
+        row = self.row
+        if row.draft != "mtp" or not row.memory_speculative or not self.shape.n_mtp:
+            return None
+        n = int(float(row.draft_max))
+        return self._check_memory("memory with MTP", row.memory_speculative, n)
+
+    def _check_memory(self, group: str, published_mib: int, n_draft: int) -> Result | None:
+        kv = KV_TYPES.get(self.row.kv)
+        if kv is None or not self.row.ctx:
+            return None
+        load = self.load(self.row.ctx, kv, n_draft)
+        draft = replace(self.shape, head_kind="mtp") if n_draft else None
+        fit = self.fit(replace(load, draft="head" if n_draft else None), draft)
+        needed = sum(each.needed for each in fit.device_fits) / (1 << 20)
+        ratio = needed / published_mib
+        fits = self.row.in_ram or fit.verdict != "no"
+        return Result(group, ratio, bool(fits) and abs(ratio - 1) <= MEMORY, 0.0)
 
 
-def report(groups: dict[str, list[tuple[float, bool, float]]]) -> Iterator[list[str]]:
-    yield ["group", "rows", "estimate / published", "inside", "half width"]
-    everything = [each for rows in groups.values() for each in rows]
-    for name, rows in (*sorted(groups.items()), ("all", everything)):
-        ratios, inside, widths = zip(*rows, strict=True)
+def report(groups: dict[str, list[Result]]) -> Iterator[list[str]]:
+    yield ["group", "rows", "estimate / published", "near", "half width"]
+    speeds = [each for results in groups.values() for each in results if each.width]
+    for name, results in (*sorted(groups.items()), ("all speeds", speeds)):
         yield [
             name,
-            str(len(rows)),
-            f"{median(ratios):.2f}",
-            f"{sum(inside)}/{len(rows)}",
-            f"{median(widths):.2f}",
+            str(len(results)),
+            f"{median(each.ratio for each in results):.2f}",
+            f"{sum(each.is_near for each in results)}/{len(results)}",
+            f"{median(each.width for each in results):.2f}",
         ]

@@ -78,7 +78,8 @@ SETTINGS = (
     Setting("no flash attention", BASE | {"flash_attn": "off"}),
     Setting("flash attention", BASE | {"flash_attn": "on"}),
     Setting("a batch of 1024", BASE | {"n_ubatch": 1024}),
-    Setting("experts in RAM", BASE | {"cpu_moe": True}, file="moe"),
+    Setting("experts in RAM", BASE | {"cpu_moe": -1}, file="moe"),
+    Setting("experts of 3 of 8 layers in RAM", BASE | {"cpu_moe": 3}, file="moe"),
 )
 
 

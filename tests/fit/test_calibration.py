@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from localspec.fit.calibration import calibrate, fit_line
 from localspec.fit.speed import (
-    ASSUMED_ERROR,
     TABLE_ERROR,
     TYPICAL_CPU_SPEED,
     DeviceSpeed,
@@ -120,10 +119,9 @@ def test_a_far_larger_model_is_estimated_from_what_was_measured_and_less_sure() 
     part = ModelReads(int(1e8), ("CUDA0",), "Q8_0")
     small = PairMeasurement("", quiet_costs(1.0, CURVE, threads=4), PairReads(part), None)
     calibrated = calibrate(CARD, [small])
-    assert calibrated.find_speed("CUDA0", "Q8_0", 5e8).error < TABLE_ERROR
+    assert calibrated.find_speed("CUDA0", "Q8_0", 3e8).error < TABLE_ERROR
     far = calibrated.find_speed("CUDA0", "Q8_0", 5e9)
-    assert far.bandwidth == calibrated.find_speed("CUDA0", "Q8_0").bandwidth != 272
-    assert (far.measured, far.error) == (False, ASSUMED_ERROR)
+    assert (far.bandwidth, far.measured, far.error) == (272, False, TABLE_ERROR)
 
 
 @given(

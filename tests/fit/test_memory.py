@@ -125,7 +125,7 @@ def test_recorded_gpus(from_catalogue: bool) -> None:
         models = catalogue_shapes(count.models) if from_catalogue else None
         if from_catalogue and models is None:
             continue  # a head, which has no shape in the catalogue
-        found = models or shape.from_headers(*count.headers)
+        found = models or shapes.from_headers(*count.headers)
         load = replace(count.load, overlap=False)  # recorded before the draft had branches
         estimate = memory.estimate_pair(load, *found, count.devices)
         is_split = load.draft is not None and len(count.devices) > 1  # by what the target leaves

@@ -10,13 +10,19 @@ from typing import Any
 import pytest
 
 from localspec.errors import NotFoundError
-from localspec.fit import machine_profile, suggestions
-from localspec.fit.advisor import estimate_tokens_per_second
+from localspec.fit import machine_profile, pair_shapes, suggestions
+from localspec.fit.advisor import (
+    SettingsAdvisor,
+    SettingsRequest,
+    estimate_tokens_per_second,
+)
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed import DeviceSpeed, from_devices
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
-from localspec.models import catalog
+from localspec.machine import gpu_catalog
+from localspec.models import catalog, draft_heads
 from localspec.models.catalog_entries import TIERS
+from localspec.protocol.wire import LoadCommand
 from tests.support import shapes
 
 GIB = 2**30
@@ -169,3 +175,72 @@ def test_a_target_asked_for_may_keep_its_experts_in_ram_as_fit_says() -> None:
     assert best.verdict == "fits" and best.fit is not None
     assert best.fit.load.target_settings.cpu_moe
     assert "experts in RAM" in best.reasons[0]
+
+
+MACHINES = {
+    "8 GB": ("RTX 4060", None, 1),
+    "12 GB": ("RTX 3060", 12, 1),
+    "16 GB": ("RTX 5060 Ti", 16, 1),
+    "24 GB": ("RTX 3090", None, 1),
+    "32 GB": ("RTX 5090", None, 1),
+    "two 24 GB": ("RTX 3090", None, 2),
+    "AMD 16 GB": ("RX 9070 XT", None, 1),
+    "Apple 32 GB": ("M4", 32, 1),
+    "Apple 64 GB": ("M4 Pro", 64, 1),
+    "Apple 128 GB": ("M4 Max", 128, 1),
+    "CPU 16 GB": ("", 16, 0),
+    "CPU 32 GB": ("", 32, 0),
+}
+
+
+def typical_machine(name: str) -> MachineProfile:
+    """With a typical CPU, and 32 GiB of RAM beside a card."""
+    card, gib, n = MACHINES[name]
+    if not card:
+        return computer(gib or 0)
+    one = gpu_catalog.find(card).as_device(gib)
+    ram = 0.0 if one.unified else 32.0
+    devices = tuple(replace(one, name=f"{one.backend}{i}") for i in range(n))
+    cpu = replace(shapes.CPU, free=int(ram * GIB), total=int(ram * GIB))
+    if one.unified:
+        rest = int((gib or 0) * GIB) - (one.total or 0)
+        cpu = replace(cpu, free=rest, total=rest)
+    return shapes.machine(*devices, cpu=cpu)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_nothing_is_suggested_that_cannot_run_or_loses(name: str) -> None:
+    """The whole catalogue: no exception, no refused draft, memory within the limit."""
+    machine = typical_machine(name)
+    known_heads = {*draft_heads.KIND_TITLES, "model", "lookup"}
+    for one in real(suggestions.suggest(machine)):
+        pair, fit = one.pair, one.fit
+        assert pair.is_supported and pair.draft_kind in known_heads
+        if fit is None:
+            assert one.needed_bytes <= sum(
+                device.free or 0 for device in machine.devices or (machine.cpu,)
+            )
+            continue
+        assert fit.verdict == "fits" and not fit.loses
+        for device_fit in fit.all_fits:
+            assert device_fit.needed <= (device_fit.device.free or 0) - device_fit.reserve
+        if pair.draft_kind == "model" and pair.draft and fit.load.draft:
+            assert fit.memory_estimate.draft is not None, "a draft that the engine would drop"
+
+
+@pytest.mark.parametrize("name", [name for name, (card, _, _) in MACHINES.items() if card])
+def test_the_search_fills_a_card_that_a_target_exceeds(name: str) -> None:
+    """At most 0.6 GiB stay free beside the reserve."""
+    machine = typical_machine(name)
+    for model in ("qwen3.6-35b-a3b", "gemma-4-26b-a4b", "qwen3.8-27b", "gpt-oss-120b"):
+        shape = pair_shapes.shape_from_catalog(catalog.load().models[model])
+        assert shape is not None
+        settings = SettingsAdvisor(shape, None, machine)
+        fit = settings.advise(SettingsRequest(LoadCommand("target"))).fit
+        if fit.verdict != "fits" or fit.load.target_settings.n_gpu_layers == 0:
+            continue
+        target = fit.load.target_settings
+        assert target.cpu_moe == 0 or 0 < target.cpu_moe <= shape.n_layer
+        if target.cpu_moe > 0 or target.n_gpu_layers > 0:
+            left = min((device_fit.headroom or 0) for device_fit in fit.device_fits)
+            assert 0 <= left <= 0.6 * GIB * len(machine.devices), (model, left / GIB)

@@ -16,7 +16,7 @@ COMMANDS: list[wire.EngineCommand] = [
     wire.LoadCommand(
         "a.gguf",
         "b.gguf",
-        wire.ContextSettings(tensor_split=(3.0, 1.0), cpu_moe=True),
+        wire.ContextSettings(tensor_split=(3.0, 1.0), cpu_moe=-1),
         measured=wire.MeasuredCosts(2.0, {"1": 1.0}, survival={"greedy": {"model": [[1, 2]]}}),
     ),
     wire.LoadCommand("a.gguf"),

@@ -201,7 +201,7 @@ def _check_lines(
         yield line
 
 
-_PART_STYLES = ("$accent", "$bonus", "$accepted", "$muted")
+_PART_STYLES = ("$accent", "$bonus", *["$accepted"] * 3, "$muted")
 """In the order of `DeviceFit.memory_parts`."""
 
 

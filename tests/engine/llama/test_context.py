@@ -47,7 +47,7 @@ def test_rows_of_different_passes_do_not_mix(opened: Open) -> None:
 
 
 def test_settings_are_read_back(opened: Open) -> None:
-    model = opened("target", n_ctx=300, cpu_moe=True)  # which overrides no tensor here
+    model = opened("target", n_ctx=300, cpu_moe=-1)  # which overrides no tensor here
     assert model.n_ctx >= 300
     assert (model.n_batch, model.n_threads) == (32, 1)
     plain = opened("target", n_ctx=300)
