@@ -16,6 +16,7 @@ from localspec.fit.speed import (
     SpeedEstimate,
     UseCase,
     estimate_ms,
+    estimate_verify_curve,
     from_devices,
 )
 from localspec.machine import gpu_catalog
