@@ -207,7 +207,6 @@ class DeviceReads:
     experts: float = 0.0  # Weights of the experts one token uses.
     kv_cache: float = 0.0  # The KV cache in use, and recurrent states, read and written.
     attention: float = 0.0  # The same, counted once for each attention head that reads it.
-    layer_share: float = 0.0  # Share of the model's layers on this device.
     n_layers: int = 0
     n_recurrent: int = 0
     n_with_experts: int = 0
@@ -224,6 +223,7 @@ class PassReads:
     shape: ModelShape
     by_device: Mapping[str, DeviceReads]  # By device name; devices in use only.
     n_crossings: int = 0  # Between devices.
+    n_layers: int = 1  # Of the whole model, or of a head's target.
 
     @property
     def weights(self) -> float:
@@ -264,8 +264,6 @@ def count_reads(
         n_crossings += 2 * (layer.experts > 0 and expert_home != home)
         part.n_layers += 1
         part.n_recurrent += layer.is_recurrent
-        # The fixed time of a pass was measured for whole models; a head has few layers.
-        part.layer_share += 1 / max(1, (target or shape).n_layer)
         n_bytes = _kv_read_bytes(shape, layer, settings, context) if layer.has_kv else 0.0
         state_bytes = states * layer.is_recurrent
         part.kv_cache += n_bytes + state_bytes
@@ -279,7 +277,7 @@ def count_reads(
     pairs = zip(placed.backend_names, reads, strict=True)
     used = {name: part for name, part in pairs if part.weights}
     homes = {placed.layer_backends[il] for il in shape.own_layers} | {placed.output_backend}
-    return PassReads(shape, used, n_crossings + len(homes) - 1)
+    return PassReads(shape, used, n_crossings + len(homes) - 1, (target or shape).n_layer)
 
 
 def _kv_read_bytes(
@@ -322,10 +320,13 @@ def extra_layers_ms(kind: CurveKind, n_with_experts: int, n_recurrent: int) -> f
 
 
 def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> float:
-    """The fixed time scales with the width too, as in the measured curves of small models."""
+    """The fixed time scales with the width too, as in the measured curves of small models.
+
+    It was measured for whole models; a head has few layers.
+    """
     part, weight_type = reads.by_device[device], reads.shape.weight_type
     verify_cost = speed.verify_cost(width, weight_type)
-    fixed_ms = part.layer_share * speed.fixed_ms + part.n_layers * speed.layer_ms
+    fixed_ms = part.n_layers * (speed.fixed_ms / max(1, reads.n_layers) + speed.layer_ms)
     ms = (fixed_ms + speed.read_ms(part.dense, weight_type)) * verify_cost
     ms += extra_layers_ms(speed.kind, part.n_with_experts, part.n_recurrent)
     # Attention is bound by compute on a CPU, by memory on a GPU.
