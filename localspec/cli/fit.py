@@ -13,14 +13,14 @@ from localspec.cli import global_options, options, shell_completion
 from localspec.cli.global_options import number_option
 from localspec.cli.terminal import echo, echo_json, notify
 from localspec.errors import LocalspecError
-from localspec.fit import advisor, machine_profile, published
+from localspec.fit import machine_profile, published
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.speed import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport, confirm_fit, is_in_system_memory
 from localspec.launch.start import describe_transfer
 from localspec.machine.rpc import preflight
-from localspec.models import model_lookup
+from localspec.models import draft_heads, model_lookup
 from localspec.models.catalog_entries import USE_CASES
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.units import gib, token_rate_range
@@ -166,7 +166,7 @@ def format_fit(
             yield from _format_device(device_fit, unicode, plain=plain)
     yield from _format_speed(fit)
     kind = subject.draft.shape.head_kind if subject.draft else ""
-    if fit.load.draft and (head := advisor.HEAD_DESCRIPTIONS.get(kind)):
+    if fit.load.draft and (head := draft_heads.HEAD_DESCRIPTIONS.get(kind)):
         yield f"Draft: {head}."
     yield f"With {advice.explanation}."
     yield f"Memory estimate: {_format_method(fit, subject)}."

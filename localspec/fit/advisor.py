@@ -26,17 +26,6 @@ _RECURRENT_DRAFT_MAX = (6, 4, 2)
 for a 27B, and MTP layers are used with 2 to 4.  Without a draft the search also tries 0."""
 _COMFORTABLE_CTX = 16384  # Taken for a GPU with room for it.
 CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)  # Sizes the search tries.
-HEAD_DESCRIPTIONS = {
-    "eagle3": "EAGLE-3 head: one layer trained on the hidden states of this model. "
-    "Higher acceptance rate than a small draft model, at a lower cost",
-    "mtp": "MTP: an extra layer of the model itself, trained to predict the token after next. "
-    "Higher acceptance rate than a small draft model",
-    "dflash": "DFlash head: trained on the hidden states of this model. "
-    "Drafts several tokens in one pass; a draft model needs one pass per token",
-    "dspark": "DSpark head: trained on the hidden states of this model. "
-    "Drafts several tokens in one pass, with a confidence for each",
-}
-"""One line about each kind of head."""
 _LONG_CTX_FREE_SHARE = 0.1
 """A context longer than `_COMFORTABLE_CTX` needs this share of usable memory to stay free."""
 _KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
@@ -395,8 +384,7 @@ def _list_changes(
     if draft:
         yield "no draft model", "--draft none", "prompt lookup only", replace(load, draft=None)
     if has_gpu and target.is_moe and not settings.cpu_moe:
-        slower = "experts are read from slower memory"
-        in_ram = change(cpu_moe=ALL_LAYERS)
+        slower, in_ram = "experts are read from slower memory", change(cpu_moe=ALL_LAYERS)
         yield "experts in RAM", "--cpu-moe all", slower, in_ram
     if has_gpu:
         n_all = len(target.layers) + 1

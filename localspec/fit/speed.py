@@ -361,8 +361,6 @@ class UseCase:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpeed:
-    """Effect of speculation on one kind of text."""
-
     speedup: FloatRange
     tokens_per_second: FloatRange
 

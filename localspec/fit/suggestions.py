@@ -16,7 +16,6 @@ from functools import partial
 from localspec.errors import NotFoundError
 from localspec.fit import pair_shapes, verdict
 from localspec.fit.advisor import (
-    HEAD_DESCRIPTIONS,
     SettingsAdvisor,
     SettingsRequest,
     estimate_tokens_per_second,
@@ -29,6 +28,7 @@ from localspec.machine.device import HOST, reserve_bytes
 from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.catalog_entries import TIERS
+from localspec.models.draft_heads import HEAD_DESCRIPTIONS
 from localspec.protocol.wire import ContextSettings, KvType, LoadCommand
 from localspec.units import gib, token_rate_range
 

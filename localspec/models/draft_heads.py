@@ -12,6 +12,17 @@ from localspec.models.gguf.header import Header
 from localspec.sanitize import sanitize
 
 KIND_TITLES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
+HEAD_DESCRIPTIONS = {
+    "eagle3": "EAGLE-3 head: one layer trained on the hidden states of this model. "
+    "Higher acceptance rate than a small draft model, at a lower cost",
+    "mtp": "MTP: an extra layer of the model itself, trained to predict the token after next. "
+    "Higher acceptance rate than a small draft model",
+    "dflash": "DFlash head: trained on the hidden states of this model. "
+    "Drafts several tokens in one pass; a draft model needs one pass per token",
+    "dspark": "DSpark head: trained on the hidden states of this model. "
+    "Drafts several tokens in one pass, with a confidence for each",
+}
+"""One line about each kind of head."""
 
 
 @dataclass(frozen=True, slots=True)

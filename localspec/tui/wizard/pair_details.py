@@ -7,7 +7,7 @@ from itertools import chain, repeat
 
 from textual.content import Content
 
-from localspec.fit import advisor, published
+from localspec.fit import published
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed import SpeedEstimate
 from localspec.fit.verdict import DeviceFit, FitReport
@@ -422,5 +422,5 @@ def unlisted_candidate(pair: CatalogPair) -> Candidate:
         pair,
         pair.size or 0,
         reasons=reasons,
-        draft_reason=advisor.HEAD_DESCRIPTIONS.get(pair.draft_kind, ""),
+        draft_reason=draft_heads.HEAD_DESCRIPTIONS.get(pair.draft_kind, ""),
     )

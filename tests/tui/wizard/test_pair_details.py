@@ -12,10 +12,10 @@ from textual.widgets import Input
 from localspec import launch
 from localspec.chat.session import ChatSession
 from localspec.chat.speculation_stats import SpeculationStats
-from localspec.fit import advisor, pair_shapes
+from localspec.fit import pair_shapes
 from localspec.fit.pair_shapes import PairShapes
 from localspec.launch import recent_pairs
-from localspec.models import catalog
+from localspec.models import catalog, draft_heads
 from localspec.models.catalog import CatalogPair
 from localspec.models.gguf import reader
 from localspec.protocol.events import Round, RoundTimes, Token
@@ -142,7 +142,9 @@ def test_home_names_the_head(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_head_is_explained_in_a_sentence() -> None:
-    said = {kind: advisor.HEAD_DESCRIPTIONS[kind] for kind in ("eagle3", "mtp", "dflash", "dspark")}
+    said = {
+        kind: draft_heads.HEAD_DESCRIPTIONS[kind] for kind in ("eagle3", "mtp", "dflash", "dspark")
+    }
     assert all("draft" in text or "confidence" in text for text in said.values())
 
 
