@@ -84,7 +84,7 @@ def read_cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 _RAM_BY_CPU = (
-    ("Threadripper|Xeon.* (E5|W-[23])", "four channels of DDR4", 95.0),
+    ("Threadripper|Xeon.* (E5|W-[23])", "four channels", 95.0),
     ("Ryzen AI|Core.* Ultra|Ryzen [3579] (PRO )?[789][0-9]{3}", "dual-channel DDR5", 90.0),
     ("Ryzen [3579] (PRO )?[1-6][0-9]{3}|i[3579]-([4-9]|1[01])[0-9]{3}", "dual-channel DDR4", 51.0),
 )

@@ -123,3 +123,19 @@ def test_this_computer() -> None:
     assert 1 <= cores.performance <= cores.physical <= cores.logical <= (psutil.cpu_count() or 1)
     if hasattr(os, "sched_getaffinity"):
         assert cores.logical <= len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "kind"),
+    [
+        ("AMD Ryzen 9 7900X 12-Core Processor", "dual-channel DDR5"),
+        ("AMD Ryzen 5 5600X 6-Core Processor", "dual-channel DDR4"),
+        ("Intel(R) Core(TM) i5-10400 CPU @ 2.90GHz", "dual-channel DDR4"),
+        ("Intel(R) Core(TM) Ultra 7 155H", "dual-channel DDR5"),
+        ("13th Gen Intel(R) Core(TM) i7-13700K", ""),  # sold with either
+        ("AMD Ryzen Threadripper 2950X", "four channels"),
+        ("AMD EPYC 7B13", ""),  # of a virtual machine, which has a share of it
+    ],
+)
+def test_the_kind_of_memory_is_assumed_by_the_name_of_the_cpu(cpu: str, kind: str) -> None:
+    assert cpu_and_ram.typical_ram(cpu)[0] == kind
