@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as C  # noqa: N812
 import pytest
 
+from localspec.engine.llama.library import LOG, C
 from localspec.machine import llama_params
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings
 from tests.support import families
@@ -40,7 +40,7 @@ def overridden() -> Iterator[list[str]]:
 
     C.llama_log_set(read, None)
     yield lines
-    C.llama_log_set(C.llama_log_callback(lambda *_: None), None)
+    C.llama_log_set(LOG._callback, None)
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 11, N_LAYERS, ALL_LAYERS])
