@@ -50,6 +50,7 @@ from localspec.units import gib, token_rate_range
     show_default=True,
     help="Kind of text that the speed is estimated for.",
 )
+@options.OFFLOAD
 @options.WORKERS
 @global_options.ENDPOINT
 @global_options.JSON
@@ -74,10 +75,11 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     machine = machine_profile.with_workers(machine, workers)
     use = UseCase(given["use"])
     advisor = SettingsAdvisor(*subject.shapes, machine, use)
-    target_settings = ContextSettings(workers=machine.workers)
+    target_settings = ContextSettings(cpu_moe=given["cpu_moe"] or 0, workers=machine.workers)
     draft_name = subject.draft.name if subject.draft else None
     load = LoadCommand(subject.target.name, draft_name, target_settings)
-    request = SettingsRequest(load, given["ctx"], given["kv"], can_skip_workers=can_skip)
+    wanted = [given[name] for name in ("ctx", "kv", "gpu_layers", "cpu_moe")]
+    request = SettingsRequest(load, *wanted, can_skip_workers=can_skip)
     advice = advisor.advise(request)
     if not advice.fit.load.target_settings.workers:
         machine = machine_profile.without_workers(machine)

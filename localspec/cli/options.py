@@ -133,6 +133,7 @@ def _render_group(group: OptionGroup) -> tuple[Option, ...]:
     return tuple(_render(option) for option in select("command", group))
 
 
+OFFLOAD = _option_group(*(_render(OPTIONS[name]) for name in ("gpu_layers", "cpu_moe")))
 WORKERS, EXACT, OVERLAP = (_render(OPTIONS[name]) for name in ("workers", "exact", "overlap"))
 
 _TEMPLATES = tuple(builtin_templates.STOP_STRINGS)
