@@ -78,8 +78,8 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     target_settings = ContextSettings(cpu_moe=given["cpu_moe"] or 0, workers=machine.workers)
     draft_name = subject.draft.name if subject.draft else None
     load = LoadCommand(subject.target.name, draft_name, target_settings)
-    wanted = [given[name] for name in ("ctx", "kv", "gpu_layers", "cpu_moe")]
-    request = SettingsRequest(load, *wanted, can_skip_workers=can_skip)
+    ctx, kv, gpu_layers, cpu_moe = (given[x] for x in ("ctx", "kv", "gpu_layers", "cpu_moe"))
+    request = SettingsRequest(load, ctx, kv, gpu_layers, cpu_moe, can_skip_workers=can_skip)
     advice = advisor.advise(request)
     if not advice.fit.load.target_settings.workers:
         machine = machine_profile.without_workers(machine)
