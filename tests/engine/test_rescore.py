@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -11,8 +11,8 @@ import pytest
 
 from localspec.engine import verifiers
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.protocols import DistributionAt, Draft, Logits
-from localspec.engine.rescore import CachedDecoder, replay_passes, rescore
+from localspec.engine.protocols import DistributionAt, Draft
+from localspec.engine.rescore import rescore
 from localspec.engine.session import Session
 from localspec.engine.token_probabilities import TokenProbabilities, score_tokens
 from localspec.engine.verifiers import make_verifier
@@ -162,29 +162,6 @@ def test_where_it_is_stopped_the_first_are_known() -> None:
     for wrong in ([6], [-1], [0] * 300):
         with pytest.raises(UsageError):
             list(rescore(target, laws.PROMPT, wrong, 4, lambda: False))
-
-
-class Equal(HistoryModel):
-    """Any token is as likely as another; notes the rows of logits of each pass."""
-
-    def __init__(self) -> None:
-        super().__init__(1, n_batch=8)
-        self.passes: list[int] = []
-
-    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        self.passes.append(outputs)
-        return np.zeros_like(super().decode(tokens, outputs))
-
-
-def test_a_replay_has_the_passes_of_the_answer() -> None:
-    """Their widths, too: the number of rows affects the last bits of each."""
-    tokens, widths, emitted = (4, 0, 2, 1, 1, 3), (3, 1, 8), (2, 1, 2)
-    model, command = Equal(), ReplayCommand("", tokens, widths, emitted, PLAIN)
-    decoder = CachedDecoder(PrefixCache(model))
-    found = replay_passes(decoder, model.n_vocab, list(laws.PROMPT), command, lambda: False)
-    assert [n for n in model.passes if n] == [1, *widths]
-    assert found.probability == pytest.approx([1 / model.n_vocab] * len(tokens))
-    assert found.above == pytest.approx([token / model.n_vocab for token in tokens])
 
 
 # --- on real models ---------------------------------------------------------------------

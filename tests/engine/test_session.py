@@ -1,7 +1,8 @@
-"""The laws of the loop (design, "A round"), on real tiny models through real llama.cpp."""
+"""Answers of sessions on tiny models: whatever drafts, however they end or are resumed."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -9,10 +10,20 @@ from itertools import product
 import pytest
 
 from localspec.engine.session import Session
-from localspec.errors import UsageError
-from localspec.protocol.wire import GenerateCommand, SamplingParams, TokenizeCommand
-from tests.support.sessions import GREEDY, SETTINGS, loaded, require_same_logits_at_every_width, say
-from tests.support.zoo import Zoo
+from localspec.errors import EngineError, GrammarError, PromptTooLongError, UsageError
+from localspec.paths import package_data_dir
+from localspec.protocol.events import GenerationFinished, Prefill, Round
+from localspec.protocol.wire import ChatMessage, GenerateCommand, SamplingParams, TokenizeCommand
+from tests.engine.laws import MODES
+from tests.support.sessions import (
+    GREEDY,
+    SETTINGS,
+    folded,
+    loaded,
+    require_same_logits_at_every_width,
+    say,
+)
+from tests.support.zoo import CHAT_TEXT, CHATTER, HELLO_TEXT, Zoo
 
 PROMPT = "the one "
 
@@ -156,3 +167,275 @@ def test_as_many_alternatives_as_asked_for(pair: Session) -> None:
     for token in (token for event in said.rounds for token in event.tokens):
         ranks = sorted([token.rank or 0, *(other.rank for other in token.alternatives)])
         assert ranks[:20] == list(range(1, 21))
+
+
+# --- limits, stops, ends -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [("world", " Hello, "), ("lo, w", " Hel"), ("\n", " Hello, world!"), ("none", HELLO_TEXT)],
+)
+def test_an_end_or_a_stop_text_inside_an_accepted_run_cuts_exactly(
+    zoo: Zoo, stop: str, text: str
+) -> None:
+    with loaded(zoo["parrot"], zoo["parrot"]) as session:
+        said = say(session, "a", stop=(stop,), draft_length=16, spec="model")
+    assert said.text == text
+    assert said.reason == ("eog" if stop == "none" else "stop")
+    if stop == "none":
+        assert said.speculation["acceptance_rate"] == 1.0
+        assert said.rounds[-1].tokens[-1].text == ""
+
+
+def test_stopping_ends_the_answer_and_not_the_session(zoo: Zoo) -> None:
+    with loaded(zoo["chatter"], zoo["chatter"]) as session:
+        events = session.generate(GenerateCommand("a", max_tokens=400))
+        taken = []
+        for event in events:
+            taken.append(event)
+            if isinstance(event, Round) and event.n == 3:
+                session.stop()
+        said = folded(taken)
+        assert said.reason == "cancelled"
+        assert len(said.rounds) == 4
+        assert say(session, "a", max_tokens=20).reason == "length"
+
+
+def test_stopping_while_reading_a_long_prompt(zoo: Zoo) -> None:
+    with loaded(zoo["chatter"]) as session:
+        events = session.generate(GenerateCommand("a" * 400, max_tokens=20))
+        taken = []
+        for event in events:
+            taken.append(event)
+            if isinstance(event, Prefill) and 0 < event.done < 200:
+                session.stop()
+        said = folded(taken)
+    assert (said.reason, said.ids) == ("cancelled", [])
+    assert isinstance(taken[-1], GenerationFinished)
+    assert taken[-1].totals["timings"]["first_token_ms"] is None
+    assert max(event.done for event in taken if isinstance(event, Prefill)) < 300
+
+
+# --- prompts and requests that cannot be ---------------------------------------------------
+
+
+def test_a_prompt_longer_than_the_context(zoo: Zoo) -> None:
+    with loaded(zoo["target"]) as session:
+        with pytest.raises(PromptTooLongError, match=r"The prompt has .* the context holds 512"):
+            say(session, "x " * 400)
+        assert say(session, PROMPT, max_tokens=3).reason == "length"
+        last = say(session, "ж" * 254 + "x", max_tokens=9)  # one token of room is enough
+    assert last.totals["prompt_tokens"] == 511
+    assert (last.reason, len(last.ids)) == ("context", 1)
+
+
+def test_a_request_that_makes_no_sense(zoo: Zoo) -> None:
+    samplings = (
+        SamplingParams(temperature=float("nan")),
+        SamplingParams(temperature=-1),
+        SamplingParams(top_p=0),
+        SamplingParams(min_p=2),
+        SamplingParams(top_k=-1),
+        SamplingParams(repeat_penalty=0),
+        SamplingParams(repeat_penalty=float("inf")),
+    )
+    requests = [{"sampling": sampling} for sampling in samplings]
+    with loaded(zoo["target"]) as session:
+        for request in (*requests, {"max_tokens": 0}, {"spec": "magic"}):
+            with pytest.raises(UsageError):
+                say(session, "a", **request)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("draft", [None, "parrot", "nan-later"])
+def test_invalid_numbers_end_in_one_sentence_after_what_was_said_before(
+    zoo: Zoo, draft: str | None
+) -> None:
+    told = []
+    with (
+        loaded(zoo["nan-later"], zoo[draft] if draft else None) as session,
+        pytest.raises(EngineError, match="invalid numbers"),
+    ):
+        for event in session.generate(GenerateCommand("a", SamplingParams(temperature=0))):
+            told.append(event)
+    text = folded(told).text
+    assert text and " Hello, wor".startswith(text)
+    with loaded(zoo["nan"], zoo[draft] if draft else None) as session:
+        for top_k, top_p in ((40, 0.9), (0, 0.9), (0, 1)):
+            with pytest.raises(EngineError, match="invalid numbers"):
+                say(session, "a", sampling=SamplingParams(seed=1, top_k=top_k, top_p=top_p))
+
+
+# --- resumed answers -------------------------------------------------------------------------
+
+LENGTH = 24
+WARM = SamplingParams(temperature=0.9, seed=7, repeat_penalty=1.1)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [("target", "cousin"), ("sliding", "target"), ("hybrid", "target"), ("deep", "eagle3")],
+)
+def test_cut_anywhere_it_says_what_it_would_have_said(zoo: Zoo, target: str, draft: str) -> None:
+    require_same_logits_at_every_width(zoo[target])
+    with loaded(zoo[target], zoo[draft]) as session:
+        for sampling in (GREEDY, WARM):
+            whole = say(session, PROMPT, spec="off", sampling=sampling, max_tokens=LENGTH)
+            for spec, cut in product(("off", "model", "lookup", "auto"), range(0, LENGTH, 3)):
+                begun = tuple(whole.ids[:cut])
+                asked = {"spec": spec, "sampling": sampling, "max_tokens": LENGTH}
+                rest = say(session, PROMPT, resumed_tokens=begun, **asked)
+                assert [*begun, *rest.ids] == whole.ids, (spec, cut)
+                assert rest.reason == "length"
+
+
+@pytest.mark.parametrize("target", ["target", "hybrid", "recurrent"])
+def test_as_from_fresh(zoo: Zoo, target: str) -> None:
+    """Begun in another process, say: everything is read first."""
+    require_same_logits_at_every_width(zoo[target])
+    with loaded(zoo[target], zoo["cousin"]) as session:
+        whole = say(session, PROMPT, sampling=WARM, max_tokens=LENGTH)
+    with loaded(zoo[target], zoo["cousin"]) as session:
+        begun = tuple(whole.ids[:9])
+        events = list(session.generate(GenerateCommand(PROMPT, WARM, LENGTH, resumed_tokens=begun)))
+    rest = folded(events)
+    assert [*begun, *rest.ids] == whole.ids
+    known = whole.totals["prompt_tokens"] + len(begun)
+    assert {event.total for event in events if isinstance(event, Prefill)} == {known}
+    assert rest.totals["prompt_tokens"] == known
+    assert rest.totals["tokens"] == LENGTH - 9
+
+
+@pytest.mark.parametrize("spec", ["off", "model"])
+def test_a_stop_text_is_found_across_the_seam(zoo: Zoo, spec: str) -> None:
+    """It is ` Hello, world!`, in pieces ▁Hello , ▁wor ld !"""
+    with loaded(zoo["parrot"], zoo["parrot"]) as session:
+        whole = say(session, "a", spec=spec)
+        for stop, told in (("world", " Hello, "), ("o, w", " Hell"), ("!\n", " Hello, world")):
+            cut = say(session, "a", spec=spec, stop=(stop,))
+            assert (cut.text, cut.reason) == (told, "stop")
+            for n in range(len(cut.ids) + 1):
+                rest = say(
+                    session, "a", spec=spec, stop=(stop,), resumed_tokens=tuple(whole.ids[:n])
+                )
+                before = say(session, "a", spec="off", stop=(stop,), max_tokens=n) if n else None
+                shown = "".join(t.text for r in before.rounds for t in r.tokens) if before else ""
+                assert (shown + rest.text, rest.reason) == (told, "stop")
+
+
+def test_a_character_is_whole_across_the_seam(zoo: Zoo) -> None:
+    settings = replace(SETTINGS, n_ctx=2048)
+    with loaded(zoo["chatty"], settings=settings) as session:
+        asked = GenerateCommand(
+            messages=(ChatMessage("user", "Hi?"),), sampling=GREEDY, max_tokens=200, spec="off"
+        )
+        whole = folded(session.generate(asked))
+        assert whole.text == CHAT_TEXT
+        for cut in range(1, len(whole.ids)):
+            rest = folded(session.generate(replace(asked, resumed_tokens=tuple(whole.ids[:cut]))))
+            before = "".join(token.text for r in whole.rounds[:cut] for token in r.tokens)
+            assert before + rest.text == whole.text
+
+
+def test_an_answer_that_has_ended_stays_so(zoo: Zoo) -> None:
+    with loaded(zoo["parrot"]) as session:
+        whole = say(session, "a")
+        assert whole.reason == "eog"
+        rest = say(session, "a", resumed_tokens=tuple(whole.ids))
+        assert (rest.ids, rest.text, rest.reason) == ([], "", "eog")
+    with loaded(zoo["chatter"]) as session:
+        whole = say(session, "a", max_tokens=5)
+        rest = say(session, "a", max_tokens=5, resumed_tokens=tuple(whole.ids))
+        assert (rest.ids, rest.reason) == ([], "length")
+        rest = say(session, "a", max_tokens=999, resumed_tokens=tuple(whole.ids) * 200)
+        assert (rest.ids, rest.reason) == ([], "context")
+        with pytest.raises(UsageError, match="tokens that this model does not have"):
+            say(session, PROMPT, resumed_tokens=(1, 99_999))
+        assert say(session, "a", max_tokens=len(CHATTER)).reason == "length", "and goes on"
+
+
+# --- answers that follow a grammar -----------------------------------------------------------
+
+PERSON = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 20},
+            "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "maxItems": 3},
+        },
+        "required": ["name", "tags"],
+    }
+)
+DATA = "data = "
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Session]:
+    folder = package_data_dir() / "demo"
+    with loaded(folder / "demo-target.gguf", folder / "demo-draft.gguf") as session:
+        yield session
+
+
+def test_a_seed_is_a_text_whatever_speculates(demo: Session) -> None:
+    for sampling in (SamplingParams(seed=0), SamplingParams(seed=1), SamplingParams(temperature=0)):
+        plain = say(demo, DATA, spec="off", sampling=sampling, json_schema=PERSON)
+        assert plain.reason == "eog"
+        assert list(json.loads(plain.text)) == ["name", "tags"]
+        for spec in ("model", "lookup", "auto"):
+            said = say(demo, DATA, spec=spec, sampling=sampling, json_schema=PERSON)
+            assert said.ids == plain.ids, spec
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_verification_method_obeys_the_schema(demo: Session, mode: str) -> None:
+    for seed in range(3):
+        sampling = SamplingParams(seed=seed, top_k=0, temperature=1.2)
+        said = say(demo, DATA, verify=mode, spec="model", sampling=sampling, json_schema=PERSON)
+        assert list(json.loads(said.text)) == ["name", "tags"]
+
+
+def test_an_answer_is_resumed_within_its_grammar(demo: Session) -> None:
+    whole = say(demo, DATA, json_schema=PERSON)
+    begun = tuple(whole.ids[:5])
+    rest = say(demo, DATA, json_schema=PERSON, resumed_tokens=begun)
+    assert [*begun, *rest.ids] == whole.ids
+    with pytest.raises(GrammarError, match="text so far"):
+        say(demo, DATA, grammar='root ::= "x"', resumed_tokens=begun)
+
+
+def test_an_unusable_grammar_leaves_the_session_usable_and_the_next_answer_is_free(
+    demo: Session,
+) -> None:
+    free = say(demo, DATA, max_tokens=20)
+    for request in ({"grammar": "root ::= missing"}, {"json_schema": "{"}):
+        with pytest.raises(GrammarError):
+            say(demo, DATA, **request)
+    with pytest.raises(UsageError):
+        say(demo, DATA, grammar='root ::= "x"', json_schema="{}")
+    assert say(demo, DATA, grammar='root ::= "xyz"').text == "xyz"
+    assert say(demo, DATA, max_tokens=20).ids == free.ids
+
+
+def test_an_empty_prompt_is_refused_in_words_for_every_front_end(demo: Session) -> None:
+    with pytest.raises(UsageError, match="empty") as error:
+        say(demo, "")
+    assert error.value.hint and "-p" not in error.value.hint
+
+
+@pytest.mark.parametrize("spec", ["off", "model", "lookup", "auto"])
+def test_thinking_is_free_and_the_answer_is_not(zoo: Zoo, spec: str) -> None:
+    with loaded(zoo["thinker"], zoo["thinker"]) as session:
+        asked = GenerateCommand(
+            messages=(ChatMessage("user", "Hi?"),),
+            sampling=GREEDY,
+            max_tokens=99,
+            think=True,
+            spec=spec,
+            grammar='root ::= " "? "there" "."',
+        )
+        thought = "They greet me; I greet back.</think>"
+        assert folded(session.generate(asked)).text == f"{thought} there."
+        cut = folded(session.generate(replace(asked, think_budget=2)))
+        assert cut.text.endswith("</think> there.")
+        direct = folded(session.generate(replace(asked, think=False)))
+        assert direct.text == " there."

@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.engine import drafters, speculative_loop
-from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
-from localspec.engine.drafters.model import ModelDrafter
+from localspec.engine import speculative_loop
 from localspec.engine.llama.context import LlamaContext
-from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Logits, Verifier
+from localspec.engine.protocols import Draft, Drafter, Logits
 from localspec.engine.speculative_loop import GenerationJob
 from localspec.engine.token_probabilities import N_ALTERNATIVES, TokenProbabilities, score_tokens
 from localspec.engine.verifiers import make_verifier
@@ -38,6 +34,7 @@ from tests.support.fake_models import (
     Run,
     StubbornModel,
     job,
+    model_drafter,
     plain,
     run,
 )
@@ -117,6 +114,9 @@ def test_the_rejected_guess_comes_first_and_is_not_told_twice() -> None:
     assert [(other.id, other.rank) for other in others] == [(0, 1), (3, 4), (4, 5)]
     (unknown,) = score_tokens(row[None], [5], draft)
     assert unknown.chosen.p_draft == 0.0, "a token that the draft does not have"
+    rows = np.array([row, row], np.float32)
+    forced = score_tokens(rows, [2, 3], Draft([2, 3], logits=[theirs]))[1]  # by a grammar
+    assert forced.chosen.p_draft is None
 
 
 class Cousin(HistoryModel):
@@ -124,19 +124,6 @@ class Cousin(HistoryModel):
 
     def row(self, past: Sequence[int]) -> Logits:
         return np.asarray(HistoryModel(1).row(past) + 0.5 * super().row(past), np.float32)
-
-
-def drafting(
-    model: FakeModel,
-    verifier: Verifier,
-    what: GenerationJob,
-    *,
-    keep_rows: bool = True,
-    kind: type[ModelDrafter] = ModelDrafter,
-) -> ModelDrafter:
-    reader, start = PrefixCache(model), len(what.prompt)
-    inputs = drafters.DrafterInputs(reader, verifier, what.sampling, start, N_VOCAB, what.is_eog)
-    return kind(reader, replace(inputs, keep_logits=keep_rows))
 
 
 # --- the right row ----------------------------------------------------------------------
@@ -178,7 +165,8 @@ def test_each_verifier_with_a_draft_model(mode: VerifyMode, sampling: SamplingPa
     answers = []
     for asked in (False, True):
         verifier = make_verifier(mode, seed)
-        drafter = drafting(Cousin(2), verifier, what, keep_rows=asked)
+        start = len(what.prompt)
+        drafter = model_drafter(Cousin(2), verifier, sampling, start, keep_logits=asked)
         this = replace(what, score_tokens=score_tokens if asked else None)
         answers.append(run(HistoryModel(1), drafter, verifier, this))
     without, got = answers
@@ -207,51 +195,6 @@ def test_drafts_that_no_model_made_and_an_end_inside_one(kind: type[HistoryModel
         assert sum(got.accepted) > 0
     assert got.end == "eog"
     assert len(got.steps[-1].tokens) < len(got.steps[-1].draft.tokens)
-
-
-# --- two sources ------------------------------------------------------------------------
-
-
-@dataclass
-class TwoForced:
-    """A grammar that forces two tokens after every draft, here those of the answer itself."""
-
-    prompt_length: int
-    answer: list[int]
-
-    def count_allowed(self, text: Sequence[int], drafted: Sequence[int]) -> int:
-        return len(drafted)
-
-    def forced_after(self, text: Sequence[int], drafted: Sequence[int]) -> list[int]:
-        at = len(text) + len(drafted) - self.prompt_length
-        return self.answer[at : at + 2]
-
-
-class FirstTwo(ModelDrafter):
-    """Drafts two tokens at most."""
-
-    def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
-    ) -> Draft:
-        return super().propose(tokens, min(limit, 2), stop_policy)
-
-
-def test_forced_places_have_no_draft_probability() -> None:
-    verifier = make_verifier("coupled", 3)
-    sampling = replace(PLAIN, temperature=0.6, seed=3)
-    what = replace(job(PROMPT, 60, sampling=sampling, draft_length=4), score_tokens=score_tokens)
-    forced = TwoForced(len(PROMPT), plain(HistoryModel(1), verifier, what).tokens)
-    drafter = ConstrainedDrafter(
-        drafting(HistoryModel(1), verifier, what, kind=FirstTwo), cast(OutputConstraint, forced)
-    )
-    steps = run(HistoryModel(1), drafter, verifier, what).steps
-    for step in steps:
-        for i, seen in enumerate(step.probabilities):
-            by_model = i < min(2, len(step.draft.tokens))
-            assert (seen.chosen.p_draft is not None) is by_model
-            for other in seen.alternatives:
-                assert (other.p_draft is not None) is (by_model and other.was_drafted)
-    assert sum(step.draft.source == "model+grammar" for step in steps) > 3
 
 
 # --- its price --------------------------------------------------------------------------

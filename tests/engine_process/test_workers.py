@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,12 @@ class Answer:
 
 
 def load(settings: ContextSettings, timeouts: EngineTimeouts | None = None) -> EngineProcess:
-    engine = EngineProcess(timeouts=timeouts or EngineTimeouts())
     target, draft = (str(DEMO / f"demo-{name}.gguf") for name in ("target", "draft"))
-    engine.load(LoadCommand(target, draft, settings, HERE))
+    with ExitStack() as unless_loaded:
+        engine = EngineProcess(timeouts=timeouts or EngineTimeouts())
+        unless_loaded.callback(engine.close)
+        engine.load(LoadCommand(target, draft, settings, HERE))
+        unless_loaded.pop_all()
     return engine
 
 

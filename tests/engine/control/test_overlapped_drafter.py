@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from localspec.engine import speculative_loop
 from localspec.engine.control.overlapped_drafter import IsStopped, OverlapPolicy, ThreadWorker
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.prefix_cache import BranchCache, PrefixCache
-from localspec.engine.protocols import DecodeInterrupted, Logits
+from localspec.engine.protocols import DecodeInterrupted, Draft, Logits
 from localspec.engine.session import Session
 from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import EngineError, UsageError
+from localspec.protocol.events import Overlap, RoundTimes
 from localspec.protocol.wire import (
     GenerateCommand,
     LoadCommand,
@@ -187,112 +186,39 @@ def test_the_next_answer_is_as_from_a_fresh_pair(seeds: range) -> None:
         disturbed_answers(seed)
 
 
-# --- a device with a simulated clock ----------------------------------------------------
+# --- where it pays ----------------------------------------------------------------------
 
 
-class Clock:
-    """Seconds of two devices: the one that computes now, and the end of the target's pass."""
-
-    now = 0.0
-    is_overlapped = False
+OVERLAPS: tuple[Overlap, Overlap] = ("", "hit")
 
 
-class SimulatedTarget(HistoryModel):
-    def __init__(self, clock: Clock, seconds: float, slowdown: float = 0.0) -> None:
-        super().__init__(1, n_ctx=4096)
-        self._clock, self._seconds, self._slowdown = clock, seconds, slowdown
-
-    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        seconds = self._seconds * (1 + self._slowdown * self._clock.is_overlapped)
-        self._clock.now += seconds
-        rows = super().decode(tokens, outputs)
-        self.decode_seconds += seconds
-        return rows
-
-
-class SimulatedDraft(LikeTarget):
-    """A pass with branches costs five percent more for each."""
-
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        super().__init__(2, n_ctx=4096)
-        self._clock, self._seconds = clock, seconds
-
-    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        self._spend(1)
-        return super().decode(tokens, outputs)
-
-    def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
-        self._spend(len(steps))
-        return super().decode_branches(steps)
-
-    def _spend(self, n_branches: int) -> None:
-        seconds = self._seconds * (0.95 + 0.05 * n_branches)
-        self._clock.now += seconds
-        self.decode_seconds += seconds
+def overlapped_rounds(
+    n: int, verify_ms: tuple[float, float], draft_ms: tuple[float, float]
+) -> list[bool]:
+    """In which rounds a policy overlaps; the times are without overlap, and with it."""
+    usual = MeasuredCosts(verify_ms[0], {"1": 1.0, "4": 1.0, "8": 1.0})
+    policy, rounds, was_overlapped = OverlapPolicy(PassCosts(usual)), list[bool](), False
+    for _ in range(n):
+        drafting, overlap = draft_ms[was_overlapped], OVERLAPS[was_overlapped]
+        draft = Draft([7] * 3, None, "model", drafting / 1e3, overlap=overlap)
+        rounds.append(was_overlapped)
+        was_overlapped = policy.choose()
+        times = RoundTimes(drafting, verify_ms[was_overlapped], 0.0)
+        policy.record_round(RoundResult(draft, 3, [7] * 4, times, 4))
+    return rounds
 
 
-class SimulatedWorker(ThreadWorker):
-    """Runs a job after the target's pass, on a clock that is set back to its start."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def start(self, job: Callable[[IsStopped], None]) -> None:
-        self._simulated, self._began, self._clock.is_overlapped = job, self._clock.now, True
-
-    def finish(self) -> float:
-        clock = self._clock
-        end, clock.now, clock.is_overlapped = clock.now, self._began, False
-        self._simulated(lambda: clock.now >= end)
-        waited = max(0.0, clock.now - end)
-        clock.now = max(clock.now, end)
-        return waited
-
-
-@dataclass
-class Simulation:
-    """One answer with three draft tokens a round; times in seconds."""
-
-    target: float
-    draft: float
-    slowdown: float = 0.0
-
-    def overlapped_rounds(self, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-        """In which rounds overlap was on when it was left to the policy; sets `seconds` a round."""
-        clock, verifier = Clock(), make_verifier("coupled", SEED)
-        monkeypatch.setattr(
-            speculative_loop, "time", SimpleNamespace(perf_counter=lambda: clock.now)
-        )
-        what = job(PROMPT, 400, sampling=SAMPLED, draft_length=3)
-        costs = PassCosts(MeasuredCosts(self.target * 1e3, {"1": 1.0, "4": 1.0, "8": 1.0}))
-        drafter = overlapped_drafter(
-            SimulatedDraft(clock, self.draft),
-            verifier,
-            what,
-            SimulatedWorker(clock),
-            fan=5,
-            policy=OverlapPolicy(costs),
-        )
-        target = SimulatedTarget(clock, self.target, self.slowdown)
-        steps = run(target, drafter, verifier, what).steps[2:]
-        self.seconds = sum(step.ms.total for step in steps) / 1e3 / len(steps)
-        return [step.draft.overlap != "" for step in steps]
-
-
-def test_auto_overlaps_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    for target in (0.06, 0.12):
-        simulation = Simulation(target, 0.008)
-        rounds = simulation.overlapped_rounds(monkeypatch)
+def test_auto_overlaps_where_it_pays() -> None:
+    for verify_ms in (60.0, 120.0):
+        rounds = overlapped_rounds(200, (verify_ms, verify_ms), (24.0, 5.0))
         assert sum(rounds[20:]) > 0.9 * len(rounds[20:])
-        assert simulation.seconds < 0.99 * (target + 3 * 0.008), "than without overlap"
 
 
-def test_auto_does_not_overlap_where_it_loses(monkeypatch: pytest.MonkeyPatch) -> None:
-    slowed = Simulation(0.06, 0.008, slowdown=0.3).overlapped_rounds(monkeypatch)
+def test_auto_does_not_overlap_where_it_loses() -> None:
+    slowed = overlapped_rounds(100, (60.0, 78.0), (24.0, 12.0))
     assert 0 < sum(slowed[:24]) <= 12
     assert not any(slowed[24:100])
-    assert not any(Simulation(0.3, 0.002).overlapped_rounds(monkeypatch))
+    assert not any(overlapped_rounds(100, (300.0, 300.0), (6.0, 0.0))), "too little to gain"
 
 
 # --- the thread -------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,13 @@ import pytest
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import DecodeInterrupted, Logits
-from localspec.errors import DoesNotFitError, EngineError, ModelFileError, UsageError
+from localspec.errors import (
+    DoesNotFitError,
+    EngineError,
+    LocalspecError,
+    ModelFileError,
+    UsageError,
+)
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from localspec.protocol.wire import ContextSettings, KvType
@@ -257,60 +264,43 @@ def test_the_context_ends_where_it_says(opened: Open) -> None:
     assert model.decode([5], 1).shape == (1, model.n_vocab)
 
 
-@pytest.mark.parametrize("n_ctx", [-1, 8 * 1024 + 1, 2**31, 2**32 + 256, 2**40])
-def test_an_absurd_context_is_a_usage_error(opened: Open, n_ctx: int) -> None:
-    with pytest.raises(UsageError, match="out of range"):
-        opened("target", n_ctx=n_ctx)
-
-
-def test_a_context_beyond_this_machine_does_not_fit(opened: Open) -> None:
-    """The file claims a trained context of 2^31 - 1: the file is no limit, memory is."""
-    with pytest.raises(DoesNotFitError, match="needs about"):
-        opened("vast", n_ctx=2**31 - 1, n_gpu_layers=0)
+KEYS = {"kv_type": "q8_0", "flash_attn": "on"}
+"""Heads are 16 wide, a block of q8_0 is 32."""
+REFUSALS: list[tuple[str, dict[str, Any], type[LocalspecError], str, str]] = [
+    # model, settings, error, a part of its message, and of its hint
+    ("target", {"n_ctx": -1}, UsageError, "out of range", ""),
+    ("target", {"n_ctx": 8 * 1024 + 1}, UsageError, "out of range", ""),
+    ("target", {"n_ctx": 2**32 + 256}, UsageError, "out of range", ""),
+    # The file claims a trained context of 2^31 - 1: the file is no limit, memory is.
+    ("vast", {"n_ctx": 2**31 - 1, "n_gpu_layers": 0}, DoesNotFitError, "needs about", ""),
+    ("target", {"kv_type": "q3_k"}, UsageError, "'q3_k'", "f16"),
+    ("target", {"kv_type": ""}, UsageError, "''", "q8_0"),
+    ("target", {"flash_attn": "maybe"}, UsageError, "'maybe'", "auto"),
+    ("target", {"split_mode": "tensor"}, UsageError, "'tensor'", "layer"),
+    ("target", {"tensor_split": (0.0,)}, UsageError, "Invalid tensor split", ""),
+    ("target", {"tensor_split": (-1.0, 2.0)}, UsageError, "Invalid tensor split", ""),
+    ("target", {"tensor_split": (1.0,) * 1000}, UsageError, "Invalid tensor split", ""),
+    ("target", {"tensor_split": (float("nan"),)}, UsageError, "Invalid tensor split", ""),
+    ("target", KEYS, UsageError, "Cannot create a context for target.gguf", "--kv f16"),
+    ("vocabulary-only", {}, ModelFileError, "'token_embd.weight' not found", ""),
+    ("future", {}, ModelFileError, "unknown model architecture", ""),
+]
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "known"),
-    [
-        ("kv_type", "q3_k", "f16"),
-        ("kv_type", "", "q8_0"),
-        ("flash_attn", "maybe", "auto"),
-        ("split_mode", "tensor", "layer"),
-    ],
+    ("name", "settings", "kind", "message", "hint"), REFUSALS, ids=range(len(REFUSALS))
 )
-def test_an_unknown_choice_is_told_the_known_ones(
-    opened: Open, setting: str, value: str, known: str
+def test_what_cannot_be_loaded_says_why(
+    opened: Open,
+    name: str,
+    settings: dict[str, Any],
+    kind: type[LocalspecError],
+    message: str,
+    hint: str,
 ) -> None:
-    with pytest.raises(UsageError) as failure:
-        opened("target", **{setting: value})
-    assert repr(value) in failure.value.message
-    assert known in failure.value.hint
-
-
-@pytest.mark.parametrize("shares", [(0.0,), (-1.0, 2.0), (1.0,) * 1000, (float("nan"),)])
-def test_a_split_that_makes_no_sense_is_refused(opened: Open, shares: tuple[float, ...]) -> None:
-    with pytest.raises(UsageError, match="Invalid tensor split"):
-        opened("target", tensor_split=shares)
-
-
-@pytest.mark.parametrize(("kv_type", "flash"), [("q8_0", "on"), ("q4_0", "off")])
-def test_keys_that_cannot_be_quantised_so_say_it(opened: Open, kv_type: str, flash: str) -> None:
-    """Heads are 16 wide, a block of q8_0 is 32."""
-    with pytest.raises(UsageError, match=r"Cannot create a context for target\.gguf") as failure:
-        opened("target", kv_type=kv_type, flash_attn=flash)
-    assert "--kv f16" in failure.value.hint
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("vocabulary-only", "'token_embd.weight' not found"),
-        ("future", "unknown model architecture"),
-    ],
-)
-def test_a_file_that_is_no_model_says_why(opened: Open, name: str, reason: str) -> None:
-    with pytest.raises(ModelFileError, match=reason):
-        opened(name)
+    with pytest.raises(kind) as failure:
+        opened(name, **settings)
+    assert message in failure.value.message and hint in failure.value.hint
 
 
 def test_a_missing_file_is_no_abort(zoo: Zoo) -> None:
