@@ -32,7 +32,7 @@ from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
-from localspec.protocol.events import GenerationFinished, Notice, Round
+from localspec.protocol.events import Event, GenerationFinished, Notice, Round
 from localspec.protocol.wire import GenerateCommand, InspectCommand
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
@@ -73,6 +73,7 @@ class ChatSession:
             self.settings, self.conversation = saved_chat.settings, saved_chat.conversation
             names = replace(names, thinking=saved_chat.list_entry.pair.thinking)
         self._notices: deque[Notice] = deque()
+        self._shown_template_notices: set[str] = set()
         self.recorder = ChatRecorder(
             self.conversation, history, names, saved_chat=saved_chat, notify=self._notices.append
         )
@@ -329,7 +330,8 @@ class ChatSession:
             for delta in generator.stream():
                 self._last_request = generator.request
                 self.recorder.record_progress()
-                yield delta
+                if self._is_new(delta.event):
+                    yield delta
         except LocalspecError:
             if answer.engine_exit is None:
                 if answer.rounds:
@@ -340,6 +342,14 @@ class ChatSession:
         finally:
             self._engine = None
             self.finish_answer()
+
+    def _is_new(self, event: Event) -> bool:
+        """False for what the template does to every prompt of this chat, once that is shown."""
+        if not isinstance(event, Notice) or event.code != "template-roles":
+            return True
+        is_new = event.message not in self._shown_template_notices
+        self._shown_template_notices.add(event.message)
+        return is_new
 
     def stop(self) -> None:
         self._stop_requested = True

@@ -19,6 +19,7 @@ from localspec.cli import options, terminal
 from localspec.cli.global_options import FiniteRange, number_option, text_option
 from localspec.errors import LocalspecError
 from localspec.launch import ResolvedPair
+from localspec.models import model_lookup
 
 _PROGRESS_INTERVAL = 30.0  # Seconds between progress lines if stderr is not a terminal.
 _ASCII_MAP = str.maketrans("×–·…┊█▉▊▋▌▍▎▏", "x-,~|#####   ")
@@ -48,9 +49,9 @@ def bench_command(pair: str | None, **given: Any) -> int:
     localspec bench big.gguf --draft small.gguf --workload code --markdown
     """
     chosen = workloads.load(given["workload"])
-    resolved = options.resolve_or_pull(pair, given["draft"])
+    pair, resolved = _resolve_pair(pair, given)
     request = BenchRequest(
-        pair or "demo",
+        pair,
         tuple(chosen),
         tuple(dict.fromkeys((0.0, given["temperature"]))),
         given["max_tokens"],
@@ -85,11 +86,19 @@ def verify_command(pair: str | None, **given: Any) -> int:
     localspec verify demo
     localspec verify big.gguf --draft small.gguf --json
     """
-    resolved = options.resolve_or_pull(pair, given["draft"])
+    _, resolved = _resolve_pair(pair, given)
     measurement = LosslessMeasurement(VerifyEffort(given["seconds"], given["tokens"]))
     if not print_measurement(measurement, _measure_pair(resolved, measurement, given), given):
         return 130
     return 1 if measurement.report.verdict == "divergent" else 0
+
+
+def _resolve_pair(pair: str | None, given: dict[str, Any]) -> tuple[str, ResolvedPair]:
+    """The pair, with its name; the default pair if none is named."""
+    name = pair or model_lookup.default_pair_id()
+    if pair is None and not given["quiet"]:
+        terminal.notify(f"Measuring {name}, the default pair.")
+    return name, options.resolve_or_pull(name, given["draft"])
 
 
 def _measure_pair(

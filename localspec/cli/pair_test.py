@@ -93,7 +93,7 @@ class DraftTest:
         fastest = self.judgements[0]
         lines = [*format_columns(rows), f"Plain decoding: {fastest.plain_tps:.1f} tok/s."]
         if fastest.speedup <= 1:
-            lines.append("None of them pays on this computer: `auto` would pause it.")
+            lines.append("None is faster here: `auto` would pause it.")
         return lines
 
     def to_json(self) -> dict[str, Any]:

@@ -45,7 +45,9 @@ def check_disk() -> Iterator[Finding]:
     if leftovers := inventory.find_leftovers():
         size = gb(sum(file.size for file in leftovers))
         what = f"{size} in {count(len(leftovers), 'incomplete download')}"
-        fix = "localspec pull resumes them; localspec rm --leftovers deletes them"
+        repos = dict.fromkeys(file.repo for file in leftovers if file.resumable)
+        pulls = "".join(f"localspec pull {repo} resumes it; " for repo in list(repos)[:3])
+        fix = f"{pulls}localspec rm --leftovers deletes {'it' if len(leftovers) == 1 else 'them'}"
         yield problem("leftovers", what, fix)
     data = paths.data_dir()
     yield _check_folder("data", "chats, measurements and logs", "LOCALSPEC_DATA_DIR", data)

@@ -73,8 +73,6 @@ class CommandServer:
             _import_session()  # while the parent prepares its first command
         while True:
             number, command = self._next_command()
-            if isinstance(command, wire.ByeCommand):
-                return
             heartbeat.record_progress()
             self._current = number
             try:

@@ -104,7 +104,6 @@ class PromptBuilder:
         self._special_texts = vocabulary.special_texts()
         self._bos = self._special_texts["bos_token"] if vocabulary.add_bos else ""
         self._tags = thinking_tags.detect_tags(source)
-        self._reported_codes: set[str] = set()
         self._template: str | None = None
         """`own`, the name of a built-in template, or None if the model has no template."""
         self._source, self._tool_source = source, tool_source or source
@@ -253,12 +252,6 @@ class PromptBuilder:
             return b""
         marker = thinking_tags.answer_marker(self._tags, is_open=prompt.opens_thinking)
         return marker.strip().encode()
-
-    def new_notices(self, notices: Sequence[Notice]) -> list[Notice]:
-        """The notices whose code was not reported before."""
-        new = [notice for notice in notices if notice.code not in self._reported_codes]
-        self._reported_codes |= {notice.code for notice in new}
-        return new
 
 
 # --- Reuse of an answer's own tokens, so that the next prompt matches the KV cache

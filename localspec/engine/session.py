@@ -60,7 +60,7 @@ class Session:
         self._profiler.interrupt.raise_()
 
     def run(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
-        """The replies of any command but `load`, `stop` and `bye`."""
+        """The replies of any command but `load` and `stop`."""
         try:
             result = _HANDLERS[type(command)](self, command)
             yield from result if isinstance(result, Iterator) else (result,)
@@ -100,7 +100,7 @@ class Session:
         )
         job = drafting.overlapped.join_job(job) if drafting.overlapped else job
         yield plan
-        yield from self._prompt_builder.new_notices(list(prompt.notices))
+        yield from prompt.notices
         loop = speculative_decode(self._target_cache, drafting.drafter, verifier, job)
         plan_change = controller.plan_change if controller else lambda: None
         output = OutputProcessor(request, self._target.vocabulary, plan.why, plan_change, thinking)

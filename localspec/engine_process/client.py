@@ -156,8 +156,7 @@ class EngineProcess:
         self._send_pending_stop()
 
     def close(self) -> None:
-        """End the process and wait for it."""
-        self._send(0, wire.ByeCommand())
+        """End the process and wait for it. Writes nothing: it exits when its stdin closes."""
         child_process.terminate(self._process, grace_seconds=1.0)
         for thread in (self._output_thread, self._log_thread):
             thread.join(timeout=5)

@@ -399,7 +399,7 @@ def _explain_choice(fit: FitReport, default_fit: FitReport, n_layer: int) -> str
     has_lost_draft = bool(default_fit.load.draft and not fit.load.draft)
     on_cpu = default_fit.load.draft_settings.n_gpu_layers and not draft.n_gpu_layers
     parts = {
-        f"context {settings.n_ctx or 0:,}": True,
+        f"context {settings.n_ctx or 0:,} tokens": True,
         f"KV cache in {settings.kv_type}": settings.kv_type != "f16",
         f"{settings.n_gpu_layers} of {n_layer + 1} layers on the GPU": fit.device_fits
         and settings.n_gpu_layers != -1,
@@ -424,7 +424,7 @@ def _describe_outcome(fit: FitReport, default_fit: FitReport, has_lost_draft: bo
         return f"needs {gib(tightest.needed)} of {device}, which has {free} free"
     if fit is default_fit or default_fit.verdict == "fits":
         spare = tightest.headroom or 0
-        return f"fits {device}, {gib(spare)} to spare" if spare > 0 else f"fills {device}"
+        return f"{gib(spare)} of {device} stay free" if spare > 0 else f"fills {device}"
     needs = f"{gib(default.needed)} of {_describe_device(default)}, more than available"
     subject = "with a draft model it needs" if has_lost_draft else "the default settings need"
     return f"{subject} {needs}"

@@ -400,7 +400,8 @@ class EngineClient(EngineProcess):
         if used:
             self._store.write_memory(self._key, MemoryMeasurement(predicted, used))
         memory = ready.memory | {"predicted": sum(predicted.values())}
-        notices = [Notice("info", SETTINGS_NOTICE, f"Chosen: {advice.explanation}.")]
+        why = f"{advice.explanation[0].upper()}{advice.explanation[1:]}."
+        notices = [Notice("info", SETTINGS_NOTICE, why)]
         if advice.exact_note:
             notices.append(Notice("info", EXACT_NOTICE, advice.exact_note))
         return replace(ready, memory=memory, notices=(*ready.notices, *notices))

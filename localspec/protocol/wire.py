@@ -278,11 +278,6 @@ class StopCommand:
     """Stop all commands sent so far; handled before queued commands."""
 
 
-@dataclass(frozen=True, slots=True)
-class ByeCommand:
-    """Exit."""
-
-
 EngineCommand = (
     LoadCommand
     | GenerateCommand
@@ -293,7 +288,6 @@ EngineCommand = (
     | InspectCommand
     | ScoreDraftCommand
     | StopCommand
-    | ByeCommand
 )
 
 

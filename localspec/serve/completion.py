@@ -14,7 +14,8 @@ from localspec.chat.context_window import check_answer
 from localspec.errors import PromptTooLongError
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
-from localspec.models.chat_template.tool_calls import ToolCallDelta, ToolDelta
+from localspec.models.chat_template.thinking_tags import AnswerPart
+from localspec.models.chat_template.tool_calls import ThinkingCallFinder, ToolCallDelta, ToolDelta
 from localspec.protocol.events import (
     Event,
     FinishReason,
@@ -82,6 +83,8 @@ class Choice(AsyncJob[None]):
         self.text = AnswerText()  # All of it so far.
         self._pending = AnswerText()  # Since the last `take_delta`.
         self._tools = tools.make_parser() if tools is not None else None
+        if tools is not None:
+            self._thinking_calls = ThinkingCallFinder(tools.make_parser)
         self._max_calls = 1 if tools is not None and tools.is_single else None
         if self._tools is not None and tools is not None and tools.forced is not None:
             self._pending.add_content(self._tools.feed(tools.forced.prefix))
@@ -107,12 +110,13 @@ class Choice(AsyncJob[None]):
         delta = self.answer.add(event)
         added = AnswerText()
         for part in delta.parts:
-            if part.is_thinking:
-                added.reasoning += part.text
-            else:
-                added.add_content(self._tools.feed(part.text) if self._tools else [part.text])
+            self._add_part(part, added)
         if self._tools is not None and isinstance(event, GenerationFinished):
-            added.add_content(self._tools.finish(is_cut=event.reason not in ("eog", "stop")))
+            is_cut = event.reason not in ("eog", "stop")
+            added.add_content(self._tools.finish(is_cut=is_cut))
+            rest, calls = self._thinking_calls.finish(is_cut=is_cut)
+            added.reasoning += rest
+            added.add_content(calls)
         if not self.text.content and (self.text.reasoning or added.reasoning):
             added.content = added.content.lstrip()  # between the thinking and the answer
         if isinstance(event, Round) and not delta.in_thinking:
@@ -124,6 +128,16 @@ class Choice(AsyncJob[None]):
             if isinstance(event, GenerationFinished) and event.reason == "stop":
                 while text.tokens and not text.tokens[-1].text:  # of the stop string
                     text.tokens.pop()
+
+    def _add_part(self, part: AnswerPart, added: AnswerText) -> None:
+        if self._tools is None:
+            added.reasoning += part.text if part.is_thinking else ""
+            added.content += "" if part.is_thinking else part.text
+        elif part.is_thinking:
+            added.reasoning += self._thinking_calls.feed(part.text)
+        else:
+            added.reasoning += self._thinking_calls.close()
+            added.add_content(self._tools.feed(part.text))
 
     def take_delta(self) -> AnswerText | None:
         """The new text; None without any. Tokens wait for the text that they are part of."""

@@ -32,8 +32,6 @@ def engine(rate: float, tokens: int, chats: bool) -> None:
     say(0, wire.HelloReply(wire.PROTOCOL_VERSION, os.getpid()))
     for line in sys.stdin.buffer:
         number, command = wire.decode_command(line)
-        if isinstance(command, wire.ByeCommand):
-            return
         if isinstance(command, wire.LoadCommand):
             chat = {"template": "own" if chats else None}
             settings = {"target": {"n_ctx": 1 << 20}, "chat": chat}

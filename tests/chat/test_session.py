@@ -16,7 +16,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.chat.slash_commands import CommandCall, parse
 from localspec.chat.tab_completion import complete_path
 from localspec.errors import EngineError, LocalspecError, PromptTooLongError, UsageError
-from localspec.protocol.events import EngineExit, GenerationFinished
+from localspec.protocol.events import EngineExit, GenerationFinished, Notice
 from tests.support.scenes import PAIR
 from tests.support.scripted_engine import Gate, ScriptedEngine, answer, ready
 
@@ -215,6 +215,19 @@ def test_a_stop_before_the_first_event_is_not_lost(history: ChatHistory) -> None
     talk.session.stop()
     events = [delta.event for delta in talk.hear()]
     assert isinstance(events[-1], GenerationFinished) and events[-1].reason == "cancelled"
+
+
+def test_what_a_template_does_to_every_prompt_is_told_once_a_chat(history: ChatHistory) -> None:
+    notice = Notice("info", "template-roles", "The template is strict.")
+    other = Notice("info", "thinking-ended", "The thinking was ended.")
+    script = [*answer(["yes"])[:1], notice, other, *answer(["yes"])[1:]]
+    for _ in range(2):  # another chat, perhaps with the same engine
+        talk = Talk(history, script)
+        told = []
+        for _ in range(2):
+            talk.session.ask("one")
+            told += [delta.event for delta in talk.hear() if isinstance(delta.event, Notice)]
+        assert told == [notice, other, other]
 
 
 def test_leaving_in_the_middle_keeps_what_came(history: ChatHistory) -> None:

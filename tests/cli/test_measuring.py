@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localspec import cli, launch
+from localspec.cli import options
+from localspec.launch import ResolvedPair
+from localspec.models import model_lookup
 from localspec.protocol.events import EngineExit, EngineReady, Event
 from localspec.protocol.wire import GenerateCommand
 from tests.bench.pairs import Draw, Scripted, honest
@@ -154,6 +158,24 @@ def test_another_text_by_rounding_is_no_failure(
     scripted(monkeypatch, Scripted(late, repeats=True))
     assert exit_code("-q") == 0
     assert "12 with another text than plain" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["bench", "verify"])
+def test_a_pair_that_nobody_named_is_named(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(monkeypatch, Scripted(honest))
+    resolved = ResolvedPair(Path("big.gguf"), None)
+    monkeypatch.setattr(options, "resolve_or_pull", lambda *_: resolved)
+    arguments = LITTLE if command == "verify" else FEW
+    for given, is_told in (((), True), (("-q",), False), (("big.gguf",), False)):
+        with pytest.raises(SystemExit):
+            cli.main([command, *arguments, *given])
+        told = (
+            f"localspec: Measuring {model_lookup.default_pair_id()}, the default pair."
+            in capsys.readouterr().err
+        )
+        assert told is is_told
 
 
 class Failing(Scripted):

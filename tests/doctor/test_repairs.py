@@ -45,6 +45,9 @@ def repaired(area: str, name: str) -> str:
 
 def test_leftovers_are_removed(leftover: Path) -> None:
     assert found("disk", "leftovers").what.startswith("20 MB in 1 incomplete download")
+    assert found("disk", "leftovers").fix == (
+        "localspec pull ann/m resumes it; localspec rm --leftovers deletes it"
+    )
     action = found("disk", "leftovers").action
     assert action is not None and "1 incomplete download, 20 MB?" in action.question
     assert repaired("disk", "leftovers") == "Freed 20 MB."

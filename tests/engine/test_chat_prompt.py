@@ -120,14 +120,14 @@ def test_a_chat_that_is_too_long_or_empty_is_refused(chatty: Session) -> None:
 # --- roles, and templates that fail -----------------------------------------------------
 
 
-def test_merged_roles_are_told_once(zoo: Zoo) -> None:
+def test_merged_roles_are_told_with_each_answer(zoo: Zoo) -> None:
     with loaded(zoo["no-system"], settings=ROOMY) as session:
         said, events = ask(session, SYSTEM, HI)
         assert said.text == CHAT_TEXT
         assert isinstance(events[0], SpeculationPlan)
         assert isinstance(events[1], Notice), "before anything is read"
         assert notices(events) == ["template-roles"]
-        assert notices(ask(session, SYSTEM, HI)[1]) == [], "not at every turn"
+        assert notices(ask(session, SYSTEM, HI)[1]) == ["template-roles"], "perhaps another chat"
         rendered = render(session, SYSTEM, HI)
     assert "user\nBe kind.\n\nHi?<|im_end|>" in rendered.text
     assert [notice.code for notice in rendered.notices] == ["template-roles"]

@@ -110,8 +110,6 @@ class ScriptedEngine:
         self._say(0, wire.HelloReply(wire.PROTOCOL_VERSION, os.getpid()))
         for line in sys.stdin.buffer:
             number, command = wire.decode_command(line)
-            if isinstance(command, wire.ByeCommand):
-                return
             for output in self._outputs(command):
                 self._say(number, output)
             if not isinstance(command, wire.StopCommand):

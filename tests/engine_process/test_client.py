@@ -199,3 +199,15 @@ def test_an_engine_that_ignores_a_stop_is_killed(
             threading.Thread(target=engine.stop).start()
     assert text_of(events) == "one two "
     assert isinstance(events[-1], EngineExit) and events[-1].how == "hang"
+
+
+def test_an_engine_that_reads_nothing_can_be_closed(start: Start) -> None:
+    """Its stdin is full, and another thread waits there to write the rest."""
+    engine = start("prefill", "hang", EngineTimeouts(handshake=20, load=20, answer=120))
+    asking = threading.Thread(target=lambda: list(engine.generate(ASK)), daemon=True)
+    asking.start()
+    while engine._write_lock.acquire(timeout=0.05):
+        engine._write_lock.release()
+        threading.Thread(target=engine._send, args=(9, GenerateCommand("x" * 300_000))).start()
+    engine.close()
+    assert ended(engine.pid, is_orphan=False)

@@ -56,7 +56,7 @@ def test_what_fits_runs_as_usual() -> None:
     settings = found.fit.load.target_settings
     assert (settings.n_ctx, settings.kv_type, settings.n_gpu_layers) == (8192, "f16", -1)
     assert found.fit.verdict == "fits"
-    assert "fits this computer's memory" in found.explanation
+    assert "of this computer's memory stay free" in found.explanation
 
 
 @pytest.mark.parametrize(

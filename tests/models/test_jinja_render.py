@@ -166,6 +166,23 @@ def test_a_later_system_prompt_leaves_the_first_in_its_place(source: str) -> Non
     assert "joined" in notice.message
 
 
+def test_several_calls_are_one_a_message_where_a_template_demands_it() -> None:
+    source = (
+        "{% for m in messages %}{% if m.tool_calls %}{% if m.tool_calls|length > 1 %}"
+        "{{ raise_exception('single tool-calls only') }}{% endif %}"
+        "({{ m.tool_calls[0].function.name }}){% endif %}{{ m.content }}{% endfor %}"
+    )
+    calls = tuple(ToolCall(id_, f"f{id_}", "{}") for id_ in "ab")
+    asked = ChatMessage("assistant", "Look: ", tool_calls=calls)
+    results = [ChatMessage("tool", f"result {id_} ", tool_call_id=id_) for id_ in "ba"]
+    rendered = render(source, (HI, asked, *results, asked, *results, MORE), TOKENS)
+    turn = "(fa)Look: result a (fb)result b "
+    assert rendered.text == f"Hi{turn}{turn}More"
+    assert codes(rendered) == ["template-roles"]
+    with pytest.raises(UsageError, match="single tool-calls"):
+        render(source, (HI, asked, results[0]), TOKENS)  # a result is missing
+
+
 PARTS_ONLY = (
     "{% for m in messages %}[{{ m.role }}]{% for part in m['content'] %}"
     "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}"

@@ -88,6 +88,15 @@ def test_what_it_is_instead(tmp_path: Path) -> None:
         assert "Use another file of this model" in error.hint, "it is intact"
 
 
+def test_a_part_that_has_to_be_joined(tmp_path: Path) -> None:
+    for content in (head(), b"\x01\x02"):
+        path = tmp_path / f"Tess.gguf.part{1 + (content != head())}of2"
+        path.write_bytes(content)
+        error = failure_of(path)
+        assert "is one of 2 parts of a file" in error.message
+        assert error.hint.endswith("cat Tess.gguf.part1of2 … > Tess.gguf")
+
+
 @pytest.mark.timeout(20)
 def test_what_is_no_file(tmp_path: Path) -> None:
     link, loop = tmp_path / "link.gguf", tmp_path / "loop.gguf"

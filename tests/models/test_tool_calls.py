@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
+import re
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from localspec.errors import UsageError
 from localspec.models.chat_template import jinja_render
 from localspec.models.chat_template.tool_calls import (
+    ThinkingCallFinder,
     ToolCallDelta,
     ToolCallParser,
     ToolFormat,
@@ -20,6 +22,7 @@ from localspec.models.chat_template.tool_calls import (
     force_call,
 )
 from localspec.protocol.wire import ChatMessage, ToolCall
+from tests.support.long_cases import bulk
 
 STRING = {"type": "string"}
 PROPERTIES = {
@@ -158,6 +161,24 @@ ANSWERS: dict[str, tuple[ToolFormat, str, str, list[tuple[str, str]]]] = {
         [("f", '{"s": "Ro\\nme\\\\q"}')],
     ),
     "an answer in JSON": ("llama3", '{"name": "John", "n": 3}', '{"name": "John", "n": 3}', []),
+    "a bracket too many": (
+        "tags",
+        '<tool_call>\n{"name": "f", "arguments": {"n": 1}}}\n</tool_call> {x}',
+        " {x}",
+        [("f", '{"n": 1}')],
+    ),
+    "a bracket too many, without an end": (
+        "mistral",
+        '[TOOL_CALLS]f[ARGS]{"n": 1}}[TOOL_CALLS]g[ARGS]{}}',
+        "",
+        [("f", '{"n": 1}'), ("g", "{}")],
+    ),
+    "a bracket of the text": (
+        "tags",
+        '<tool_call>{"name": "g", "arguments": {}}} x',
+        "} x",
+        [("g", "{}")],
+    ),
     "llama's list": (
         "llama3",
         '{"name": "f", "parameters": {"n":1}}; {"name": "h", "parameters": {}}',
@@ -188,6 +209,29 @@ def test_calls_are_found_however_the_stream_is_cut(
     form, text, expected, calls = answer
     for pieces in ([text], list(text), *(cut(text, random.Random(n)) for n in range(20))):
         assert read(form, pieces) == (expected, calls)
+
+
+F_CALL = '<tool_call>\n{"name": "f", "arguments": {"n": 1}}\n</tool_call>'
+THOUGHTS = {  # Thinking that nothing closes: what of it stays thinking, and its calls.
+    f"So I look.\n{F_CALL}\n": ("So I look.", [("f", '{"n": 1}')]),
+    f"First {F_CALL}, then more.": (f"First {F_CALL}, then more.", []),
+    "A <tool_call> is a tag.": ("A <tool_call> is a tag.", []),
+    F_CALL.replace('"f"', '"x"'): (F_CALL.replace('"f"', '"x"'), []),
+}
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize("thought", THOUGHTS)
+def test_an_answer_may_end_with_a_call_in_its_thinking(thought: str, size: int) -> None:
+    pieces = [thought[at : at + size] for at in range(0, len(thought), size)]
+    finder = ThinkingCallFinder(lambda: ToolCallParser("tags", PARAMETERS))
+    shown = "".join(map(finder.feed, pieces))
+    rest, deltas = finder.finish(is_cut=False)
+    calls = [("".join(d.name for d in deltas), "".join(d.arguments for d in deltas))]
+    assert (shown + rest, calls if deltas else []) == THOUGHTS[thought]
+    for end in (ThinkingCallFinder.close, lambda finder: finder.finish(is_cut=True)[0]):
+        shown = "".join(map(finder.feed, pieces))
+        assert shown + end(finder) == thought, "a closed or a cut thought has no call"
 
 
 JSON = st.recursive(
@@ -234,6 +278,84 @@ def test_any_text_is_read_the_same_however_it_is_cut(parts: list[str], seed: int
             assert name in PARAMETERS and isinstance(json.loads(arguments), dict)
             arguments.encode()
         assert whole[1] or whole[0] == text or form == "gpt-oss"
+
+
+Style = Literal["hermes", "qwen coder", "glm", "llama", "list", "names", "gpt-oss"]
+STYLES: dict[Style, ToolFormat] = {
+    "hermes": "tags",
+    "qwen coder": "tags",
+    "glm": "tags",
+    "llama": "llama3",
+    "list": "mistral",
+    "names": "mistral",
+    "gpt-oss": "gpt-oss",
+}
+WORDS = ("a", "Ro\nme", "{}", "[1]", "12", "null", "</tool", "<b>", "é", "\\n", '"', "漢", "\u2028")
+TAGS = ("</function>", "</parameter> x", "<parameter=", "</tool_call>", "</arg_value> y")
+
+
+def random_call(dice: random.Random) -> tuple[str, dict[str, Any]]:
+    """Arguments that the schemas of `PARAMETERS` allow."""
+    word = "".join(dice.choices((*WORDS, dice.choice(TAGS)), k=dice.randint(1, 4)))
+    values: dict[str, Any] = {
+        "s": word,
+        "n": dice.randint(-(10**12), 10**12),
+        "o": f"x{word}",
+        "r": word,
+        "e": dice.choice(("a", "12")),
+        "b": dice.choice((True, False, None)),
+        "l": [word, {"k": [1.5, None]}],
+    }
+    names = dice.sample(list(values), dice.randint(1, 4))
+    return "f", {name: values[name] for name in names}
+
+
+def write_call(style: Style, name: str, arguments: dict[str, Any], dice: random.Random) -> str:
+    """As models write it, some with a mistake that does not change what is meant."""
+    plain = {k: v if isinstance(v, str) else json.dumps(v) for k, v in arguments.items()}
+    if style == "qwen coder":
+        values = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in plain.items())
+        begin = dice.choice(("<tool_call>\n", ""))
+        return f"{begin}<function={name}>\n{values}</function>\n</tool_call>"
+    if style == "glm":
+        parts = (f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in plain.items())
+        return f"<tool_call>{name}\n{''.join(parts)}</tool_call>"
+    written = json.dumps(arguments, ensure_ascii=dice.random() < 0.5)
+    if dice.random() < 0.3:
+        written = re.sub(r"(?<!\\)((?:\\\\)*)\\n", "\\1\n", written)  # raw line feeds
+    extra = dice.choice(("", "", "}", " }"))
+    if style == "gpt-oss":
+        return f"<|channel|>commentary to=functions.{name} json<|message|>{written}{extra}<|call|>"
+    if style == "names":
+        return f"[TOOL_CALLS]{name}[ARGS]{written}{extra}"
+    key = "parameters" if style == "llama" else "arguments"
+    whole = f'{{"name": "{name}", "{key}": {written}}}'
+    if dice.random() < 0.2:
+        whole = f'{{"{key}": {written}, "name": "{name}"}}'
+    if style == "list":
+        return f"[TOOL_CALLS][{whole}]"
+    return whole + extra if style == "llama" else f"<tool_call>\n{whole}{extra}\n</tool_call>"
+
+
+def test_calls_that_models_write_are_what_they_mean() -> None:
+    dice, n, n_read = random.Random(39), bulk(300, 5000), 0
+    for i in range(n):
+        style = dice.choice(list(STYLES))
+        name, arguments = random_call(dice)
+        text = write_call(style, name, arguments, dice)
+        if dice.random() < 0.2:  # cut anywhere: a call in part, or text
+            text = text[: dice.randrange(len(text))]
+            read(STYLES[style], cut(text, dice))
+            continue
+        said, calls = read(STYLES[style], cut(text, dice), is_cut=False)
+        if calls:
+            n_read += 1
+            assert [(name, json.loads(given)) for name, given in calls] == [(name, arguments)], text
+            assert not said.strip(), (i, text)
+        else:
+            assert said == text, (i, text)
+    assert n_read > n // 2
+    print(f"{n} texts of {len(STYLES)} kinds: {n_read} calls as meant, the others cut or text")
 
 
 def test_deep_arguments_raise_nothing() -> None:

@@ -38,7 +38,6 @@ COMMANDS: list[wire.EngineCommand] = [
     wire.InspectCommand(messages=MESSAGES, tokens=(1, 2)),
     wire.ScoreDraftCommand(wire.GenerateCommand("hi", stop=("a",)), (1, 2), "lookup"),
     wire.StopCommand(),
-    wire.ByeCommand(),
 ]
 ANSWERS: list[wire.CommandReply] = [
     wire.HelloReply(1, 2),
@@ -70,7 +69,7 @@ def test_commands_and_replies_are_read_as_they_were_written() -> None:
 
 def test_names_on_the_wire() -> None:
     names = ["load", "generate", "probe", "replay", "count", "tokenize", "inspect", "score_draft"]
-    assert list(wire._COMMAND_TYPES) == [*names, "stop", "bye"]
+    assert list(wire._COMMAND_TYPES) == [*names, "stop"]
     older = {"cmd": "generate", "id": 1, "said": [{"role": "user", "content": "a"}], "begun": [1]}
     _, read = wire.decode_command(json.dumps(older).encode())
     assert read == wire.GenerateCommand(

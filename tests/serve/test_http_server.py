@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from contextlib import closing
+from http.client import HTTPConnection
 
 import pytest
 
 from localspec.serve import http_app, http_server
+from localspec.serve.access_rules import AccessRules
 from localspec.serve.http_app import MAX_BODY_BYTES
 from tests.serve.conftest import Served, read_events, serving, streaming, until
 from tests.support.zoo import Zoo
@@ -26,6 +28,21 @@ def test_the_end_of_the_server_ends_every_stream(zoo: Zoo, monkeypatch: pytest.M
             assert time.monotonic() - began < 30
             with pytest.raises(OSError):
                 until(lambda: served.get("/health").status == 0)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_all_addresses_of_both_kinds(zoo: Zoo) -> None:
+    """`--host ::` prints an address that answers, and 127.0.0.1 answers, too."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6")
+    with serving(zoo["parrot"], rules=AccessRules("::", keys=("k",))) as served:
+        assert served.url == f"http://[::1]:{served.server.port}"
+        for host in ("::1", "127.0.0.1") if socket.has_dualstack_ipv6() else ("::1",):
+            with closing(HTTPConnection(host, served.server.port, timeout=30)) as connection:
+                connection.request("GET", "/health")
+                assert connection.getresponse().status == 200, host
 
 
 def test_half_open_connections_are_closed(chatter: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -18,3 +19,8 @@ def often(values: Mapping[str, Any] | Iterable[str], quick: Collection[str]) -> 
         pytest.param(value, id=name, marks=() if name in quick else LONG)
         for name, value in named.items()
     ]
+
+
+def bulk(quick: int, everything: int) -> int:
+    """How many random cases to try: all of them where LOCALSPEC_TEST_BULK is set."""
+    return everything if os.environ.get("LOCALSPEC_TEST_BULK") else quick

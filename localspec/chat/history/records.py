@@ -6,6 +6,7 @@ Loading checks every value: a damaged file must not crash the program.
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -88,8 +89,8 @@ class SearchHit:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates, which SQLite cannot store, by `?`."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """Replace lone surrogates, which SQLite cannot store, by U+FFFD, as they are shown."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def load_settings(text: object) -> tuple[ChatSettings, int]:

@@ -260,7 +260,7 @@ class SpeculationController:
         if state == "on":
             return SpeculationPlan(state, "worth it for this text", speedup)
         if self._stats.is_unproven:
-            why = "here, reading the text costs the draft too much"
+            why = "the draft would first have to read the text; that costs more than it saves"
             return SpeculationPlan(state, why, speedup)
         until = self._n_rounds + max(0, self._stats.probe_interval - self._stats.rounds_since_draft)
         return SpeculationPlan(state, self._pause_reason(), speedup, until)

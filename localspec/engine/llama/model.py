@@ -40,7 +40,8 @@ class LlamaModel:
         if not self.handle:
             raise library.load_error(path)
         self._buffers = LOG.buffers.by_device()
-        self.vocabulary = LlamaVocab(C.llama_model_get_vocab(self.handle))
+        pre_tokenizer = self._text_value("tokenizer.ggml.pre")
+        self.vocabulary = LlamaVocab(C.llama_model_get_vocab(self.handle), pre_tokenizer)
         self.n_layer: int = C.llama_model_n_layer(self.handle)
         self.n_embd: int = C.llama_model_n_embd(self.handle)
         self.n_embd_out: int = C.llama_model_n_embd_out(self.handle)
@@ -51,14 +52,18 @@ class LlamaModel:
         has_axes = C.llama_model_rope_type(self.handle) in _MULTI_AXIS_ROPE
         self.n_position_axes = 4 if has_axes else 1
         """Numbers in the position of a row without a token."""
-        name = ctypes.create_string_buffer(256)
-        C.llama_model_meta_val_str(self.handle, b"general.architecture", name, len(name))
-        self.architecture = name.value.decode("utf-8", "replace")
+        self.architecture = self._text_value("general.architecture")
         if self.vocabulary.kind == 0:
             self.close()
             raise ModelFileError(
                 f"{path.name} has no vocabulary.", "Use a file with the complete model."
             )
+
+    def _text_value(self, key: str) -> str:
+        """A text of the file's metadata; empty without."""
+        text = ctypes.create_string_buffer(256)
+        C.llama_model_meta_val_str(self.handle, key.encode(), text, len(text))
+        return text.value.decode("utf-8", "replace")
 
     def chat_template(self, name: str | None = None) -> str:
         """The Jinja source of a template, or of the one that has no name; empty without."""
@@ -122,8 +127,12 @@ class TextFinder:
 class LlamaVocab:
     """A model's vocabulary; ids are checked first, because llama.cpp aborts on invalid ones."""
 
-    def __init__(self, vocab: Any) -> None:
+    def __init__(self, vocab: Any, pre_tokenizer: str = "") -> None:
+        """`pre_tokenizer`: llama.cpp's name of what splits a text into words."""
         self.handle = vocab
+        self._long_run = _LONG_RUN
+        if pre_tokenizer in _COUNTS_DIGITS_FROM_THE_RIGHT:
+            self._long_run = _LONG_RUN_WITHOUT_DIGITS
         self.n_tokens: int = C.llama_vocab_n_tokens(vocab)
         self.kind: int = int(C.llama_vocab_type(vocab))
         self.add_bos = bool(C.llama_vocab_get_add_bos(vocab))
@@ -239,8 +248,8 @@ class LlamaVocab:
     def _tokenize_runs(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
         at, tokens = 0, list[int]()
         if self.kind == C.LLAMA_VOCAB_TYPE_BPE:  # the others have no pre-tokenizer
-            while run := _LONG_RUN.search(data, at):
-                end = _character_start(data, run.start() + _RUN_WINDOW)
+            while run := self._long_run.search(data, at):
+                end = _character_start(data, run.end())
                 new = self._tokenize(data[at:end], add_special and not at, parse_special)
                 n, n_bytes = self._cut_run(new, data[at:end], run.start() - at)
                 if not n:  # no such place: cut anyway
@@ -271,7 +280,7 @@ class LlamaVocab:
         it would have in one piece: a merge of BPE that crosses no end of a token there, far from
         the end of `data`, crosses none in the whole run. 0 tokens if there is no such place.
         """
-        last, at, ends = _character_start(data, len(data) - _RUN_WINDOW // 8), 0, list[int]()
+        last, at, ends = _character_start(data, len(data) - _RUN_MARGIN), 0, list[int]()
         for i, token in enumerate(tokens):
             is_text = i > 0 or token != self.bos or data.startswith(self.token_text(token))
             at += len(self.piece(token) or (self.token_text(token) if is_text else b""))
@@ -298,10 +307,13 @@ class LlamaVocab:
             raise EngineError(f"token {token} is outside the vocabulary of {self.n_tokens}")
 
 
-_LONG_RUN = re.compile(rb"\S{4096}|\s{4096}")
+_LONG_RUN = re.compile(rb"\S{4096,8192}|\s{4096,8192}")
 """What may be one word of a pre-tokenizer; from some 10,000 characters on, llama.cpp's regular
 expressions need more stack than a thread has."""
-_RUN_WINDOW = 8192  # Bytes of a run that are tokenized at once.
+_COUNTS_DIGITS_FROM_THE_RIGHT = {"afmoe", "tiny_aya"}
+_LONG_RUN_WITHOUT_DIGITS = re.compile(rb"[^\s0-9]{4096,8192}|\s{4096,8192}")
+"""Their digits end a word, and are split without a regular expression."""
+_RUN_MARGIN = 1024  # Bytes at the end of what is tokenized at once, too near it to cut there.
 
 
 def _character_start(data: bytes, at: int) -> int:

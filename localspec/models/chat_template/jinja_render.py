@@ -88,7 +88,7 @@ def _render_with_role_changes(
                 text = _render_text(source, changed, options)
             except TemplateRaisedError:
                 continue
-            message = f"This model's chat template supports fewer roles: {description}."
+            message = f"This model's chat template is strict: {description}."
             return text, (Notice("info", "template-roles", message),), changed
     raise rejection
 
@@ -148,7 +148,28 @@ def _move_later_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMess
     return _move_system_to_user(messages, first=1)
 
 
+def _split_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Each of several calls in a message of its own, with its result after it."""
+    changed: list[ChatMessage] = []
+    moved: set[int] = set()
+    for i, message in enumerate(messages):
+        calls, text = message.tool_calls, message.content
+        results = {
+            m.tool_call_id: j for j, m in enumerate(messages[i + 1 : i + 1 + len(calls)], i + 1)
+        }
+        if len(calls) > 1 and all(call.id in results for call in calls):
+            for call in calls:
+                result = results[call.id]
+                changed += [replace(message, content=text, tool_calls=(call,)), messages[result]]
+                moved.add(result)
+                text = ""
+        elif i not in moved:
+            changed.append(message)
+    return changed
+
+
 _ROLE_CHANGES: tuple[tuple[Callable[[Sequence[ChatMessage]], list[ChatMessage]], str], ...] = (
+    (_split_calls, "each call of a tool became a message"),
     (_merge_same_roles, "messages of the same role were joined"),
     (_move_later_system_to_user, "later system prompts became the user's text"),
     (_move_system_to_user, "the system prompt became part of the first message"),

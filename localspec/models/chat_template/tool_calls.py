@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from localspec.errors import UsageError
@@ -110,6 +110,7 @@ _MISTRAL_LIST = re.compile(r"\s*\[?\s*(?=\{)")
 _MISTRAL_NAME = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(?=\{)")
 _FUNCTION_HEAD = re.compile(r"<function=([^<>\s]+)\s*>")
 _KEYED_HEAD = re.compile(r"([\w.-]+)(?=\s*(?:<arg_key>|</tool_call>))")
+_EXTRA_BRACKETS = re.compile(r"\A(?:\}\s*){1,3}")
 _TAGGED_BEGUN = re.compile(r"(?:<[\w=.-]*|[\w.-]+)?\s*(?:</?\w*)?")
 
 ToolDelta = str | ToolCallDelta  # Text of the answer, or a part of a call.
@@ -241,9 +242,13 @@ class ToolCallParser:
     def _skip_end(self, *, at_end: bool) -> bool:
         """The end marker of a call; in a list another call may follow."""
         text = self._buffer.lstrip()
-        end = "," if self._in_list and text.startswith(",") else _ENDS[self._format]
-        if end.startswith(text[: len(end)]) and len(text) < len(end) and not at_end:
+        bare = _EXTRA_BRACKETS.sub("", text, count=1)
+        end = "," if self._in_list and bare.startswith(",") else _ENDS[self._format]
+        followers = (end, *_MARKERS[self._format])
+        if not at_end and any(tag.startswith(bare) and tag != bare for tag in followers):
             return False
+        if bare.startswith(followers) or not bare:
+            text = self._buffer = bare
         self._is_after_call = False
         if not text.startswith(end) or (end == "]" and not self._in_list):
             self._in_list = False
@@ -409,6 +414,40 @@ class _CallObject:
         is_call = bool(has_arguments) and isinstance(name, str) and isinstance(arguments, dict)
         written = written.encode("utf-8", "replace").decode()
         return (name, written) if is_call and name in self._parameters else None
+
+
+class ThinkingCallFinder:
+    """Finds calls with which an answer ends inside its thinking: some models do not close it."""
+
+    def __init__(self, make_parser: Callable[[], ToolCallParser]) -> None:
+        self._make_parser, self._parser = make_parser, make_parser()
+        self._held, self._deltas = "", list[ToolDelta]()
+
+    def feed(self, text: str) -> str:
+        """What is thinking in any case. The rest waits for the end, from a call on."""
+        self._held += text
+        n_certain = 0
+        for delta in self._parser.feed(text):
+            if isinstance(delta, str) and not self._deltas:
+                n_certain += len(delta)
+            else:
+                self._deltas.append(delta)
+        certain, self._held = self._held[:n_certain], self._held[n_certain:]
+        return certain
+
+    def close(self) -> str:
+        """The rest, which is thinking if a closing tag comes."""
+        held, self._held = self._held, ""
+        self._parser, self._deltas = self._make_parser(), list[ToolDelta]()
+        return held
+
+    def finish(self, *, is_cut: bool) -> tuple[str, list[ToolCallDelta]]:
+        """The rest of an answer's thinking, and the calls with which a complete one ends."""
+        deltas = [] if is_cut else [*self._deltas, *self._parser.finish(is_cut=False)]
+        calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
+        texts = "".join(delta for delta in deltas if isinstance(delta, str))
+        held = self.close()
+        return (held, []) if texts.strip() or not calls else ("", calls)
 
 
 def _join_texts(deltas: list[ToolDelta]) -> list[ToolDelta]:

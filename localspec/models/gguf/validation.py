@@ -7,6 +7,7 @@ gguf_get_val_u16 in ggml/src/gguf.cpp, and ggml_compute_forward_rms_norm in ggml
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from localspec.errors import ModelFileError
@@ -25,6 +26,7 @@ _OTHER_MAGICS = (
     (b"<!DOCTYPE", "is a web page: the download went to a login or error page"),
     (b"<html", "is a web page: the download went to a login or error page"),
 )
+_RAW_PART = re.compile(r"(.+)\.part\d+of(\d+)")
 _PER_LAYER_SLIDING_WINDOW = architectures.name_set(
     "dflash dots3note gemma4 gemma4-assistant granite_swa maple mimo2 spark2_5 step35"
 )
@@ -119,6 +121,9 @@ def check_first_bytes(name: str, first_bytes: bytes, size: int) -> None:
     """Raise ModelFileError unless a file of `size` bytes begins like a GGUF."""
     if size == 0:
         raise ModelFileError(f"{name} is empty.", DOWNLOAD_HINT)
+    if part := _RAW_PART.fullmatch(name):
+        hint = f"Join them in their order: cat {part[1]}.part1of{part[2]} … > {part[1]}"
+        raise ModelFileError(f"{name} is one of {part[2]} parts of a file.", hint)
     for magic, description in _OTHER_MAGICS:
         if first_bytes.lower().startswith(magic.lower()):
             raise ModelFileError(f"{name} {description}.", "Use a .gguf file.")

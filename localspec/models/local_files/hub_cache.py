@@ -45,6 +45,7 @@ class LeftoverFile:
     path: Path
     size: int
     resumable: bool  # Whether the next pull resumes from it.
+    repo: str
 
 
 def cache_root() -> Path:
@@ -198,7 +199,7 @@ def _remove_empty_folders(folder: Path) -> None:
 def find_leftovers(cache: Path) -> Iterator[LeftoverFile]:
     """Partial downloads and unused blobs, except those of running downloads."""
     now = time.time()
-    for _, folder in iter_repos(cache):
+    for repo, folder in iter_repos(cache):
         used = _referenced_blobs(folder)
         for entry in scan_folder(folder / "blobs"):
             try:
@@ -211,7 +212,7 @@ def find_leftovers(cache: Path) -> Iterator[LeftoverFile]:
             is_partial = resumable or _HUB_PARTIAL_NAME.fullmatch(entry.name)
             is_unused = _DIGEST.fullmatch(entry.name) and Path(entry.path) not in used
             if (is_partial or is_unused) and now - status.st_mtime >= _ACTIVE_SECONDS:
-                yield LeftoverFile(Path(entry.path), status.st_size, resumable)
+                yield LeftoverFile(Path(entry.path), status.st_size, resumable, repo)
 
 
 def find_idle_splits(cache: Path, splits: Iterable[LocalModel]) -> Iterator[LeftoverFile]:
@@ -223,7 +224,7 @@ def find_idle_splits(cache: Path, splits: Iterable[LocalModel]) -> Iterator[Left
         paths = [split.path, *(Path(entry.path) for entry in scan_folder(blobs))]
         with suppress(OSError):  # one was just renamed or removed
             if now - max(path.lstat().st_mtime for path in paths) >= _ACTIVE_SECONDS:
-                yield LeftoverFile(split.path, split.size, resumable=True)
+                yield LeftoverFile(split.path, split.size, resumable=True, repo=split.repo)
 
 
 def delete_leftover(cache: Path, leftover: LeftoverFile) -> int:

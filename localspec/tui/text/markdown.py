@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 from markdown_it.token import Token
+from pygments.lexer import Lexer  # type: ignore[import-untyped]
+from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+from pygments.token import Text as TextToken  # type: ignore[import-untyped]
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import CodeBlock, Markdown
 from rich.padding import Padding
@@ -36,8 +41,9 @@ _COLOURED_LANGUAGES = {
     "python3", "rb", "rs", "ruby", "rust", "sh", "shell", "sql", "swift", "toml", "ts",
     "typescript", "xml", "yaml", "yml", "zsh",
 }  # fmt: skip
-"""Of Pygments' lexers some that no text keeps busy for long (`tests/tui/text/test_markdown.py`)."""
+"""Those of Pygments' lexers of which no single match takes long: see the tests."""
 _MAX_COLOURED_CHARACTERS = 10_000
+_MAX_COLOURING_SECONDS = 0.25  # Of CPU time, of which a usual text takes a tenth.
 _MAX_REDRAWN_CHARACTERS = 4_000
 """Of a longer open block only the end is rendered again at each change."""
 _LIST_NUMBER = re.compile(r"^(?:[\s>*+-]|\d+[.)]\s)*\d+[.)](?=\s|$)", re.M)  # counted anew
@@ -46,6 +52,23 @@ _MARKUP = re.compile(r"[\s!-/:-@\[-`{-~]+")  # Punctuation may be Markdown's, or
 
 CodeBlocksBefore = tuple[int, int]
 """The id of the turn, and the number of code blocks before a block of its answer."""
+
+
+class _BoundedLexer(Lexer):  # type: ignore[misc]
+    """What another lexer finds in a limited time; the rest is plain. Some take quadratic time."""
+
+    def __init__(self, language: str) -> None:
+        super().__init__(stripnl=False, ensurenl=True)
+        self._lexer = get_lexer_by_name(language, stripnl=False)
+
+    def get_tokens_unprocessed(self, text: str) -> Iterator[tuple[int, Any, str]]:
+        until = time.thread_time() + _MAX_COLOURING_SECONDS
+        for start, kind, part in self._lexer.get_tokens_unprocessed(text):
+            yield start, kind, part
+            if time.thread_time() > until:
+                end = start + len(part)
+                yield end, TextToken, text[end:]
+                return
 
 
 class _PlainCodeBlock(CodeBlock):
@@ -68,7 +91,7 @@ class _PlainCodeBlock(CodeBlock):
         else:
             yield Syntax(
                 code,
-                self.lexer_name,
+                _BoundedLexer(self.lexer_name),
                 theme=self.theme,
                 word_wrap=True,
                 padding=(0, 2),

@@ -32,7 +32,7 @@ _LONG_QUESTION = 50_000
 _SHOWN_CHARACTERS = 5_000
 _END_REASONS: dict[FinishReason, str] = {
     "length": "stopped at the max-token limit: f4 settings",
-    "context": "the context is full: ctrl+n starts a new chat",
+    "context": "the context is full: /ctx N loads more, ctrl+n starts a new chat",
     "error": "stopped by an error",
 }
 _ENDED_WHILE_THINKING = "before the thinking ended: /set think_budget N, or /think off"

@@ -103,7 +103,9 @@ def _headline(stats: SpeculationStats, state: str) -> Content:
     plan_state, speedup = stats.plan.state, stats.speedup
     label = "MEASURING" if plan_state == "probing" else plan_state.upper()
     gain, style = "", "$muted"
-    if speedup is not None and plan_state != "off":
+    if plan_state == "paused":
+        gain = "at plain speed"
+    elif speedup is not None and plan_state != "off":
         gain = f"{speedup} plain speed"
         style = "bold $success" if speedup.low > _NO_GAIN else "bold"
         style = "bold $warning" if speedup.high < 1 else style
@@ -117,6 +119,8 @@ def _reasons(stats: SpeculationStats) -> Iterator[str]:
     assert stats.plan is not None
     state = stats.plan.state
     if state == "paused":
+        if stats.speedup is not None:
+            yield f"speculation would give {stats.speedup}"
         yield from filter(None, [_break_even(stats)])
         if (n := stats.rounds_to_next_trial) is not None:
             yield f"next trial in {count(n, 'round')}"
@@ -136,8 +140,8 @@ def _break_even(stats: SpeculationStats) -> str:
         return "on this computer no acceptance rate pays"
     rate = known_rate(stats.recent)
     if rate is None:
-        return f"pays from an acceptance rate of {percent(needed)}"
-    return f"acceptance {percent(rate)}, pays from {percent(needed)}" * (rate < needed)
+        return f"would pay above {percent(needed)} accepted"
+    return f"{percent(rate)} accepted, would pay above {percent(needed)}" * (rate < needed)
 
 
 def _acceptance(stats: SpeculationStats) -> Iterator[Content]:

@@ -134,7 +134,10 @@ def test_a_pause_ends_when_the_draft_gets_better() -> None:
 
 def test_a_draft_that_is_given_up_for_its_reading_is_not_said_to_be_measured() -> None:
     world = World(steady(0.0), c=0.14, prompt=40, reading=0.2, noise=0.0)
-    for said in ("measuring draft acceptance", "here, reading the text costs the draft too much"):
+    for said in (
+        "measuring draft acceptance",
+        "the draft would first have to read the text; that costs more than it saves",
+    ):
         controller = world.controller()
         world.run(controller, 20, 16, controller)
         assert state(controller).why == said

@@ -113,6 +113,7 @@ RUNS: dict[str, str] = {
     "digits": "".join(random.Random(3).choices(DIGITS, k=20_001)),
     "signs": "=" * 15_000 + "word",
     "numbers": ",".join(random.Random(4).choices(DIGITS, k=9_000)),
+    "digits in letters": "A" * 5_000 + "1" * 5_003 + "B" * 9_000,
     "spaces": " " * 15_000 + "word",
     "lines": " \n" * 6_000 + " word",
     "ideographs": "".join(random.Random(5).choices("的一是不了人我在有他", k=9_000)),
@@ -122,13 +123,14 @@ RUNS: dict[str, str] = {
 }
 
 
-@pytest.fixture(scope="module", params=["gpt-2", "llama-bpe", "bloom"])
+@pytest.fixture(scope="module", params=["gpt-2", "llama-bpe", "bloom", "afmoe"])
 def pre_tokenizer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LlamaVocab]:
     """The demo's vocabulary with another pre-tokenizer.
 
-    `llama-bpe` counts digits in threes, and has a BOS; to `bloom` all but spaces is one word.
+    `llama-bpe` counts digits in threes, and has a BOS, `afmoe` counts them from the right; to
+    `bloom` all but spaces is one word.
     """
     data = DEMO.read_bytes()
     length = "llama.rope.dimension_count"  # a key that may be missing: all stays in its place

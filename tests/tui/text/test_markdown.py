@@ -187,6 +187,20 @@ def test_code_is_coloured_afterwards_and_moves_nothing() -> None:
     assert len({str(s.style) for y in range(len(plain)) for s in prose.line(y, {})}) > 4
 
 
+def test_code_that_takes_a_lexer_long_is_coloured_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "int a = 1;\n" * 200 + "a " * 2000 + "\nint b = 2;"
+    prose = MarkdownText(LOOK)
+    prose.write(f"```java\n{code}\n```\n")
+    prose.finish()
+    plain, (block,) = lines(prose, 60), prose.take_uncoloured()
+    styles = [{str(s.style) for line in block.render()[:9] for s in line}]
+    monkeypatch.setattr(markdown, "_MAX_COLOURING_SECONDS", 0)
+    styles.append({str(s.style) for line in block.render()[9:] for s in line if s.text.strip()})
+    prose.colour(block, block.render())
+    assert lines(prose, 60) == plain
+    assert len(styles[0]) > 3 and len(styles[1]) == 1
+
+
 @pytest.mark.parametrize("language", ["mcschema", "sas", "text", ""])
 def test_other_languages_are_not_coloured(language: str) -> None:
     prose = MarkdownText(LOOK)
@@ -205,4 +219,4 @@ def test_no_text_keeps_a_lexer_busy(language: str) -> None:
     for opening, unit in product(openings, ("a", " ", "\\", "(", "{", "<", "\n", "a ", "${a}")):
         lexer = get_lexer_by_name(language, stripnl=False)
         tokens = lexer.get_tokens(opening + unit * 2_000)
-        assert sum(len(text) for _, text in tokens) >= 2_000
+        assert sum(len(text) for _, text in tokens) >= 2_000, "the test's time is the limit"

@@ -1,0 +1,64 @@
+"""`verify` on real types: real pairs are lossless, planted faults are found, whatever is rounded.
+
+Passes of one and of several tokens differ by rounding for Q4_K_M and BF16, and not for Q8_0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import llama_cpp.llama_cpp as C  # noqa: N812  as elsewhere
+import pytest
+
+from localspec.bench.lossless_check import VERIFY_PROMPTS, LosslessMeasurement, VerifyEffort
+from tests.bench.pairs import opened
+from tests.bench.test_lossless_check import drop_row, rewind_one_too_few, truncate_one_too_few
+
+TYPES = {
+    "Q4_K_M": C.LLAMA_FTYPE_MOSTLY_Q4_K_M,
+    "Q8_0": C.LLAMA_FTYPE_MOSTLY_Q8_0,
+    "BF16": C.LLAMA_FTYPE_MOSTLY_BF16,
+}
+EFFORT = VerifyEffort(
+    seconds_per_part=0, tokens_per_answer=24, prompts=VERIFY_PROMPTS[:3], min_sampled_tokens=60
+)
+
+
+@pytest.fixture(scope="module", params=TYPES)
+def model(
+    request: pytest.FixtureRequest, smollm: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The starter in another type."""
+    path: Path = tmp_path_factory.mktemp("types") / f"{request.param}.gguf"
+    params = C.llama_model_quantize_default_params()
+    params.ftype, params.allow_requantize, params.nthread = TYPES[request.param], True, 2
+    code = C.llama_model_quantize(os.fsencode(smollm), os.fsencode(path), ctypes.byref(params))
+    assert code == 0
+    return path
+
+
+def measured(model: Path, draft: Path, plant: Callable[[], None] = lambda: None) -> str | None:
+    measurement = LosslessMeasurement(EFFORT)
+    with opened(model, draft) as engine:
+        plant()
+        for _ in measurement.run(engine):
+            if measurement.report.divergences:
+                break
+    return measurement.report.verdict
+
+
+def test_a_real_pair_is_lossless(model: Path, truncated_smollm: Path) -> None:
+    assert measured(model, truncated_smollm) == "lossless"
+
+
+@pytest.mark.parametrize("plant", [rewind_one_too_few, truncate_one_too_few, drop_row])
+def test_a_fault_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    model: Path,
+    truncated_smollm: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert measured(model, truncated_smollm, lambda: plant(monkeypatch)) == "divergent"
