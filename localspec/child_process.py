@@ -17,16 +17,19 @@ from pathlib import Path
 from typing import Any
 
 _DROPPED_VARIABLES = ("GGML_", "LLAMA_", "LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT", "PYTHONSTARTUP")
+_SECRETS = ("_TOKEN", "_KEY", "_SECRET", "_PASSWORD")
+"""Ends of the names of variables that no child needs, and a hostile file could ask for."""
 _KEPT_VARIABLES = ("GGML_CUDA_", "GGML_VK_", "GGML_METAL_", "LLAMA_CPP_LIB_PATH")
 """Exceptions to the above: GPU settings, and the path of the user's own llama.cpp build."""
 
 
 def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """`variables` without those that load other code into the child; no debugger on an abort."""
+    """`variables` without secrets, and those that load other code; no debugger on an abort."""
     allowed = {
         name: value
         for name, value in variables.items()
-        if not name.startswith(_DROPPED_VARIABLES) or name.startswith(_KEPT_VARIABLES)
+        if (not name.startswith(_DROPPED_VARIABLES) or name.startswith(_KEPT_VARIABLES))
+        and not name.upper().endswith(_SECRETS)
     }
     # numpy multiplies small matrices only; its threads would spin beside llama.cpp's.
     allowed.setdefault("OPENBLAS_NUM_THREADS", "1")

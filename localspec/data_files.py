@@ -37,7 +37,8 @@ def write_json(name: str, body: Any) -> bool:
     path = paths.data_dir() / name
     new = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (paths.data_dir(), path.parent):  # parents do not get the mode
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             new.write_text(json.dumps(body), encoding="utf-8")
             new.replace(path)

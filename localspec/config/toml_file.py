@@ -9,8 +9,10 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 _MAX_BYTES = 1_000_000
+_NEW_FILE_PREFIX, _ABANDONED_SECONDS = ".config-", 60.0
 _POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)", re.DOTALL)
 _KEY_LINE = re.compile(r"""\s*(\[)?\s*((?:"[^"]*"|'[^']*'|[\w.\s-]+)+?)\s*(?(1)\]|=)""")
 _Table = MutableMapping[str, Any]
@@ -204,8 +207,9 @@ def write_atomically(path: Path, text: str) -> None:
     name = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(path.parent)
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".config-")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_NEW_FILE_PREFIX)
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as new:
             new.write(text)
             new.flush()
@@ -218,6 +222,14 @@ def write_atomically(path: Path, text: str) -> None:
         message = f"{path} cannot be written: {error.strerror}."
         hint = "Free some disk space, or make the folder writable."
         raise StorageError(message, hint) from error
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the new files of processes that were killed while they wrote."""
+    for file in folder.glob(f"{_NEW_FILE_PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
+                file.unlink()
 
 
 # --- editing the file ---------------------------------------------------------------------

@@ -139,7 +139,7 @@ class MeasurementStore:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             db = self._connect()
         except sqlite3.DatabaseError as error:

@@ -320,7 +320,7 @@ class LocalspecApp(App[None]):
         summary = f"{type(error).__name__}: {error}" if error else "unknown"
         log = paths.data_dir() / "crash.log"
         try:
-            log.parent.mkdir(parents=True, exist_ok=True)
+            log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with log.open("w", encoding="utf-8") as file:
                 traceback.print_exception(error, file=file)
             hint = f"Details: {log}"

@@ -110,6 +110,15 @@ def test_a_write_that_fails_leaves_the_old_file(
     assert [one.name for one in file.parent.glob(".config-*")] == []
 
 
+def test_what_a_killed_process_left_is_removed(file: Path) -> None:
+    old, new = (file.with_name(f".config-{name}") for name in ("old", "new"))
+    for left in (old, new):
+        left.write_text("")
+    os.utime(old, (1, 1))
+    toml_file.write_atomically(file, "")
+    assert not old.exists() and new.exists(), "another process writes the new one"
+
+
 def test_a_folder_that_is_not_there_is_refused_where_it_is_typed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no folder"):
         toml_file.parse_value(SETTINGS["models.folder"], str(tmp_path / "nowhere"))

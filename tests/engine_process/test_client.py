@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from localspec import errors
+from localspec.child_process import child_environment
 from localspec.engine_process import exit_causes
 from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
@@ -121,6 +122,11 @@ def test_closing_an_answer_keeps_the_engine_or_the_cause_of_its_exit(start: Star
     began = time.monotonic()
     answer.close()  # type: ignore[attr-defined]
     assert time.monotonic() - began < QUICK.answer and not engine.alive
+
+
+def test_a_child_gets_no_secrets() -> None:
+    given = {"HF_TOKEN": "a", "LOCALSPEC_API_KEY": "b", "LD_PRELOAD": "c", "HF_HOME": "d"}
+    assert child_environment(given).keys() & given.keys() == {"HF_HOME"}
 
 
 def test_an_engine_that_cannot_be_started_or_is_of_another_version() -> None:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +23,7 @@ from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed
 from localspec.launch.start import check_workers
 from localspec.machine import installed_llama_cpp
 from localspec.machine.device import HOST, Device
-from localspec.machine.rpc import preflight, side_library
+from localspec.machine.rpc import preflight, server, side_library
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.machine.rpc.wire import (
     DATA,
@@ -99,6 +101,64 @@ def status(
 def http(connection: socket.socket) -> None:
     connection.recv(4096)
     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+class Dripping:
+    """A byte a second, for ever."""
+
+    def __init__(self) -> None:
+        self._timeout, self.now = 5.0, 0.0
+
+    def settimeout(self, seconds: float) -> None:
+        self._timeout = seconds
+
+    def gettimeout(self) -> float:
+        return self._timeout
+
+    def sendall(self, data: bytes) -> None:
+        pass
+
+    def recv(self, size: int) -> bytes:
+        if self._timeout < 1:
+            raise TimeoutError
+        self.now += 1
+        assert self.now < 10
+        return b" "
+
+
+def odd(**values: Any) -> Callable[[socket.socket], None]:
+    device = asdict(CPU) | values
+    version = installed_llama_cpp.version()
+    body = {"llama_cpp": version, "is_busy": False, "devices": [device]} | values
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(4096)
+        connection.sendall(json.dumps(body).encode() + b"\n")
+
+    return answer
+
+
+ODD: list[dict[str, Any]] = [
+    *({"free": "x"}, {"total": float("nan")}, {"name": 5}, {"free": -1}),
+    *({"llama_cpp": 5}, {"memory_limit": "x"}),
+]
+
+
+@pytest.mark.parametrize("values", ODD)
+def test_values_that_no_worker_sends(values: dict[str, Any]) -> None:
+    with listening(odd(**values)) as address, pytest.raises(UsageError, match="not a localspec"):
+        preflight.check(address)
+
+
+def test_bytes_that_drip_have_one_timeout_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (preflight, server):
+        line: Any = Dripping()
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda line=line: line.now))
+        with pytest.raises(TimeoutError):
+            if module is preflight:
+                preflight._ask_status(line, WorkerAddress("a", 1))
+            else:
+                server._receive(line, 10**6)
 
 
 def test_a_good_worker_is_reported_with_its_line() -> None:

@@ -159,7 +159,7 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3
 
 def create_private_file(path: Path) -> None:
     """Create the file and its folder, never readable by other users. Raises OSError."""
-    path.parent.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     if os.name == "posix":
         folder = path.parent.stat()

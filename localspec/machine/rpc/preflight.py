@@ -81,19 +81,38 @@ def find_silent(addresses: Iterable[str]) -> tuple[str, ...]:
 
 def _ask_status(line: socket.socket, address: WorkerAddress) -> WorkerStatus:
     line.sendall(GREETING)
-    reply = b""
+    reply, until = b"", time.monotonic() + _REPLY_SECONDS
     while not reply.endswith(b"\n") and len(reply) < _MAX_REPLY:
-        if not (part := line.recv(4096)):
+        if not (part := _receive_before(line, 4096, until)):
             break
         reply += part
     try:
         status: WorkerStatus = from_json(WorkerStatus, json.loads(reply))
+        _check_types(status)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise UsageError(
             f"What listens on {address} is not a localspec worker.",
             "Start one on that computer: localspec worker",
         ) from None
     return status
+
+
+def _receive_before(line: socket.socket, size: int, until: float) -> bytes:
+    """Some bytes, also from one that sends them slowly. Raises TimeoutError at `until`."""
+    line.settimeout(max(0.001, until - time.monotonic()))
+    return line.recv(size)
+
+
+def _check_types(status: WorkerStatus) -> None:
+    """Raise ValueError for values that no worker sends."""
+    texts: list[object] = [status.llama_cpp]
+    sizes: list[object] = [] if status.memory_limit is None else [status.memory_limit]
+    for device in status.devices:
+        texts += [device.name, device.description, device.kind]
+        sizes += [device.free, device.total]
+    are_sizes = all(type(size) is int and 0 <= size < 2**60 for size in sizes)
+    if not are_sizes or not all(isinstance(text, str) for text in texts):
+        raise ValueError("a value of another type")
 
 
 def _refuse_unusable(status: WorkerStatus, address: WorkerAddress) -> None:
@@ -117,9 +136,9 @@ def _time_reply(line: socket.socket, message: bytes) -> float:
     """Seconds."""
     began = time.perf_counter()
     line.sendall(message)
-    reply = b""
+    reply, until = b"", time.monotonic() + _REPLY_SECONDS
     while len(reply) < len(PONG):
-        if not (part := line.recv(len(PONG) - len(reply))):
+        if not (part := _receive_before(line, len(PONG) - len(reply), until)):
             raise ConnectionResetError(0, "the connection was closed")
         reply += part
     return time.perf_counter() - began

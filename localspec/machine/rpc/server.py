@@ -339,9 +339,12 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _receive(source: socket.socket, size: int) -> bytes:
-    """Fewer bytes at the end of the connection."""
-    parts = bytearray()
+    """Fewer bytes at the end of the connection. Its timeout is that of all bytes together."""
+    parts, seconds = bytearray(), source.gettimeout()
+    until = time.monotonic() + (seconds or 0.0)
     while len(parts) < size:
+        if parts and seconds is not None and time.monotonic() > until:
+            raise TimeoutError
         if not (part := source.recv(min(size - len(parts), _CHUNK))):
             break
         parts += part
