@@ -141,7 +141,7 @@ def _break_even(stats: SpeculationStats) -> str:
     rate = known_rate(stats.recent)
     if rate is None:
         return f"would pay above {percent(needed)} accepted"
-    return f"{percent(rate)} accepted, would pay above {percent(needed)}" * (rate < needed)
+    return f"{percent(rate)} accepted, pays above {percent(needed)}" * (rate < needed)
 
 
 def _acceptance(stats: SpeculationStats) -> Iterator[Content]:

@@ -226,7 +226,7 @@ def test_a_pause_says_what_would_have_to_change() -> None:
         "plain decoding 50.0 tok/s",
         "not worth it for this text",
         "speculation would give 0.8×",
-        "0 % accepted, would pay above 41 %",
+        "0 % accepted, pays above 41 %",
         "next trial in 12 rounds",
     ]
 
