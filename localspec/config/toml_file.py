@@ -7,12 +7,13 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -248,11 +249,28 @@ def open_in_editor() -> Path:
     return path
 
 
+@contextmanager
+def ignore_signal_keys() -> Iterator[None]:
+    """Let ctrl+c and ctrl+\\ end only the program that has the terminal, as system(3) does."""
+    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGQUIT")]
+    before = {}
+    with suppress(ValueError):  # not in the main thread
+        for number in filter(None, numbers):
+            # A handler, because a child inherits SIG_IGN.
+            before[number] = signal.signal(number, lambda *_: None)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def run_editor(path: Path) -> None:
     """Open a file in the user's editor and wait. Raises NotFoundError."""
     command = _editor_command()
     try:
-        subprocess.run([*command, str(path)], check=False)
+        with ignore_signal_keys():
+            subprocess.run([*command, str(path)], check=False)
     except OSError as error:
         message = f"{command[0]} cannot be started: {error.strerror}."
         raise NotFoundError(message, f"Set VISUAL or EDITOR, or open {path} yourself.") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 import sys
 import tomllib
@@ -108,6 +109,21 @@ def test_a_write_that_fails_leaves_the_old_file(
         toml_file.set_value("screen.ascii", True)
     assert file.read_text() == OWN
     assert [one.name for one in file.parent.glob(".config-*")] == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_keys_that_signal_end_the_editor_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT)]
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\nkill -INT $PPID; kill -QUIT $PPID; kill -QUIT $$; echo x > $1\n")
+    editor.chmod(0o700)
+    monkeypatch.setenv("EDITOR", str(editor))
+    monkeypatch.delenv("VISUAL", raising=False)
+    toml_file.run_editor(tmp_path / "text")
+    assert not (tmp_path / "text").exists(), "the editor has its own signals"
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT)] == before
 
 
 def test_what_a_killed_process_left_is_removed(file: Path) -> None:

@@ -269,7 +269,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
     def action_edit(self) -> None:
         """Opens the file in the user's editor. Keys that are wrong there leave the old ones."""
         try:
-            with self.app.suspend():
+            with toml_file.ignore_signal_keys(), self.app.suspend():
                 toml_file.open_in_editor()
         except SuspendNotSupported:
             self.notify("Use the command line: localspec config edit", markup=False)

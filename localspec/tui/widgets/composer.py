@@ -181,7 +181,7 @@ class MessageComposer(TextArea):
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
                 file.write(self.text)
-            with self.app.suspend():
+            with toml_file.ignore_signal_keys(), self.app.suspend():
                 toml_file.run_editor(path)
             text = path.read_text(encoding="utf-8", errors="replace")
         except SuspendNotSupported:
