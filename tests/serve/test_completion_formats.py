@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -9,7 +10,12 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
+from localspec.protocol.events import FinishReason, Prefill
+from localspec.protocol.wire import GenerateCommand
+from localspec.serve.completion import Choice
+from localspec.serve.prompts import OfferedTools
 from tests.serve.conftest import Served
+from tests.support.scripted_engine import answer, pieces
 from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi?"}]
@@ -180,3 +186,24 @@ def test_what_would_be_silently_wrong_is_refused(
     with pytest.raises(openai.BadRequestError) as refused:
         client.post(f"/{route}", body=body, cast_to=object)
     assert refused.value.param == param
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("end", "reason", "called"),
+    [("", "eog", True), ("</think>Done.", "eog", False), ("", "length", False)],
+)
+async def test_a_call_in_thinking_that_is_not_closed(
+    end: str, reason: FinishReason, called: bool
+) -> None:
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    tools = OfferedTools("tags", "[]", {"f": {}})
+    choice = Choice(lambda _: GenerateCommand(), ("<think>", "</think>"), tools)
+    events = answer(pieces(f"So I look.\n{call}{end}"), reason=reason)
+    for event in events:
+        choice.add(replace(event, thinking=True) if isinstance(event, Prefill) else event)
+    text = choice.text
+    assert [delta.name for delta in text.calls if delta.name] == (["f"] if called else [])
+    assert text.reasoning == ("So I look." if called else f"So I look.\n{call}")
+    assert text.content == ("Done." if end else "")
+    assert choice.finish_reason == ("tool_calls" if called else "stop" if end else "length")
