@@ -13,18 +13,25 @@ import select
 import selectors
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from rich.segment import Segment
 from textual import events
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual.app import App
 from textual.color import Color
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.message import Message
 
+from localspec.config.toml_file import ignore_signal_keys
 from localspec.sanitize import sanitize
+
+
+def _is_surrogate(character: str | None) -> bool:
+    return character is not None and any("\ud800" <= part <= "\udfff" for part in character)
 
 
 class PasteParser(XTermParser):
@@ -34,6 +41,14 @@ class PasteParser(XTermParser):
         super().__init__(debug)
         self._end = ""  # The last characters, which may begin a mark.
         self._pasted: list[str] | None = None  # None outside of a paste.
+
+    def _parse_extended_key(self, sequence: str) -> list[events.Key] | None:
+        """No key for a number that is no character: Textual's would end the app."""
+        try:
+            keys = super()._parse_extended_key(sequence)
+        except (ValueError, OverflowError):
+            return []
+        return keys and [key for key in keys if not _is_surrogate(key.character)]
 
     def tick(self) -> Iterable[Message]:
         for message in super().tick():
@@ -103,6 +118,23 @@ def driver_class(default: type[Driver]) -> type[Driver]:
     if sys.platform != "win32" and default is LinuxDriver:
         return PosixDriver
     return default
+
+
+@contextmanager
+def lend_terminal(app: App[Any]) -> Iterator[None]:
+    """Suspend the app for a program that takes the terminal, and its keys that signal.
+
+    Raises SuspendNotSupported, and what the block raises, once the app is back: Textual's
+    `suspend` does not resume after an error.
+    """
+    failure = None
+    with ignore_signal_keys(), app.suspend():
+        try:
+            yield
+        except Exception as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def watch_terminal(on_gone: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -215,6 +216,33 @@ def test_a_paste_is_text_whatever_it_holds_and_however_it_comes(
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     chunks = [data[start:end] for start, end in pairwise(edges)]
     assert feed(chunks) == ["a", "up", f"paste {pasted}", "b", "paste again"]
+
+
+@given(
+    st.lists(
+        st.sampled_from(["<", "?", "0", "9" * 12, "57344", "1", ";", ":", "27", "55296", "$", "M"]),
+        max_size=8,
+    ),
+    st.sampled_from("MmutA~yRc"),
+)
+def test_a_sequence_of_any_numbers_is_a_key_or_nothing(parts: list[str], end: str) -> None:
+    parser = PasteParser()
+    for message in [*parser.feed(f"\x1b[{''.join(parts)}{end}"), *parser.tick()]:
+        (getattr(message, "character", None) or "").encode()
+
+
+def test_an_editor_that_cannot_be_started_leaves_the_app_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "words.json").write_text(json.dumps(["hello"]))
+    drive = module("tests.support.drive_app", "says", str(tmp_path / "words.json"))
+    with Terminal(drive, env={"EDITOR": str(tmp_path / "none"), "VISUAL": ""}) as terminal:
+        terminal.wait_for("Type a message")
+        terminal.type(b"unsent\x07")
+        since = terminal.wait_for("Set VISUAL or EDITOR")
+        terminal.type(b" text\x1c")  # in its own mode ctrl+\\ is no signal
+        terminal.wait_for("text", since)
+        terminal.type(CTRL_Q)
+        terminal.ends_with(0)
+        terminal.assert_whole()
 
 
 def test_ctrl_z_and_fg(zoo: Zoo) -> None:

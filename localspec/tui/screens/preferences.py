@@ -24,6 +24,7 @@ from localspec.tui import key_bindings
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.notices import problem_text
+from localspec.tui.terminal import lend_terminal
 from localspec.tui.text.wrapping import fit_to_width
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
@@ -269,7 +270,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
     def action_edit(self) -> None:
         """Opens the file in the user's editor. Keys that are wrong there leave the old ones."""
         try:
-            with toml_file.ignore_signal_keys(), self.app.suspend():
+            with lend_terminal(self.app):
                 toml_file.open_in_editor()
         except SuspendNotSupported:
             self.notify("Use the command line: localspec config edit", markup=False)

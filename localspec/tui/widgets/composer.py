@@ -25,6 +25,7 @@ from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 from localspec.tui.key_bindings import keys_for
 from localspec.tui.notices import problem_text
+from localspec.tui.terminal import lend_terminal
 from localspec.tui.text.turn_text import format_attachment
 from localspec.units import short_count
 
@@ -181,7 +182,7 @@ class MessageComposer(TextArea):
         try:
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
                 file.write(self.text)
-            with toml_file.ignore_signal_keys(), self.app.suspend():
+            with lend_terminal(self.app):
                 toml_file.run_editor(path)
             text = path.read_text(encoding="utf-8", errors="replace")
         except SuspendNotSupported:
