@@ -184,6 +184,21 @@ def test_a_damaged_cache_counts_as_none(tmp_path: Path, new_process: Callable[[]
         assert cached.read_bytes() != damaged
 
 
+def test_the_cache_is_bounded_by_bytes(
+    tmp_path: Path, new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hostile header of control characters takes six bytes for each in JSON."""
+    monkeypatch.setattr(reader, "_MAX_CACHE_BYTES", 30_000)
+    monkeypatch.setattr(reader, "_MAX_CACHED_TEXT", 3_000)
+    new_process()
+    for n in range(12):
+        file = gguffile.model().add(b"some.text", STRING, b"\x01" * 500 * n)
+        reader.read(written(tmp_path, file.data(), f"{n}.gguf"))
+        size = sum(path.stat().st_size for path in (tmp_path / "data/headers").iterdir())
+        assert size <= 30_000
+    assert size > 0
+
+
 def test_a_cached_header_of_a_file_that_changed(
     tmp_path: Path, new_process: Callable[[], None]
 ) -> None:
