@@ -115,10 +115,10 @@ class PromptBuilder:
         if self._template == "own":
             self._tool_format = tool_calls.detect_format(self._tool_source)
         shown = "".join(thinking_tags.with_answer_prefix(self._tags)) if self._tags else ""
-        if shown:
-            vocabulary.show_control_tokens(shown)
         if self._tool_format is not None:
             shown += tool_calls.control_texts(self._tool_format)
+        if shown:
+            vocabulary.show_control_tokens(shown)
         self._shown = shown
         """The texts of the control tokens that answers may contain, joined."""
 
@@ -132,8 +132,6 @@ class PromptBuilder:
         if not command.messages:
             tokens = command.prompt_tokens if isinstance(command, GenerateCommand) else ()
             return Prompt(command.text, command.prior_messages, tokens=tokens)
-        if command.tools and self._tool_format is not None:
-            self._vocabulary.show_control_tokens(tool_calls.control_texts(self._tool_format))
         rendered = self.render(command)
         own = rendered.template == "own"
         text = rendered.text

@@ -42,7 +42,9 @@ class PasteParser(XTermParser):
         self._end = ""  # The last characters, which may begin a mark.
         self._pasted: list[str] | None = None  # None outside of a paste.
 
-    def _parse_extended_key(self, sequence: str) -> list[events.Key] | None:
+    def _parse_extended_key(  # type: ignore[override]  # Textual's is cached
+        self, sequence: str
+    ) -> list[events.Key] | None:
         """No key for a number that is no character: Textual's would end the app."""
         try:
             keys = super()._parse_extended_key(sequence)
@@ -131,7 +133,7 @@ def lend_terminal(app: App[Any]) -> Iterator[None]:
     with ignore_signal_keys(), app.suspend():
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # raised again below
             failure = error
     if failure is not None:
         raise failure

@@ -14,8 +14,9 @@ import llama_cpp.llama_cpp as C  # noqa: N812  as elsewhere
 import pytest
 
 from localspec.bench.lossless_check import VERIFY_PROMPTS, LosslessMeasurement, VerifyEffort
+from localspec.engine.llama.context import LlamaContext
 from tests.bench.pairs import opened
-from tests.bench.test_lossless_check import drop_row, rewind_one_too_few, truncate_one_too_few
+from tests.bench.test_lossless_check import drop_row, rewind_one_too_few
 
 TYPES = {
     "Q4_K_M": C.LLAMA_FTYPE_MOSTLY_Q4_K_M,
@@ -25,6 +26,14 @@ TYPES = {
 EFFORT = VerifyEffort(
     seconds_per_part=0, tokens_per_answer=24, prompts=VERIFY_PROMPTS[:3], min_sampled_tokens=60
 )
+
+
+def truncate_one_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All later tokens have a wrong position."""
+    real = LlamaContext.truncate
+    monkeypatch.setattr(
+        LlamaContext, "truncate", lambda self, n_past: real(self, n_past + (n_past > 0))
+    )
 
 
 @pytest.fixture(scope="module", params=TYPES)

@@ -13,7 +13,8 @@ from openai import OpenAI
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.json_fields import JsonFields
 from localspec.serve.prompts import parse_messages
-from tests.serve.conftest import Served
+from tests.serve.conftest import Served, serving
+from tests.support.zoo import Zoo
 
 WEATHER: Any = {
     "type": "function",
@@ -118,6 +119,15 @@ def test_at_most_one_call_and_only_of_allowed_tools(caller: Served) -> None:
 def test_an_empty_answer_of_its_own_is_accepted(caller: Served) -> None:
     messages = [*HI, {"role": "assistant", "content": None}, *HI]
     assert caller.post("/v1/chat/completions", {"messages": messages}).status == 200
+
+
+def test_tools_of_a_request_change_no_later_answer(zoo: Zoo) -> None:
+    body = {"messages": HI, "temperature": 0}
+    with serving(zoo["caller"]) as served:
+        before = served.post("/v1/chat/completions", body).json["choices"]
+        with_tools = served.post("/v1/chat/completions", body | {"tools": [WEATHER]})
+        assert with_tools.json["choices"][0]["message"]["tool_calls"]
+        assert served.post("/v1/chat/completions", body).json["choices"] == before
 
 
 def test_no_call_without_tools(tools: OpenAI) -> None:
