@@ -13,12 +13,13 @@ from localspec.cli import global_options, options, shell_completion
 from localspec.cli.global_options import number_option
 from localspec.cli.terminal import echo, echo_json, notify
 from localspec.errors import LocalspecError
-from localspec.fit import machine_profile, published
+from localspec.fit import machine_profile
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.speed import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport, confirm_fit, is_in_system_memory
 from localspec.launch.start import describe_transfer
+from localspec.machine import published
 from localspec.machine.rpc import preflight
 from localspec.models import draft_heads, model_lookup
 from localspec.models.catalog_entries import USE_CASES

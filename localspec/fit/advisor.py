@@ -383,14 +383,6 @@ def _list_changes(
         yield "draft on the CPU", "--draft-gpu-layers 0", "drafting is slower", cpu
     if draft:
         yield "no draft model", "--draft none", "prompt lookup only", replace(load, draft=None)
-    if has_gpu and target.is_moe and not settings.cpu_moe:
-        slower, in_ram = "experts are read from slower memory", change(cpu_moe=ALL_LAYERS)
-        yield "experts in RAM", "--cpu-moe all", slower, in_ram
-    if has_gpu:
-        n_all = len(target.layers) + 1
-        half, slower = n_all // 2, "the other layers are read from slower memory"
-        text = f"{half} of {n_all} layers on the GPU"
-        yield text, f"--gpu-layers {half}", slower, change(n_gpu_layers=half)
 
 
 def _explain_choice(fit: FitReport, default_fit: FitReport, n_layer: int) -> str:

@@ -20,14 +20,14 @@ from typing import NamedTuple
 from turns import table
 
 from localspec.errors import LocalspecError
-from localspec.fit import machine_profile, pair_shapes, published
+from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
-from localspec.fit.published import PublishedRow
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import TYPICAL_CPU_SPEED, UseCase
 from localspec.fit.verdict import FitReport
-from localspec.machine import gpu_catalog
+from localspec.machine import gpu_catalog, published
 from localspec.machine.device import HOST
+from localspec.machine.published import PublishedRow
 from localspec.models import catalog
 from localspec.models.catalog import CatalogModel
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, KvType, LoadCommand

@@ -7,11 +7,11 @@ from itertools import chain, repeat
 
 from textual.content import Content
 
-from localspec.fit import published
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed import SpeedEstimate
 from localspec.fit.verdict import DeviceFit, FitReport
 from localspec.lazy_dataclass import dataclass
+from localspec.machine import published
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogPair
 from localspec.models.pair_compatibility import CompatibilityResult
