@@ -23,7 +23,7 @@ from localspec.machine.device import HOST, Device, reserve_bytes
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import GGML_TYPES, TensorInfo
-from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
 from tests.support import (
     fitted_heads,
     gpu_counts,
@@ -379,6 +379,21 @@ def test_layers_go_to_the_card_from_the_back() -> None:
     ]
     assert [part.kv for part in on_card] == [0, 0, 16 * MIB, 512 * MIB]
     assert on_card[1].weights / MIB == pytest.approx(410.99, abs=0.01)  # the output alone
+
+
+def test_experts_go_to_the_computer_layer_by_layer() -> None:
+    """None, some and all; one device's loss is the other's gain, and the caches stay."""
+    model = header("qwen3moe")
+    layers = shapes.from_headers(model, None)[0].layers
+    found = [
+        shapes.estimate_pair(load_command("x", cpu_moe=n), model, None, cards(1))
+        for n in (0, 5, len(layers), ALL_LAYERS)
+    ]
+    moved = [0, *(sum(layer.experts for layer in layers[:n]) for n in (5, None, None))]
+    for each, n_bytes in zip(found, moved, strict=True):
+        assert each.of("CUDA0").weights == found[0].of("CUDA0").weights - n_bytes
+        assert each.of(HOST).weights == found[0].of(HOST).weights + n_bytes
+        assert each.of("CUDA0").kv == found[0].of("CUDA0").kv
 
 
 def test_only_some_devices_are_used() -> None:
