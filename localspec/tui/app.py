@@ -17,7 +17,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from rich.text import Text
 from textual import events, on
-from textual.app import App
+from textual.actions import ActionParseResult
+from textual.app import ActionError, App
+from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.filter import LineFilter, NoColor
 from textual.keys import key_to_character
@@ -142,6 +144,18 @@ class LocalspecApp(App[None]):
         self.runner.stop_answer()
 
     # --- keys -----------------------------------------------------------------------------
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """A key for the focused widget does nothing if none is: the window may have lost it."""
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except ActionError:
+            return False
 
     async def on_event(self, event: events.Event) -> None:
         """Delivers one key or paste at a time.

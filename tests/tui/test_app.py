@@ -141,6 +141,13 @@ async def test_escape_leaves_an_empty_chat_only_twice_while_one_types(
         assert isinstance(one.pilot.app.screen, HomeScreen)
 
 
+async def test_keys_of_a_widget_do_nothing_where_none_has_the_focus() -> None:
+    async with Chat() as chat:
+        chat.screen.set_focus(None)
+        await chat.press("ctrl+g", "ctrl+y", "alt+z")
+        assert chat.on_top and chat.screen.phase == "ready"
+
+
 @pytest.mark.parametrize("by", ["keys", "paste"])
 async def test_what_is_typed_is_what_is_stored_and_sent(by: str) -> None:
     text = "می\u200cروم 👩\u200d💻 \u200fשלום\u200e \u061c日本\u3000語 a\u00a0b \u202ea"
