@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from localspec.errors import UsageError
 from localspec.models.chat_template import jinja_render
+from localspec.models.chat_template.thinking_tags import HarmonyParser
 from localspec.models.chat_template.tool_calls import (
     ThinkingCallFinder,
     ToolCallDelta,
@@ -45,6 +46,10 @@ def read(
     form: ToolFormat, pieces: list[str], *, is_cut: bool = True
 ) -> tuple[str, list[tuple[str, str]]]:
     """The text, and the name and arguments of each call."""
+    if form == "gpt-oss":  # as in an answer, whose channels are read before
+        channels = HarmonyParser()
+        parts = [part for piece in pieces for part in channels.feed(piece)] + channels.flush()
+        pieces = [part.text for part in parts]
     parser = ToolCallParser(form, PARAMETERS)
     deltas = [delta for piece in pieces for delta in parser.feed(piece)]
     deltas += parser.finish(is_cut=is_cut)

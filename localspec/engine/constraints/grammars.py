@@ -11,14 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec import child_process
-from localspec.engine.constraints import one_of
 from localspec.engine.constraints.gbnf import gbnf_to_lark
 from localspec.engine.llama.model import LlamaVocab
 from localspec.engine.protocols import GrammarState
@@ -49,7 +48,7 @@ _ANNOTATIONS = frozenset(
 _MERGING_KEYWORDS = frozenset({"allOf", "patternProperties", "multipleOf"})
 _COMBINED_KEYWORDS = frozenset({"$ref", "anyOf", "oneOf"})
 """llguidance merges them with the keywords beside them."""
-_SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions"})
+_SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _INNER_SCHEMAS = frozenset(
     {"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"}
 )
@@ -60,6 +59,10 @@ _ALWAYS_TRUE: Mapping[str, tuple[Any, ...]] = {
     "dependentSchemas": ({},),
 }
 """Values of keywords that llguidance does not know, with which they mean nothing."""
+_OUTLINED = ("type", "const", "enum", "required")  # What tells alternatives of a `oneOf` apart.
+_MAX_ALTERNATIVES = 256
+_MAX_REFERENCES, _MAX_DEPTH, _MAX_NAMES = 8, 2, 8
+"""Of an outline: references one after another, objects within objects, properties."""
 _CHECK_SECONDS = 20.0
 """For the check's process, start included; the check itself has a limit on CPU time."""
 _MAX_LAZY = 64  # Tokens that are tested one by one, while not all that are allowed are known.
@@ -167,7 +170,7 @@ def _read_schema(text: str) -> Any:
     if not isinstance(schema, dict):
         raise GrammarError(f"{text[:40]} is not a JSON Schema that a text satisfies.")
     schema = _change_schemas(schema, _drop_always_true)
-    one_of.check(schema)
+    _change_schemas(schema, partial(_check_one_of, root=schema))
     # llguidance merges the parts of `allOf`: closed, they would exclude each other's properties.
     return schema if '"allOf"' in text else _change_schemas(schema, _close_object)
 
@@ -198,6 +201,47 @@ def _change_schemas(schema: Any, change: Callable[[dict[str, Any]], dict[str, An
         elif key in _INNER_SCHEMAS:
             changed[key] = _change_schemas(value, change)
     return change(changed)
+
+
+def _check_one_of(schema: dict[str, Any], root: Any) -> dict[str, Any]:
+    """Raise GrammarError unless no value satisfies two alternatives, as far as llguidance knows.
+
+    It compiles `oneOf` as `anyOf`, which is the same then.
+    """
+    import llguidance  # noqa: PLC0415  optional
+
+    if isinstance(given := schema.get("oneOf"), list):
+        parts = [_outline(part, root) for part in given if part is not False]
+        enums = [part.get("enum", [part["const"]] if "const" in part else []) for part in parts]
+        values = [json.dumps(value, sort_keys=True) for enum in enums for value in enum]
+        are_distinct = all(enums) and len({*values}) == len(values)
+        options = _SCHEMA_OPTIONS | {"coerce_one_of": False}
+        outline = json.dumps({"oneOf": parts})
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(outline, overrides=options)
+        is_unknown = not are_distinct and llguidance.LLMatcher.validate_grammar(grammar)
+        if len(parts) > _MAX_ALTERNATIVES or is_unknown:
+            raise GrammarError(
+                "The JSON Schema cannot be used: alternatives of oneOf overlap.",
+                "Use anyOf, or alternatives that differ in type or in a required property.",
+            )
+    return schema
+
+
+def _outline(schema: Any, root: Any, depth: int = 0) -> dict[str, Any]:
+    """A schema without references that is satisfied by all that satisfies this one."""
+    for _ in range(_MAX_REFERENCES):
+        if isinstance(schema, dict) and isinstance(ref := schema.get("$ref"), str):
+            schema = root
+            for part in ref.removeprefix("#").split("/")[1:]:
+                schema = schema.get(part) if isinstance(schema, dict) else None
+    if not isinstance(schema, dict) or "$ref" in schema:
+        return {}
+    outline = {key: schema[key] for key in _OUTLINED if key in schema}
+    properties, names = schema.get("properties", {}), outline.get("required", ())[:_MAX_NAMES]
+    if depth < _MAX_DEPTH and names:
+        known = (name for name in names if name in properties)
+        outline["properties"] = {n: _outline(properties[n], root, depth + 1) for n in known}
+    return outline
 
 
 def _drop_always_true(schema: dict[str, Any]) -> dict[str, Any]:

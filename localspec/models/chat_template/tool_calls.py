@@ -36,10 +36,8 @@ _MARKERS: Mapping[ToolFormat, tuple[str, ...]] = {
     "tags": ("<tool_call>", "<function="),
     "llama3": ("<|python_tag|>",),
     "mistral": ("[TOOL_CALLS]",),
-    "gpt-oss": ("<|channel|>", "<|start|>assistant", "<|end|>"),
+    "gpt-oss": ("<|channel|>",),
 }
-_DIRECT_MARKERS: Mapping[ToolFormat, str] = {"llama3": "{", "gpt-oss": "to=functions."}
-"""With which a call may begin at the start of an answer."""
 _ENDS: Mapping[ToolFormat, str] = {
     "tags": "</tool_call>",
     "llama3": ";",
@@ -197,12 +195,11 @@ class ToolCallParser:
 
     def _find_marker(self, *, at_end: bool) -> tuple[int, int | None]:
         """Where a call may begin, and the index after its marker: None if that is not there yet."""
-        if self._is_start and (direct := _DIRECT_MARKERS.get(self._format)):
-            text = self._buffer.lstrip()
-            begin = len(self._buffer) - len(text)
-            if text.startswith(direct):
+        if self._is_start and self._format == "llama3":
+            begin = len(self._buffer) - len(self._buffer.lstrip())
+            if self._buffer.startswith("{", begin):
                 return begin, begin
-            if direct.startswith(text) and not at_end:
+            if begin == len(self._buffer) and not at_end:
                 return 0, None
             self._is_start = False
         markers = _MARKERS[self._format]
@@ -299,19 +296,14 @@ class ToolCallParser:
         return None if len(text) < _MAX_HEAD and "{" not in text else _NO_CALL
 
     def _read_channel(self, start: int, *, at_end: bool) -> _CallHead | None:
-        if self._buffer[:start].endswith("<|end|>"):  # of a channel of text
-            return _CallHead(start, arguments="")
+        """`commentary to=functions.name<|message|>{…}`, as `HarmonyParser` leaves it."""
         header, marker, rest = self._buffer[start:].partition("<|message|>")
-        if not marker:
-            return None if len(header) < _MAX_HEAD else _NO_CALL
-        name = re.search(r"to=functions\.([\w.-]+)", header)
-        text = rest.lstrip()
-        if name is None:  # a channel of text
-            return _CallHead(len(self._buffer) - len(rest), arguments="")
+        text, name = rest.lstrip(), re.search(r"to=functions\.([\w.-]+)", header)
         if not text:
-            return None
-        is_call = text[0] == "{" and name[1] in self._parameters
-        return _CallHead(len(self._buffer) - len(text), name[1]) if is_call else _NO_CALL
+            return None if marker or len(header) < _MAX_HEAD else _NO_CALL
+        if name is None or text[0] != "{" or name[1] not in self._parameters:
+            return _NO_CALL
+        return _CallHead(len(self._buffer) - len(text), name[1])
 
     def _read_tagged(self, start: int, *, at_end: bool) -> _CallHead | None:
         """An object, `<function=…>` with `<parameter=…>`, or a name with `<arg_key>`."""
