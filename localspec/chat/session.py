@@ -374,8 +374,8 @@ class ChatSession:
         ids = turns[-1].tokens if turns else ()
         if request is None or request.probabilities or not ids:
             return None
-        prompt = request.text, request.messages, request.template
-        return InspectCommand(ids, *prompt, request.think, request.prior_messages)
+        prompt = request.text, request.messages, request.template, request.think
+        return InspectCommand(*prompt, request.prior_messages, request.tools, ids)
 
     # --- settings, new chats and files ----------------------------------------------------
 

@@ -7,16 +7,6 @@ from localspec.config.effective import OPTION_PREFIX, EffectiveConfig, Effective
 from localspec.config.options import OPTIONS, SETTINGS
 from localspec.errors import UsageError
 
-__all__ = [
-    "OPTIONS",
-    "OPTION_PREFIX",
-    "SETTINGS",
-    "EffectiveConfig",
-    "EffectiveSetting",
-    "load",
-    "resolve",
-]
-
 EDIT_HINT = "Fix it: localspec config edit"
 UNSET_HINT = "Change or unset it."
 

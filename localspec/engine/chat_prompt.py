@@ -20,7 +20,6 @@ from localspec.protocol.wire import (
     ChatMessage,
     CountCommand,
     GenerateCommand,
-    InspectCommand,
     RenderResult,
 )
 
@@ -127,7 +126,7 @@ class PromptBuilder:
         tags = list(thinking_tags.with_answer_prefix(self._tags)) if self._tags else None
         return {"template": self._template, "thinking": tags, "tools": self._tool_format}
 
-    def build_prompt(self, command: GenerateCommand | CountCommand | InspectCommand) -> Prompt:
+    def build_prompt(self, command: GenerateCommand | CountCommand) -> Prompt:
         """The prompt of a request: its chat rendered, or its text if there are no messages."""
         if not command.messages:
             tokens = command.prompt_tokens if isinstance(command, GenerateCommand) else ()
@@ -176,7 +175,7 @@ class PromptBuilder:
         prompt = replace(prompt, text=text, opens_thinking=False, has_answer_prefix=True)
         return replace(prompt, prefill=answer.replace(_MARK, ""))
 
-    def render(self, command: GenerateCommand | CountCommand | InspectCommand) -> RenderResult:
+    def render(self, command: GenerateCommand | CountCommand) -> RenderResult:
         """The text of a chat. Raises UsageError if it is empty or there is no template."""
         messages = command.messages
         if not messages:

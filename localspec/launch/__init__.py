@@ -22,24 +22,3 @@ from localspec.launch.start import (
     choose_settings,
     start_engine,
 )
-
-__all__ = [
-    "EXACT_NOTICE",
-    "HEAD_NOTICE",
-    "SETTINGS_NOTICE",
-    "Engine",
-    "EngineClient",
-    "LoadOptions",
-    "ResolvedPair",
-    "StartEngine",
-    "check_drafter",
-    "check_target",
-    "choose_settings",
-    "make_portable_refs",
-    "preferred_drafter",
-    "resolve_file",
-    "resolve_or_pull",
-    "resolve_pair",
-    "start_engine",
-    "with_detected_head",
-]

@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from localspec.errors import EngineError, Hint, UsageError
 from localspec.lazy_dataclass import dataclass
@@ -40,9 +40,6 @@ _MAX_CTX_FACTOR = 8
 _EXPERT_PATTERN = r"blk\.({})\.ffn_(up|down|gate_up|gate)_(ch|)exps"
 """Weights of the experts of some layers, as llama.cpp's --n-cpu-moe has them."""
 _OUTPUT_PATTERN = rb"^(output|token_embd)\.weight$"
-
-
-_Value = TypeVar("_Value")
 
 
 class _TensorBuftOverride(ctypes.Structure):
@@ -101,7 +98,7 @@ def model_params(c: Any, settings: ContextSettings) -> LlamaModelParams:
     params.n_gpu_layers = settings.n_gpu_layers
     params.main_gpu = settings.main_gpu
     params.use_extra_bufts = not has_amx()
-    params.split_mode = _enum_value(SPLIT_MODES, settings.split_mode, "split mode")
+    params.split_mode = SPLIT_MODES[settings.split_mode]
     keep_alive: list[Any] = []
     if settings.tensor_split:
         keep_alive.append(_tensor_split_array(c, settings.tensor_split))
@@ -219,8 +216,8 @@ def context_params(c: Any, model: Any, role: ModelRole, n_ctx: int) -> Any:
     params.n_outputs_max = role.n_outputs_max
     params.n_outputs_max_per_seq = role.n_outputs_max
     params.n_rs_seq = role.n_rs_seq if is_recurrent(c, model) else 0
-    params.type_k, params.type_v = _enum_value(KV_TYPES, settings.kv_type, "KV type")
-    params.flash_attn_type = _enum_value(FLASH_ATTN_TYPES, settings.flash_attn, "flash attention")
+    params.type_k, params.type_v = KV_TYPES[settings.kv_type]
+    params.flash_attn_type = FLASH_ATTN_TYPES[settings.flash_attn]
     params.swa_full = settings.swa_full and role.n_outputs_max > 1
     params.n_threads = params.n_threads_batch = resolve_n_threads(settings.n_threads)
     params.no_perf = True
@@ -247,9 +244,3 @@ def resolve_n_threads(requested: int | None) -> int:
     if requested is not None:
         return max(1, min(requested, 4 * (os.cpu_count() or 1)))
     return read_cpu_cores().default_threads
-
-
-def _enum_value(table: dict[str, _Value], value: str, what: str) -> _Value:
-    if value not in table:
-        raise UsageError(f"Unknown {what}: {value!r}", f"Use one of: {', '.join(table)}.")
-    return table[value]

@@ -11,7 +11,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from sys import byteorder
 from typing import Literal
 
 from localspec.errors import Hint, IncompatiblePairError, LocalspecError
@@ -273,8 +272,6 @@ def _data_rules(path: Path, head: Header) -> Iterator[HeadRule]:
     with path.open("rb") as file:
         file.seek(head.data_offset + d2t.offset)
         ids.frombytes(file.read(d2t.n_bytes))
-    if byteorder == "big":
-        ids.byteswap()
     rule, name, n = "reduced-vocabulary", "its reduced vocabulary (d2t)", head.tokenizer.n_tokens
     if wrong := [token for token in ids if not 0 <= token < n]:
         yield rule, True, f"{name} names token {wrong[0]} of {n:,}"

@@ -252,16 +252,10 @@ class TokenizeCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class InspectCommand:
+class InspectCommand(CountCommand):
     """Score each token of a finished answer, which stays in memory; `InspectResult` lines."""
 
-    tokens: tuple[int, ...]
-    text: str = ""
-    messages: tuple[ChatMessage, ...] = ()
-    template: str | None = None
-    think: bool | None = None
-    prior_messages: tuple[ChatMessage, ...] = ()
-    tools: str = ""
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,10 +47,8 @@ class AsyncJob(EngineJob[T]):
 class EngineQueue:
     """The requests that wait for one engine. Used by the event loop's thread only."""
 
-    def __init__(
-        self, host: EngineHost, max_waiting: int = MAX_WAITING, *, owns_host: bool = True
-    ) -> None:
-        self.host, self._owns_host = host, owns_host
+    def __init__(self, host: EngineHost, max_waiting: int = MAX_WAITING) -> None:
+        self.host = host
         self._max_admitted = max_waiting + 1
         self._admitted = 0
         self._mean_seconds = 1.0
@@ -118,16 +116,6 @@ class EngineQueue:
         self.is_closing = True
         for job in tuple(self._jobs):
             self.host.stop(job)
-
-    def end(self) -> None:
-        """Begin to close the engine; does not wait."""
-        if self._owns_host:
-            self.host.end()
-
-    def close(self) -> None:
-        """Close the engine and wait for it."""
-        if self._owns_host:
-            self.host.close()
 
 
 def _host_closed() -> ApiError:

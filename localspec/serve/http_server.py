@@ -104,7 +104,7 @@ class HttpServer:
         self._socket = _bind(options.rules.host, options.port)
         self.port: int = self._socket.getsockname()[1]
         self.activity = ServerActivity(on_end)
-        self._queue = EngineQueue(host, options.max_waiting, owns_host=owns_host)
+        self._queue, self._owns_host = EngineQueue(host, options.max_waiting), owns_host
         self.api = ApiServer(self._queue, self.activity, options.rules)
         config = uvicorn.Config(
             self.api.app,
@@ -153,7 +153,8 @@ class HttpServer:
             await stopping
         finally:
             self._queue.stop_all()
-            self._queue.end()
+            if self._owns_host:
+                self._queue.host.end()
             for task in (loading, stopping):
                 task.cancel()
             with suppress(TimeoutError):  # until the stopped answers have told their clients
@@ -194,7 +195,8 @@ class HttpServer:
 
     def close(self) -> None:
         """Close the engine and the port, and wait for them."""
-        self._queue.close()
+        if self._owns_host:
+            self._queue.host.close()
         self._socket.close()
 
 

@@ -13,7 +13,7 @@ import unicodedata
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from importlib import import_module
 
 from rich.text import Text
 from textual import events, on
@@ -35,15 +35,7 @@ from localspec.tui import app_options, key_bindings, themes
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for
-from localspec.tui.navigation import (
-    ChatSettingsView,
-    ChatView,
-    MeasurementView,
-    OpenScreen,
-    ReplayView,
-    WelcomeView,
-    WizardView,
-)
+from localspec.tui.navigation import OpenScreen
 from localspec.tui.notices import copy_text
 from localspec.tui.palette import ActionProvider
 from localspec.tui.saved_chats import SavedChats
@@ -67,19 +59,6 @@ _EXIT_GRACE_SECONDS = 1.5
 """Time for a clean exit after a signal; writing to a closed terminal may block for ever."""
 _MAX_KEY_SECONDS = 0.5
 """A key that takes longer no longer holds back the next one: ctrl+q must always work."""
-
-
-@runtime_checkable
-class _StoppableScreen(Protocol):
-    @property
-    def busy(self) -> bool: ...
-
-    def action_stop(self) -> None: ...
-
-
-@runtime_checkable
-class _PreferencesListener(Protocol):
-    def apply_preferences(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -232,34 +211,9 @@ class LocalspecApp(App[None]):
     @on(OpenScreen)
     def _open_screen(self, message: OpenScreen) -> None:
         """The modules are imported when they are needed: Home is drawn before."""
-        view, options, runner = message.view, self.options, self.runner
-        screen: Screen[Any]
-        if isinstance(view, ChatView):
-            from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415
-
-            screen = ChatScreen(view.session, runner, options, view.found)
-        elif isinstance(view, ChatSettingsView):
-            from localspec.tui.screens.chat_settings import ChatSettingsScreen  # noqa: PLC0415
-
-            screen = ChatSettingsScreen(view.session, view.field)
-        elif isinstance(view, MeasurementView):
-            from localspec.tui.screens import measurement  # noqa: PLC0415
-
-            screen = measurement.make_screen(view, runner, options)
-        elif isinstance(view, ReplayView):
-            screen = ReplayScreen(view.prompt, view.rounds, options)
-        elif isinstance(view, WelcomeView):
-            screen = welcome.WelcomeScreen(options, view.load_survey())
-        elif isinstance(view, WizardView):
-            from localspec.tui.screens.wizard import WizardScreen  # noqa: PLC0415
-
-            screen = WizardScreen(runner, options, view.downloads, view.services)
-        else:
-            from localspec.tui.screens.serve import SharedServeScreen  # noqa: PLC0415
-
-            assert runner.server is not None
-            screen = SharedServeScreen(runner.server.thread, options, runner.stop_server)
-        self.push_screen(screen, message.then)
+        module, _, name = message.name.partition(".")
+        make_screen = getattr(import_module(f"localspec.tui.screens.{module}"), name)
+        self.push_screen(make_screen(*message.arguments), message.then)
 
     def action_preferences(self) -> None:
         if not any(isinstance(screen, PreferencesScreen) for screen in self.screen_stack):
@@ -274,8 +228,8 @@ class LocalspecApp(App[None]):
         self.set_keymap(key_bindings.full_keymap(options.keymap))
         self._output_filters = _build_output_filters(options)
         for screen in self.screen_stack:
-            if isinstance(screen, _PreferencesListener):
-                screen.apply_preferences()
+            if (apply := getattr(screen, "apply_preferences", None)) is not None:
+                apply()
         self.refresh(layout=True)
 
     def action_interrupt(self) -> None:
@@ -289,9 +243,9 @@ class LocalspecApp(App[None]):
             self.exit(return_code=130)
             return
         self._last_interrupt = time.monotonic()
-        screen = self.screen
-        if isinstance(screen, _StoppableScreen) and screen.busy:
-            screen.action_stop()
+        stop = getattr(self.screen, "action_stop", None)
+        if stop is not None and getattr(self.screen, "busy", False):
+            stop()
         else:
             self.notify("Press ctrl+c again, or ctrl+q, to quit.", markup=False, timeout=2)
 

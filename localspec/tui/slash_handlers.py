@@ -15,12 +15,7 @@ from localspec.tui.dialogs.choices import PickerScreen
 from localspec.tui.dialogs.turns import TurnChoice, TurnsScreen
 from localspec.tui.engine_runner import SharedServer
 from localspec.tui.home_rows import PickerChoices
-from localspec.tui.navigation import (
-    ChatSettingsView,
-    MeasurementView,
-    OpenScreen,
-    ServerBoardView,
-)
+from localspec.tui.navigation import OpenScreen
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
@@ -81,7 +76,8 @@ def open_settings(screen: ChatScreen, field: str) -> None:
             screen.load_if_changed()
         screen.draw()
 
-    screen.post_message(OpenScreen(ChatSettingsView(screen.session, field), on_dismiss))
+    name = "chat_settings.ChatSettingsScreen"
+    screen.post_message(OpenScreen(name, (screen.session, field), on_dismiss))
 
 
 PICKER_CHOICES = {
@@ -121,7 +117,9 @@ def show_server(screen: ChatScreen) -> None:
         except LocalspecError as error:
             screen.show_warning(error)
             return
-    screen.post_message(OpenScreen(ServerBoardView(), lambda _: screen.draw()))
+    board = runner.server.thread, screen.options, runner.stop_server
+    name = "serve.SharedServeScreen"
+    screen.post_message(OpenScreen(name, board, lambda _: screen.draw()))
 
 
 def open_turns(screen: ChatScreen) -> None:
@@ -203,8 +201,8 @@ def _bench(screen: ChatScreen, call: CommandCall) -> None:
             screen.load()
 
     session = screen.session
-    view = MeasurementView("bench", session.pair_name, session.pair)
-    screen.post_message(OpenScreen(view, on_dismiss))
+    given = "bench", session.pair_name, session.pair, screen.runner, screen.options
+    screen.post_message(OpenScreen("measurement.make_screen", given, on_dismiss))
 
 
 HANDLERS: dict[str, CommandHandler] = {

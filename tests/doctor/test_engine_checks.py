@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec import paths
-from localspec.doctor import engine_checks
+from localspec.doctor import checks
 from localspec.doctor.findings import Finding
 from localspec.machine import memory_probe
 from localspec.machine.device import Device
@@ -22,7 +22,7 @@ def by_id(found: Iterator[Finding]) -> dict[str, Finding]:
 
 
 def test_the_engine_report_names_versions_library_and_cpu_features() -> None:
-    found = by_id(engine_checks.check_engine())
+    found = by_id(checks.check_engine())
     assert "llama-cpp-python" in found["versions"].what
     assert "libllama" in found["library"].what
     assert found["features"].level == "ok"
@@ -30,20 +30,20 @@ def test_the_engine_report_names_versions_library_and_cpu_features() -> None:
 
 
 def test_thread_counts_are_told_with_their_reason(tmp_path: Path) -> None:
-    found = engine_checks._describe_threads()
+    found = checks._describe_threads()
     assert "until a model is measured" in found
     (tmp_path / "target.gguf").write_bytes(b"")
     store = MeasurementStore(paths.data_dir() / "measured.sqlite")
     key = make_key(LoadCommand(str(tmp_path / "target.gguf")))
     store.write_costs(key, MeasuredCosts(1.0, {"1": 1.0}, threads=3, threads_batch=4))
-    found = engine_checks._describe_threads()
+    found = checks._describe_threads()
     assert "3 a token, 4 for prompts and drafts (measured)" in found
 
 
 def test_a_build_that_cannot_run_heads_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     info = memory_probe.LlamaCppInfo((), False, "libllama.so", "", ("llama_get_embeddings_nextn",))
     monkeypatch.setattr(memory_probe, "query_llama_cpp", lambda: info)
-    found = by_id(engine_checks.check_engine())["no-heads"]
+    found = by_id(checks.check_engine())["no-heads"]
     assert found.level == "notice" and "lacks llama_get_embeddings_nextn" in found.what
     assert found.fix
 
@@ -64,37 +64,32 @@ def test_a_load_failure_names_what_to_install(
         raise ProbeError(why)
 
     monkeypatch.setattr(memory_probe, "query_llama_cpp", broken)
-    found = by_id(engine_checks.check_engine())[id_]
+    found = by_id(checks.check_engine())[id_]
     assert found.level == "error"
     assert fix in found.fix or "uv pip install" in found.fix
 
 
 def test_a_build_for_another_cpu_is_an_error_before_it_crashes() -> None:
     features = "CPU : SSE3 = 1 | AVX2 = 1 | AVX512 = 1 | LLAMAFILE = 1 | REPACK = 1 |"
-    found = by_id(engine_checks._check_cpu_features(features, frozenset({"pni", "avx2", "fma"})))
+    found = by_id(checks._check_cpu_features(features, frozenset({"pni", "avx2", "fma"})))
     assert found["other-cpu"].level == "error"
     assert "lacks: AVX512;" in found["other-cpu"].what
     assert "LLAMAFILE" not in found["other-cpu"].what
     assert "FMA" in found["slow-build"].what
-    matching = by_id(
-        engine_checks._check_cpu_features(features, frozenset({"pni", "avx2", "avx512f"}))
-    )
+    matching = by_id(checks._check_cpu_features(features, frozenset({"pni", "avx2", "avx512f"})))
     assert set(matching) == {"features"}
-    assert set(by_id(engine_checks._check_cpu_features(features, frozenset()))) == {"features"}
+    assert set(by_id(checks._check_cpu_features(features, frozenset()))) == {"features"}
 
 
 def test_a_device_is_described_with_memory_users_display_and_driver() -> None:
     gib = 1 << 30
     card = Device("CUDA0", "NVIDIA GeForce RTX 4090", free=20 * gib, total=24 * gib)
-    assert (
-        engine_checks._format_device(card)
-        == "CUDA0 NVIDIA GeForce RTX 4090: 20.0 GiB of 24.0 GiB free"
-    )
-    assert "unknown of unknown" in engine_checks._format_device(Device("Vulkan0"))
+    assert checks._format_device(card) == "CUDA0 NVIDIA GeForce RTX 4090: 20.0 GiB of 24.0 GiB free"
+    assert "unknown of unknown" in checks._format_device(Device("Vulkan0"))
     used = Device(
         "CUDA0", free=gib, total=gib, used_by_others=gib, drives_display=True, driver="570"
     )
     assert (
         "1.00 GiB used by other programs, drives the display, driver 570"
-        in engine_checks._format_device(used)
+        in checks._format_device(used)
     )

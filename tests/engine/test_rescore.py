@@ -168,7 +168,7 @@ def test_where_it_is_stopped_the_first_are_known() -> None:
 
 
 def inspected(session: Session, ids: list[int], prompt: str = PROMPT) -> list[TokenScore]:
-    asked = InspectCommand(tuple(ids), prompt)
+    asked = InspectCommand(prompt, tokens=tuple(ids))
     return [place for part in session.inspect(asked) for place in part.places]
 
 

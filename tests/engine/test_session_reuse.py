@@ -221,7 +221,7 @@ def test_counting_and_inspecting_see_the_same_prompt(chat: tuple[str, Chat]) -> 
     counted = talk.session.count(CountCommand(messages=asked, template="chatml"))
     assert counted.tokens == said.totals["prompt_tokens"]
     tokens = tuple(said.ids)
-    inspect = InspectCommand(tokens, messages=asked, template="chatml")
+    inspect = InspectCommand(messages=asked, template="chatml", tokens=tokens)
     places = [place for told in talk.session.inspect(inspect) for place in told.places]
     assert [place.rank for place in places] == [1] * len(tokens), "they were the likeliest"
 

@@ -18,7 +18,6 @@ from localspec.models.local_files import (
     hub_cache,
     inventory,
     local_model,
-    other_apps,
 )
 from localspec.models.local_files.local_model import LocalModel
 from tests.models import packagefile
@@ -349,7 +348,7 @@ def test_a_loop_of_links_is_walked_once(home: Path) -> None:
     (home / ".lmstudio").mkdir()
     (home / ".lmstudio" / "models").symlink_to(home / "models")
     assert [one.path.name for one in inventory.list_models()] == ["m.gguf"] * 2
-    assert other_apps.lmstudio_folders() == [home / ".lmstudio" / "models"]
+    assert inventory.lmstudio_folders() == [home / ".lmstudio" / "models"]
 
 
 @pytest.mark.parametrize("top", ["models", ".lmstudio/models"])

@@ -9,13 +9,3 @@ from localspec.chat.history.records import (
     SearchHit,
 )
 from localspec.chat.history.store import ChatHistory
-
-__all__ = [
-    "ChatHistory",
-    "ChatListEntry",
-    "ChatLocation",
-    "ChatMetadata",
-    "ChatPair",
-    "SavedChat",
-    "SearchHit",
-]

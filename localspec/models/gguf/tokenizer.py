@@ -6,7 +6,6 @@ src/llama-vocab.cpp.
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -171,8 +170,6 @@ def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetada
         texts = [*texts[:first], *words]
     type_data = contents.arrays.get("tokenizer.ggml.token_type", gguf.GgufArray(gguf.INT32, 0)).data
     types = array("i", type_data[: 4 * len(texts)])
-    if sys.byteorder == "big":
-        types.byteswap()
     token_texts = TokenTexts(texts, types)
     import hashlib  # noqa: PLC0415  loads OpenSSL, which the engine has no use for
 

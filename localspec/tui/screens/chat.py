@@ -36,7 +36,7 @@ from localspec.tui.engine_runner import (
     OverflowRequest,
 )
 from localspec.tui.key_bindings import bindings_for
-from localspec.tui.navigation import OpenScreen, ReplayView
+from localspec.tui.navigation import OpenScreen
 from localspec.tui.notices import copy_text, show_notice
 from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.turn_text import format_end_reason
@@ -462,7 +462,8 @@ class ChatScreen(Screen[None]):
         if turns and turns[number].rounds:
             prompt = turns[number].question + ("" if self.session.completes_text else "\n\n")
             rounds = self.transcript.turns[number].scored_rounds
-            self.post_message(OpenScreen(ReplayView(prompt, rounds)))
+            given = prompt, rounds, self.options
+            self.post_message(OpenScreen("replay.ReplayScreen", given))
         else:
             self.notify("No answer to replay yet.", markup=False)
 

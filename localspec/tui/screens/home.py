@@ -33,15 +33,7 @@ from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import HomeRow, HomeSection, MachineSurvey, PickerChoices
 from localspec.tui.key_bindings import bindings_for, format_footer
-from localspec.tui.navigation import (
-    ChatView,
-    MeasurementView,
-    OpenScreen,
-    SurveyListener,
-    WelcomeChoice,
-    WelcomeView,
-    WizardView,
-)
+from localspec.tui.navigation import OpenScreen
 from localspec.tui.notices import problem_text
 from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.widgets.pointer_list import PointerList
@@ -108,8 +100,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.set_interval(_DOWNLOAD_POLL_SECONDS, self._poll_downloads)
         if self._options.first_run:
             self._options.first_run = False
-            view = WelcomeView(lambda: self._survey)
-            self.post_message(OpenScreen(view, self._welcome_dismissed))
+            given = self._options, lambda: self._survey
+            name = "welcome.WelcomeScreen"
+            self.post_message(OpenScreen(name, given, self._welcome_dismissed))
 
     def on_unmount(self) -> None:
         self._downloads.close()
@@ -123,7 +116,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.fill_list()
         self._start_survey()
 
-    def _welcome_dismissed(self, choice: WelcomeChoice | None) -> None:
+    def _welcome_dismissed(self, choice: Literal["chat", "wizard"] | None) -> None:
         if choice == "wizard":
             self.action_wizard()
         elif choice == "chat":
@@ -161,9 +154,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
         old_hint, self._survey = self._survey.unused_gpu_hint, survey
         self.query_one(TitleLine).show_status(survey.machine_label)
         self.fill_list()
-        listeners = [s for s in self.app.screen_stack if isinstance(s, SurveyListener)]
-        for screen in listeners:
-            screen.show_survey(survey)
+        shows = [getattr(screen, "show_survey", None) for screen in self.app.screen_stack]
+        for show_survey in (listeners := [show for show in shows if show is not None]):
+            show_survey(survey)
         if (hint := survey.unused_gpu_hint) and not old_hint and not listeners:
             self.notify(hint, severity="warning", markup=False, timeout=15)
         self._open_downloaded()
@@ -340,7 +333,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         if paths.package_data_dir() not in checked.target.parents:
             recent_pairs.save_last(*checked.portable_refs)
         session = self.sessions.for_pair(checked)
-        self.post_message(OpenScreen(ChatView(session, found), self._engine_screen_left))
+        given = session, self._runner, self._options, found
+        self.post_message(OpenScreen("chat.ChatScreen", given, self._engine_screen_left))
 
     def _check_pair(self, pair: ResolvedPair) -> ResolvedPair | None:
         """Checks the files and adds a detected head. Shows an error and returns None on failure."""
@@ -427,8 +421,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
         if row is None or row.pair is None:
             self.notify("Select an installed pair first.", markup=False)
         elif (pair := self._check_pair(row.pair)) is not None:
-            view = MeasurementView(command, row.name, pair)
-            self.post_message(OpenScreen(view, self._engine_screen_left))
+            given = command, row.name, pair, self._runner, self._options
+            name = "measurement.make_screen"
+            self.post_message(OpenScreen(name, given, self._engine_screen_left))
 
     def action_open_files(self) -> None:
         def on_dismiss(pair: ResolvedPair | None) -> None:
@@ -465,7 +460,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
                 self._start_survey()  # all its files may be on the disk already
                 self.notify("Opens when the download has finished.", markup=False)
 
-        self.post_message(OpenScreen(WizardView(self._downloads, services), on_dismiss))
+        given = self._runner, self._options, self._downloads, services
+        self.post_message(OpenScreen("wizard.WizardScreen", given, on_dismiss))
 
     def _open_downloaded(self) -> None:
         """Opens the wizard's pair once downloaded; only notifies if another screen is in front."""

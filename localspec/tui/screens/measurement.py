@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Literal
+from typing import Any, Literal
 
 from textual import on
 from textual.app import ComposeResult
@@ -29,7 +29,6 @@ from localspec.tui.engine_runner import (
     EngineRunner,
 )
 from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
-from localspec.tui.navigation import MeasurementView
 from localspec.tui.notices import copy_text, screen_hint, show_notice
 from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.wrapping import wrap_words
@@ -253,8 +252,8 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
 
 
 def make_screen(
-    view: MeasurementView, runner: EngineRunner, options: AppOptions
+    command: Literal["bench", "verify"], pair_name: str, pair: ResolvedPair, *context: Any
 ) -> MeasurementScreen:
-    is_bench = view.command == "bench"
-    measurement = make_benchmark(view.pair_name, view.pair) if is_bench else LosslessMeasurement()
-    return MeasurementScreen(measurement, view.pair_name, view.pair, runner, options)
+    is_bench = command == "bench"
+    measurement = make_benchmark(pair_name, pair) if is_bench else LosslessMeasurement()
+    return MeasurementScreen(measurement, pair_name, pair, *context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -20,28 +20,20 @@ from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
 from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
 from localspec.units import duration, gib, percent, short_count, token_rate
 
+if TYPE_CHECKING:
+    from localspec.serve.http_server import ServerThread
+
 _DRAW_SECONDS = 0.25
 _MIN_DRAFTED = 10  # Below that many draft tokens no rate is shown.
 _COLUMNS = (5, 6, 10, 14, 7, 12, 13, 7)
 _HEADINGS = ("#", "route", "state", "prompt", "tokens", "speed", "accepted", "time")
 
 
-class BoardServer(Protocol):
-    """A server in a thread of its own."""
-
-    url: str
-    activity: ServerActivity
-    ready: EngineReady | None  # None while the pair is loading.
-
-    @property
-    def is_running(self) -> bool: ...
-
-
 class ServeScreen(Screen[None]):
     BINDINGS = bindings_for("serve")
     KEY_CONTEXTS: tuple[KeyContext, ...] = ("serve",)
 
-    def __init__(self, server: BoardServer, options: AppOptions) -> None:
+    def __init__(self, server: ServerThread, options: AppOptions) -> None:
         super().__init__()
         self._server, self._options = server, options
 
@@ -82,7 +74,7 @@ class SharedServeScreen(ServeScreen):
     KEY_CONTEXTS = ("serve", "shared_server")
 
     def __init__(
-        self, server: BoardServer, options: AppOptions, stop_server: Callable[[], None]
+        self, server: ServerThread, options: AppOptions, stop_server: Callable[[], None]
     ) -> None:
         super().__init__(server, options)
         self._stop_server = stop_server
@@ -98,7 +90,7 @@ class SharedServeScreen(ServeScreen):
         self.dismiss()
 
 
-def format_totals(server: BoardServer) -> list[str]:
+def format_totals(server: ServerThread) -> list[str]:
     ready, activity = server.ready, server.activity
     if ready is None:
         return ["Loading the model. Until then, requests get status 503."]

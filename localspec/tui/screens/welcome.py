@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Literal
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -19,7 +20,6 @@ from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.key_bindings import bindings_for, key_label
-from localspec.tui.navigation import WelcomeChoice
 from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.shortlist import Candidate
 from localspec.units import gib
@@ -32,15 +32,15 @@ _SURVEY_RUNNING = "Checking this computer …"
 _USE_CASE = "chat"
 
 
-class WelcomeScreen(Screen[WelcomeChoice | None]):
+class WelcomeScreen(Screen[Literal["chat", "wizard"] | None]):
     """On top of the home screen, which passes its survey on."""
 
     BINDINGS = bindings_for("welcome")
 
-    def __init__(self, options: AppOptions, survey: MachineSurvey) -> None:
-        """`survey`: what is known so far."""
+    def __init__(self, options: AppOptions, load_survey: Callable[[], MachineSurvey]) -> None:
+        """`load_survey` returns what is known so far."""
         super().__init__()
-        self._options, self._survey = options, survey
+        self._options, self._survey = options, load_survey()
         catalogue = catalog.load(paths.catalog_file())
         pair = catalogue.pairs.get(model_lookup.default_pair_id(catalogue))
         self._first_choice = ("the demo", "installed: see speculation at work")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pytest
 
@@ -67,7 +68,7 @@ class FakeServer:
 
 def board(server: FakeServer) -> LocalspecApp:
     options = AppOptions()
-    return LocalspecApp(options, EngineRunner(), lambda: ServeScreen(server, options))
+    return LocalspecApp(options, EngineRunner(), lambda: ServeScreen(cast(Any, server), options))
 
 
 def busy() -> FakeServer:
