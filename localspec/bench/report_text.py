@@ -7,13 +7,13 @@ from itertools import groupby
 
 from localspec.bench.results import BenchReport, WorkloadResult
 from localspec.sanitize import sanitize
+from localspec.symbols import draw_bar
 from localspec.units import count, gib, milliseconds, percent, token_rate
 
 _MIN_GAIN, _MIN_BREAK_EVEN = 1.03, 0.97  # A speed-up between these counts as no difference.
 _MIN_POSSIBLE_GAIN = 1.05  # Below this best speed-up of any draft length, the pair cannot gain.
 _MAX_PLAUSIBLE_SHARE = 1.2
 _BAR_WIDTH = 11
-_BAR_BLOCKS = " ▏▎▍▌▋▊▉"
 
 
 def format_table(report: BenchReport, *, is_final: bool = True) -> Iterator[str]:
@@ -61,9 +61,7 @@ def _format_table_row(row: WorkloadResult, scale: float) -> str:
 
 def _speedup_bar(value: float, scale: float) -> str:
     """A bar with a tick at 1.0, the speed of plain decoding."""
-    plain, eighths = round(_BAR_WIDTH / scale), round(value / scale * _BAR_WIDTH * 8)
-    bar = "█" * (eighths // 8) + _BAR_BLOCKS[eighths % 8].strip()
-    bar = f"{bar:<{_BAR_WIDTH}}"[:_BAR_WIDTH]
+    plain, bar = round(_BAR_WIDTH / scale), draw_bar(value / scale, _BAR_WIDTH).ljust(_BAR_WIDTH)
     return f"{bar[:plain]}┊{bar[plain + 1 :]}" if bar[plain : plain + 1] == " " else bar
 
 

@@ -21,6 +21,7 @@ except ImportError as missing:  # too early for _print_error
 from localspec import __version__, errors
 from localspec.cli import global_options, terminal
 from localspec.sanitize import sanitize
+from localspec.symbols import ASCII_ERRORS
 
 _COMMANDS = {
     "run": "Answer a prompt or chat, with speculation.",
@@ -220,7 +221,7 @@ def _explain(error: Exception) -> errors.LocalspecError:
 
 
 def _prepare_streams() -> None:
-    """Print ? for characters that the encoding lacks. Replace closed streams.
+    """Print symbols that the encoding lacks in ASCII. Replace closed streams.
 
     What is written to a closed standard output is an error, as with a full disk.
     """
@@ -228,7 +229,7 @@ def _prepare_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.open(os.devnull, mode), "w", encoding="utf-8"))  # noqa: SIM115
         elif hasattr(stream := getattr(sys, name), "reconfigure"):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=ASCII_ERRORS)
 
 
 def _is_json_requested(argv: list[str]) -> bool:

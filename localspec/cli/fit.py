@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -24,6 +23,7 @@ from localspec.machine.rpc import preflight
 from localspec.models import draft_heads, model_lookup
 from localspec.models.catalog_entries import USE_CASES
 from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.symbols import MEMORY_PARTS
 from localspec.units import gib, token_rate_range
 
 
@@ -102,8 +102,7 @@ def _show(
         document = fit_to_json(advice, savings, subject)
         echo_json(document | {"published": asdict(reported) if reported else None})
         return
-    unicode, plain = sys.stdout.encoding.lower() == "utf-8", global_options.is_plain()
-    for line in format_fit(advice, savings, subject, unicode, plain=plain):
+    for line in format_fit(advice, savings, subject, plain=global_options.is_plain()):
         echo(line)
     if reported:
         echo(f"Others report: {reported.describe()}.")
@@ -149,15 +148,12 @@ _SOURCE_TEXT = {
 }
 _MAX_SAVINGS = 6
 _MIN_SPEEDUP_SHOWN = 1.05
-_BAR_CELLS = {True: "█▓▒▚▞░·", False: "#=+~^-."}
-"""By whether the output is Unicode: the parts of `DeviceFit.memory_parts`, free."""
 
 
 def format_fit(
     advice: SettingsAdvice,
     savings: Sequence[MemorySaving],
     subject: PairShapes,
-    unicode: bool = True,
     *,
     plain: bool = False,
 ) -> Iterator[str]:
@@ -166,7 +162,7 @@ def format_fit(
     yield subject.name
     for device_fit in (*fit.device_fits, fit.host):
         if device_fit.needed:
-            yield from _format_device(device_fit, unicode, plain=plain)
+            yield from _format_device(device_fit, plain=plain)
     yield from _format_speed(fit)
     kind = subject.draft.shape.head_kind if subject.draft else ""
     if fit.load.draft and (head := draft_heads.HEAD_DESCRIPTIONS.get(kind)):
@@ -185,7 +181,7 @@ def format_fit(
         yield "Find a smaller model: localspec pair suggest"
 
 
-def _format_device(device_fit: DeviceFit, unicode: bool, *, plain: bool) -> Iterator[str]:
+def _format_device(device_fit: DeviceFit, *, plain: bool) -> Iterator[str]:
     device = device_fit.device
     name = device.description or device.name
     total = device.total or device.free or device_fit.needed
@@ -199,8 +195,8 @@ def _format_device(device_fit: DeviceFit, unicode: bool, *, plain: bool) -> Iter
         parts = device_fit.memory_parts.items()
         yield "  " + ", ".join(f"{name} {gib(size)}" for name, size in parts if size)
     else:
-        yield f"  {memory_bar(device_fit, _BAR_WIDTH, unicode)}"
-        cells = zip(_BAR_CELLS[unicode], device_fit.memory_parts.items(), strict=False)
+        yield f"  {memory_bar(device_fit, _BAR_WIDTH)}"
+        cells = zip(MEMORY_PARTS, device_fit.memory_parts.items(), strict=False)
         yield "  " + "  ".join(f"{cell} {name} {gib(size)}" for cell, (name, size) in cells if size)
     verdict = _VERDICT_TEXT[device_fit.verdict]
     shared, spare = " with the GPU's" if device_fit.sharing else "", device_fit.headroom
@@ -211,18 +207,17 @@ def _format_device(device_fit: DeviceFit, unicode: bool, *, plain: bool) -> Iter
     yield f"  {verdict}: needs {gib(device_fit.needed)}{shared}{left}"
 
 
-def memory_bar(device_fit: DeviceFit, width: int, unicode: bool = True) -> str:
-    """A bar of the device's memory, with one cell character per part (see _BAR_CELLS)."""
+def memory_bar(device_fit: DeviceFit, width: int) -> str:
+    """A bar of the device's memory, with a symbol for each part."""
     free = max(device_fit.device.free or device_fit.needed, 1)
-    characters, bar = _BAR_CELLS[unicode], ""
-    used = 0
-    for size, character in zip(device_fit.memory_parts.values(), characters, strict=False):
+    bar, used = "", 0
+    for size, character in zip(device_fit.memory_parts.values(), MEMORY_PARTS, strict=False):
         used += size
         end = min(width, round(width * used / free))
         if size and end <= len(bar) < width:  # every part gets at least one cell
             end = len(bar) + 1
         bar += character * (end - len(bar))
-    return f"[{bar}{characters[-1] * (width - len(bar))}]"
+    return f"[{bar}{'·' * (width - len(bar))}]"
 
 
 def _format_speed(fit: FitReport) -> Iterator[str]:

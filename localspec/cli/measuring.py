@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from contextlib import closing
 from typing import Any
@@ -22,7 +21,6 @@ from localspec.launch import ResolvedPair
 from localspec.models import model_lookup
 
 _PROGRESS_INTERVAL = 30.0  # Seconds between progress lines if stderr is not a terminal.
-_ASCII_MAP = str.maketrans("×–·…┊█▉▊▋▌▍▎▏", "x-,~|#####   ")
 
 Progress = Generator[MeasurementProgress, None, None]
 
@@ -136,15 +134,7 @@ def print_measurement(measurement: Measurement, progress: Progress, given: dict[
         terminal.echo_json(measurement.to_json())
     elif error is None or (measurement.has_results and not given["as_json"]):
         for text in measurement.format_report():
-            terminal.echo_text(_to_ascii(text))
+            terminal.echo_text(text)
     if error is not None:
         raise error
     return not is_interrupted
-
-
-def _to_ascii(text: str) -> str:
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return text.translate(_ASCII_MAP)
-    return text

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -15,10 +14,9 @@ from localspec.chat.speculation_stats import Speedup, format_acceptance, measure
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Round, SpeculationPlan, Token, TokenClass
 from localspec.sanitize import sanitize
+from localspec.symbols import TOKEN_MARKS, draw_bar
 from localspec.units import count, milliseconds, percent, short_count, token_rate
 
-TOKEN_GLYPHS: dict[TokenClass, str] = dict(zip(get_args(TokenClass), "ˢ⁺▔·", strict=True))
-_ASCII_GLYPHS: dict[TokenClass, str] = dict(zip(TOKEN_GLYPHS, "~+^.", strict=True))
 _TOKEN_STYLES: dict[TokenClass, dict[str, Any]] = {
     "accepted": {"fg": "green"},
     "bonus": {"fg": "cyan", "bold": True},
@@ -26,7 +24,6 @@ _TOKEN_STYLES: dict[TokenClass, dict[str, Any]] = {
     "plain": {},
 }
 _BAR_WIDTH = 6
-_BAR_BLOCKS = " ▏▎▍▌▋▊▉█"
 _WHITESPACE_ESCAPES = str.maketrans({"\n": "\\n", "\t": "\\t"})
 _FINISH_TEXT = {
     "eog": "The model ended the answer.",
@@ -38,29 +35,20 @@ _FINISH_TEXT = {
 }
 
 
-def _token_glyphs() -> dict[TokenClass, str]:
-    """The mark of each token class; ASCII if stdout cannot encode the Unicode marks."""
-    try:
-        "".join(TOKEN_GLYPHS.values()).encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return _ASCII_GLYPHS
-    return TOKEN_GLYPHS
-
-
 def mark_token(token: Token, colour: bool) -> str:
     """The token's sanitized text with its mark, which goes before trailing white space."""
     text = sanitize(token.text)
     if not text:
         return ""
     body = text.rstrip()
-    style, shown = _TOKEN_STYLES[token.kind], body + _token_glyphs()[token.kind]
+    style, shown = _TOKEN_STYLES[token.kind], body + TOKEN_MARKS[token.kind]
     shown = click.style(shown, **style) if colour and style else shown
     return shown + text[len(body) :]
 
 
 def format_legend(colour: bool) -> str:
     parts = []
-    for kind, mark in _token_glyphs().items():
+    for kind, mark in TOKEN_MARKS.items():
         text = f"{mark} {'corrected' if kind == 'correction' else kind}"
         parts.append(click.style(text, **_TOKEN_STYLES[kind]) if colour else text)
     return "   ".join(parts)
@@ -86,7 +74,9 @@ def format_stats(
             histogram = ", ".join(f"{i}: {count(n, 'time')}" for i, n in enumerate(counts) if n)
         else:  # counts[n]: rounds in which n draft tokens were accepted
             highest = max(counts, default=0) or 1
-            histogram = "  ".join(f"{i} {_bar(n / highest)} {n}" for i, n in enumerate(counts))
+            histogram = "  ".join(
+                f"{i} {draw_bar(n / highest, _BAR_WIDTH)} {n}" for i, n in enumerate(counts)
+            )
         yield f"accepted tokens per round  {histogram}"
     if overlap := speculation.get("overlap"):
         share = percent(overlap["hits"] / overlap["rounds"])
@@ -104,13 +94,6 @@ def _count_passes(n: int) -> str:
 
 def _acceptance_text(accepted: int, drafted: int) -> str:
     return f"acceptance rate {format_acceptance(accepted, drafted)}"
-
-
-def _bar(share: float) -> str:
-    eighths = round(share * _BAR_WIDTH * 8)
-    if _token_glyphs() is not TOKEN_GLYPHS:
-        return "#" * round(share * _BAR_WIDTH)
-    return ("█" * (eighths // 8) + _BAR_BLOCKS[eighths % 8]).rstrip()
 
 
 def format_round(event: Round, *, plain: bool, colour: bool = False) -> str:

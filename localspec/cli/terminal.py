@@ -21,7 +21,7 @@ from localspec.sanitize import sanitize
 
 def echo(line: str = "", *, err: bool = False) -> None:
     """Print one line, sanitized: it may come from a file, the hub or another computer."""
-    click.echo(sanitize(line, multiline=False), err=err)
+    echo_styled(sanitize(line, multiline=False), err=err)
 
 
 def notify(message: str, hint: str = "") -> None:
@@ -32,18 +32,19 @@ def notify(message: str, hint: str = "") -> None:
 
 
 def echo_text(text: str, *, err: bool = False, newline: bool = True) -> None:
-    click.echo(sanitize(text), err=err, nl=newline)
+    echo_styled(sanitize(text), err=err, newline=newline)
 
 
 def echo_styled(
     text: str, *, err: bool = False, newline: bool = True, colour: bool | None = None
 ) -> None:
     """Print text that is sanitized already, with our own colours and cursor movements."""
-    click.echo(text, err=err, nl=newline, color=colour)
+    file = sys.stderr if err else sys.stdout  # named: click would print UTF-8 instead of ASCII
+    click.echo(text, file, newline, color=colour)
 
 
 def echo_json(document: dict[str, Any]) -> None:
-    click.echo(json.dumps({"schema": 1} | document))
+    echo_styled(json.dumps({"schema": 1} | document))
 
 
 def echo_columns(rows: Sequence[Sequence[str]]) -> None:

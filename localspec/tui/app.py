@@ -311,7 +311,7 @@ def _as_text(event: events.Key | events.Paste) -> events.Key | events.Paste:
 
 def _build_output_filters(options: AppOptions) -> list[LineFilter]:
     filters: list[LineFilter] = [ControlCharacterFilter()]
-    if options.glyphs.ascii_only:
+    if options.ascii_only:
         filters.append(AsciiFilter())
     if not options.colour:
         filters.append(NoColor())

@@ -10,8 +10,7 @@ from localspec.config import EffectiveConfig
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import LoadOptions, ResolvedPair
 from localspec.lazy_dataclass import dataclass
-from localspec.tui import glyphs, key_bindings, themes
-from localspec.tui.glyphs import UNICODE, Glyphs
+from localspec.tui import key_bindings, terminal, themes
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.wizard.what_if import WhatIf
 
@@ -20,7 +19,7 @@ from localspec.tui.wizard.what_if import WhatIf
 class AppOptions:
     """Shared by all screens; mutable, so that changed preferences apply at once."""
 
-    glyphs: Glyphs = UNICODE
+    ascii_only: bool = False
     colour: bool = True
     theme: str = themes.DEFAULT_THEME
     show_panel: bool | None = None
@@ -50,7 +49,7 @@ class AppOptions:
 
     @property
     def show_token_marks(self) -> bool:
-        """Whether token classes need glyphs, because there is no colour."""
+        """Whether token classes need marks, because there is no colour."""
         return not self.colour or self.theme == themes.MONOCHROME
 
     @property
@@ -83,7 +82,7 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
         options.keymap.clear()  # else the keys that worked stay until the file is right
         options.keymap.update(keys)
     options.theme = view.get("screen.theme")
-    options.glyphs = glyphs.detect_glyphs(view.get("screen.ascii"))
+    options.ascii_only = view.get("screen.ascii") or not terminal.shows_unicode()
     limit = view.get("downloads.limit")
     options.download_limit = limit * 1e6 if limit else None
     options.offline = view.get("network.offline")

@@ -12,7 +12,7 @@ from textual.content import Content
 from localspec import data_files
 from localspec.models.reference import RepoFile
 from localspec.sanitize import sanitize
-from localspec.tui.glyphs import Glyphs
+from localspec.symbols import draw_bar
 from localspec.tui.key_bindings import key_label
 from localspec.tui.text.wrapping import fit_to_width
 from localspec.units import bytes_per_second, duration, gb
@@ -105,25 +105,25 @@ class DownloadManager:
             self._queue.close()
 
 
-def format_download(state: DownloadState, glyphs: Glyphs, width: int) -> Content:
+def format_download(state: DownloadState, width: int) -> Content:
     """One line of `width` cells: name, bar, percentage, bytes, speed, time left; or the error."""
     names, bars = (32, 16) if width >= 100 else (26, 12) if width >= 70 else (20, 8)
     if width < 50:
         names, bars = max(6, width - 24), 6 if width >= 30 else 0
     file = state.job.file.path.rpartition("/")[2].removesuffix(".gguf")
-    start = f"{fit_to_width(sanitize(file, multiline=False), names, glyphs.ellipsis)}  "
+    start = f"{fit_to_width(sanitize(file, multiline=False), names)}  "
     phase = state.phase
     size = state.job.file.size
     if phase == "done":
-        verified = (f"{glyphs.check} verified", "$success")
+        verified = ("✓ verified", "$success")
         return Content.assemble(start, verified, (f"  {gb(size)}", "$muted"))
     if phase == "failed" and state.error is not None:
-        message = f"{glyphs.cross} {sanitize(state.error.message, multiline=False)}"
-        message = fit_to_width(message, width - names - 2, glyphs.ellipsis)
+        message = f"✗ {sanitize(state.error.message, multiline=False)}"
+        message = fit_to_width(message, width - names - 2)
         return Content.assemble(start, (message, "$error"))
     share = state.done_bytes / size if size else 0.0
-    bar = glyphs.bar(share, bars)
-    rest = glyphs.dot * (bars - len(bar))
+    bar = draw_bar(share, bars)
+    rest = "·" * (bars - len(bar))
     shown = f"  {100 * share:3.0f} %  {_format_progress(state, width)}"
     return Content.assemble(start, (bar, "$accent"), (rest, "$muted"), shown)
 

@@ -21,7 +21,6 @@ from localspec.models.catalog import Catalog, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.sanitize import sanitize
 from localspec.tui import downloads
-from localspec.tui.glyphs import Glyphs
 from localspec.tui.key_bindings import BINDINGS_BY_ID, key_label
 from localspec.tui.text.wrapping import fit_to_width
 from localspec.tui.wizard import fit_text
@@ -355,11 +354,11 @@ def draw_heading(section: HomeSection, width: int, user_keys: Mapping[str, str])
     return Content.assemble((f" {section.heading}", "$muted bold"), (hint, "$muted"))
 
 
-def draw_row(row: HomeRow, pointed: bool, width: int, glyphs: Glyphs) -> Content:
-    width, ellipsis = min(width, MAX_WIDTH), glyphs.ellipsis
-    pointer = f"{glyphs.pointer if pointed else ' '} "
+def draw_row(row: HomeRow, pointed: bool, width: int) -> Content:
+    width = min(width, MAX_WIDTH)
+    pointer = "▸ " if pointed else "  "
     if row.download is not None:
-        line = downloads.format_download(row.download, glyphs, width - 6)
+        line = downloads.format_download(row.download, width - 6)
         return Content.assemble((pointer, "$accent"), line)
     name, description = (34, 34) if width >= 110 else (27, 32)
     if width < 80:  # narrow terminals have no description
@@ -371,8 +370,8 @@ def draw_row(row: HomeRow, pointed: bool, width: int, glyphs: Glyphs) -> Content
     note = max(0, width - name - description - 20)
     return Content.assemble(
         (pointer, "$accent"),
-        f"{fit_to_width(row.name, name, ellipsis)} ",
-        (fit_to_width(row.description, description, ellipsis), "$muted"),
+        f"{fit_to_width(row.name, name)} ",
+        (fit_to_width(row.description, description), "$muted"),
         f"{row.size:>10}  " if width >= _NARROW_WIDTH else "",
-        (fit_to_width(row.note, note, ellipsis) if note > 12 else "", "$muted"),
+        (fit_to_width(row.note, note) if note > 12 else "", "$muted"),
     )

@@ -140,7 +140,7 @@ def open_turns(screen: ChatScreen) -> None:
                 screen.composer.focus()
         screen.draw()
 
-    sheet = TurnsScreen(session.conversation, screen.options.glyphs, session.thinking_markers)
+    sheet = TurnsScreen(session.conversation, session.thinking_markers)
     screen.app.push_screen(sheet, on_dismiss)
 
 

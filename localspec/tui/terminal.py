@@ -7,6 +7,7 @@ library makes of clean text.
 from __future__ import annotations
 
 import codecs
+import locale
 import os
 import queue
 import select
@@ -28,6 +29,7 @@ from textual.message import Message
 
 from localspec.config.toml_file import ignore_signal_keys
 from localspec.sanitize import sanitize
+from localspec.symbols import ASCII_TRANSLATION
 
 
 def _is_surrogate(character: str | None) -> bool:
@@ -170,32 +172,17 @@ class ControlCharacterFilter(LineFilter):
         ]
 
 
-_ASCII_EQUIVALENTS = {
-    "-": "─━═–—·•−",
-    "|": "│┃║┊▏▎▍▌▋▊▉▕",
-    "+": "┌┐└┘╭╮╰╯├┤┬┴┼",
-    "#": "█▇▆▅",
-    "_": "▁▂▃▄",
-    "x": "×",
-    "'": "‘’",
-    '"': "“”„",
-    "<": "←‹",
-    ">": "→▸⏎⇥›",
-    "^": "↑▔▀",
-    "v": "↓▾",
-    "~": "…",
-}
-"""One cell each, so that nothing moves."""
-_ASCII_TRANSLATION = {
-    ord(symbol): ascii_ for ascii_, symbols in _ASCII_EQUIVALENTS.items() for symbol in symbols
-}
-
-
 class AsciiFilter(LineFilter):
     """Replaces line-drawing and other symbols; letters of other scripts stay."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
-            Segment(text if text.isascii() else text.translate(_ASCII_TRANSLATION), style, control)
+            Segment(text if text.isascii() else text.translate(ASCII_TRANSLATION), style, control)
             for text, style, control in segments
         ]
+
+
+def shows_unicode() -> bool:
+    """Whether the output encoding has the symbols; the Linux console lacks too many of them."""
+    encoding = getattr(sys.__stdout__, "encoding", None) or locale.getpreferredencoding(False)
+    return "utf" in encoding.lower() and os.environ.get("TERM") != "linux"

@@ -12,7 +12,6 @@ class MarkdownStyle:
     accent: str
     muted: str
     code_theme: str  # A Pygments style.
-    ascii_only: bool = False
 
 
 _PALETTES = {
@@ -90,13 +89,13 @@ def _build_ansi_theme() -> Theme:
     )
 
 
-def markdown_style(theme: Theme, *, ascii_only: bool) -> MarkdownStyle:
+def markdown_style(theme: Theme) -> MarkdownStyle:
     muted = theme.variables.get("muted", theme.foreground or theme.primary)
     accent = theme.accent or theme.primary
     if theme.ansi:  # Rich calls them blue, not ansi_blue
         accent, muted = accent.removeprefix("ansi_"), muted.removeprefix("ansi_")
-        return MarkdownStyle(accent, muted, "ansi_dark", ascii_only)
-    return MarkdownStyle(accent, muted, "one-dark" if theme.dark else "friendly", ascii_only)
+        return MarkdownStyle(accent, muted, "ansi_dark")
+    return MarkdownStyle(accent, muted, "one-dark" if theme.dark else "friendly")
 
 
 THEMES = (*(_build_theme(*item) for item in _PALETTES.items()), _build_ansi_theme())

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from localspec.cli import terminal
-from localspec.cli.speculation_text import TOKEN_GLYPHS
+from localspec.symbols import TOKEN_MARKS
 from tests.cli.command import (
     ROOT,
     TIMEOUT,
@@ -73,7 +73,7 @@ def test_colour_on_a_terminal(
 
 def test_every_token_is_marked_with_its_class(zoo: Zoo) -> None:
     done = hello(zoo, "--tokens", "--spec", "model")
-    mark = TOKEN_GLYPHS
+    mark = TOKEN_MARKS
     assert done.text.startswith(f" Hello{mark['plain']},{mark['accepted']} wor{mark['accepted']}")
     assert mark["bonus"] in done.text
     bare = done.text
@@ -93,7 +93,7 @@ def test_a_terminal_that_knows_no_unicode(zoo: Zoo, env: dict[str, str]) -> None
     assert "Traceback" not in done.err
     if "PYTHONIOENCODING" in env:
         assert done.out.isascii()
-        assert "Hello.,~" in done.text
+        assert "Hello-,~" in done.text
 
 
 # --- those who leave --------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from textual.widgets import Input, Static
 from localspec.protocol.events import EngineExit, Round
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
-from localspec.tui.glyphs import ASCII
 from localspec.tui.key_bindings import find_key_hint
 from localspec.tui.screens import chat as chat_screen
 from localspec.tui.screens.chat import ChatScreen
@@ -605,11 +604,11 @@ async def test_details_of_a_token_are_not_cut_in_a_narrow_terminal() -> None:
 @pytest.mark.parametrize("where", ["home", "opening", "chat", "help", "settings", "failure"])
 async def test_ascii_means_ascii(where: str) -> None:
     """Also borders, bars and scrollbars."""
-    options = AppOptions(seed=1, glyphs=ASCII, colour=False)
+    options = AppOptions(seed=1, ascii_only=True, colour=False)
     app = scenes.chat(
         scenes.dying if where == "failure" else lambda: scenes.spoken(scenes.COMPLETED),
         chats=False,
-        glyphs=ASCII,
+        ascii_only=True,
         colour=False,
     )
     if where in ("home", "opening"):

@@ -25,7 +25,6 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.dialogs.open_files import OpenFilesScreen
 from localspec.tui.downloads import DownloadManager
-from localspec.tui.glyphs import ASCII
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.themes import MONOCHROME
@@ -219,7 +218,7 @@ def test_wizard(snap_compare: Compare, step: str, tmp_path: Path) -> None:
 def test_wizard_once(snap_compare: Compare, look: str, tmp_path: Path) -> None:
     """Parts of the bar are told apart without colour, and without anything but ASCII."""
     options = {
-        "ascii": AppOptions(seed=1, glyphs=ASCII, colour=False),
+        "ascii": AppOptions(seed=1, ascii_only=True, colour=False),
         "card": AppOptions(seed=1),
     }
     keys = ("1", "g", *"4060") if look == "card" else ("1", "enter", "t")
@@ -272,7 +271,7 @@ ONCE: dict[str, tuple[Callable[[], App[None]], Steps]] = {
         lambda: scenes.chat(scenes.thought, thinking=("<think>", "</think>")),
         asking(scenes.QUESTION, "ctrl+t"),
     ),
-    "ascii": (lambda: completing(colour=False, glyphs=ASCII), walking(*TO_A_CORRECTION)),
+    "ascii": (lambda: completing(colour=False, ascii_only=True), walking(*TO_A_CORRECTION)),
     "monochrome": (lambda: completing(theme=MONOCHROME), walking(*TO_A_CORRECTION)),
     "contrast": (lambda: completing(theme="high-contrast"), walking(*TO_A_CORRECTION)),
     "light": (lambda: completing(theme="localspec-light"), walking(*TO_A_CORRECTION)),

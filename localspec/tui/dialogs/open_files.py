@@ -151,7 +151,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         self._show_error("draft", message.error)
 
     def _show_error(self, name: str, error: LocalspecError) -> None:
-        text = f"{self._options.glyphs.cross} {problem_text(error)}"
+        text = f"✗ {problem_text(error)}"
         self._show_verdict(name, text, "$error")
         self.query_one(f"#{name}", Input).focus()
 
@@ -170,7 +170,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             return False
         size = gib(file.stat().st_size)
         kind = _KIND_LABELS[draft_heads.file_draft_kind(reader.read(file))]
-        self._show_verdict(name, f"{self._options.glyphs.check} {kind}, {size}", "$success")
+        self._show_verdict(name, f"✓ {kind}, {size}", "$success")
         return True
 
     def _typed_path(self, name: str) -> str:

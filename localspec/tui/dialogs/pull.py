@@ -20,7 +20,6 @@ from localspec.lazy_dataclass import dataclass
 from localspec.models import model_lookup
 from localspec.sanitize import sanitize
 from localspec.tui.downloads import DownloadManager
-from localspec.tui.glyphs import Glyphs
 from localspec.units import gb
 
 if TYPE_CHECKING:
@@ -51,14 +50,13 @@ class PullScreen(ModalScreen[bool]):
         self,
         reference: str,
         downloads: DownloadManager,
-        glyphs: Glyphs,
         *,
         start_at_once: bool = False,
     ) -> None:
         """`start_at_once` downloads without asking, unless the plan has warnings."""
         super().__init__()
         self._reference, self._start_at_once = reference, start_at_once
-        self._downloads, self._glyphs = downloads, glyphs
+        self._downloads = downloads
         self._plan: PullPlan | None = None
         self._stop: CancelToken | None = None
 
@@ -103,7 +101,7 @@ class PullScreen(ModalScreen[bool]):
         lines: list[Content] = []
         error = message.error
         if message.plan is not None:
-            lines += _plan_lines(message.plan, self._glyphs)
+            lines += _plan_lines(message.plan)
             try:
                 message.plan.check()
             except LocalspecError as refusal:
@@ -113,7 +111,7 @@ class PullScreen(ModalScreen[bool]):
         if error is not None:
             if not isinstance(error, IncompatiblePairError):  # shown with the pair already
                 message_text = sanitize(error.message, multiline=False)
-                lines.append(Content.styled(f"{self._glyphs.cross} {message_text}", "bold $error"))
+                lines.append(Content.styled(f"✗ {message_text}", "bold $error"))
             lines.append(Content(sanitize(error.hint, multiline=False)))
         self.query_one("#plan", Static).update(Content("\n").join(lines))
         enter_hint = ""
@@ -144,21 +142,21 @@ class PullScreen(ModalScreen[bool]):
         self.dismiss(False)
 
 
-def _plan_lines(plan: PullPlan, glyphs: Glyphs) -> Iterator[Content]:
+def _plan_lines(plan: PullPlan) -> Iterator[Content]:
     for model in plan.models:
-        yield from _model_lines(model, glyphs)
+        yield from _model_lines(model)
     if all(match.compatibility.is_compatible for match in plan.pairs):
         missing = gb(plan.missing_bytes) if plan.missing_bytes else "nothing"
         yield Content(f"{missing} to download · {gb(plan.free_bytes)} free on this disk")
     yield Content("")
     for match in plan.pairs:
-        yield from _match_lines(match, glyphs)
+        yield from _match_lines(match)
 
 
-def _model_lines(model: PlannedModel, glyphs: Glyphs) -> Iterator[Content]:
+def _model_lines(model: PlannedModel) -> Iterator[Content]:
     name = sanitize(model.resolved.title, multiline=False)
     size = gb(model.size) if model.size else "size unknown"
-    status = f"{glyphs.check} downloaded" if not model.missing_bytes else size
+    status = "✓ downloaded" if not model.missing_bytes else size
     licence = sanitize(model.licence or "licence unknown", multiline=False)
     yield Content.assemble((f"{name}  ", "bold"), f"{status}  ", (licence, "$muted"))
     location = f"{model.repo} · {model.file}" if model.repo else model.file
@@ -168,11 +166,11 @@ def _model_lines(model: PlannedModel, glyphs: Glyphs) -> Iterator[Content]:
         yield Content.styled(f"  {sanitize(note, multiline=False)}", "$warning")
 
 
-def _match_lines(match: PlannedPair, glyphs: Glyphs) -> Iterator[Content]:
+def _match_lines(match: PlannedPair) -> Iterator[Content]:
     summary = sanitize(match.compatibility.summary, multiline=False)
     if not match.compatibility.is_compatible:
-        yield Content.styled(f"{glyphs.cross} {summary}", "bold $error")
+        yield Content.styled(f"✗ {summary}", "bold $error")
         return
-    yield Content.styled(f"{glyphs.check} {summary}", "$success")
+    yield Content.styled(f"✓ {summary}", "$success")
     for warning in match.warnings:
         yield Content.styled(f"  {sanitize(warning, multiline=False)}", "$warning")

@@ -16,7 +16,6 @@ from textual.widgets.option_list import Option
 from localspec.chat.conversation import Conversation, Turn
 from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
-from localspec.tui.glyphs import Glyphs
 from localspec.tui.notices import copy_text
 from localspec.tui.text.wrapping import fit_to_width
 
@@ -45,11 +44,9 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     ]
     AUTO_FOCUS = "#turns"
 
-    def __init__(
-        self, conversation: Conversation, glyphs: Glyphs, markers: tuple[str, str] | None
-    ) -> None:
+    def __init__(self, conversation: Conversation, markers: tuple[str, str] | None) -> None:
         super().__init__()
-        self._conversation, self._glyphs, self._markers = conversation, glyphs, markers
+        self._conversation, self._markers = conversation, markers
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
@@ -90,7 +87,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         if not is_current:
             branch, question = "→ redo", f"undone: {question}"
         width = max(10, self._list.size.width - 16)
-        question = fit_to_width(question, width, self._glyphs.ellipsis)
+        question = fit_to_width(question, width)
         style = "" if is_current else "$muted"
         number_text = f"{number + 1:>3}  "
         return Content.assemble(
@@ -105,7 +102,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
             turn = rows[min(self._highlighted_index, len(rows) - 1)]
             answer = " ".join(sanitize(turn.visible_answer(self._markers)).split())
         width = max(10, 3 * (self._list.size.width - 2))
-        answer = fit_to_width(answer, width, self._glyphs.ellipsis)
+        answer = fit_to_width(answer, width)
         self.query_one("#answer", Static).update(Content(answer))
 
     def action_branch(self, by: int) -> None:

@@ -87,14 +87,14 @@ class ChatScreen(Screen[None]):
         with Horizontal(id="body"):
             with CenteredColumn(id="main"):
                 yield EmptyChatHint()
-                yield Transcript(self.options.glyphs, show_marks=self.options.show_token_marks)
-                yield TokenDetails(self.options.glyphs)
+                yield Transcript(show_marks=self.options.show_token_marks)
+                yield TokenDetails()
                 yield AttachedFiles()
                 with Vertical(id="typing"):
                     composer = MessageComposer(self.options.keymap, self.session)
                     yield composer.completions
                     yield composer
-            yield SpeculationPanel(self.options.glyphs)
+            yield SpeculationPanel(self.options.ascii_only)
         yield StatusBar(self.options)
 
     def on_mount(self) -> None:
@@ -317,7 +317,7 @@ class ChatScreen(Screen[None]):
         for notice in session.take_notices():
             show_notice(self, notice)
         is_saved = self.options.chats is None or session.recorder.is_saving
-        dot = f" {self.options.glyphs.dot} "
+        dot = " · "
         title = f"{'' if is_saved else f'not saved{dot}'}{session.title}"
         title = dot.join(filter(None, (self.runner.server_note, title)))
         if title != self._drawn_title:

@@ -120,13 +120,13 @@ class DoctorScreen(CenteredLayout, Screen[None]):
 
     def _draw_finding(self, finding: Finding, pointed: bool) -> Content:
         """Its level sign and text; below it the explanation and the fix unless it is OK."""
-        width, glyphs = min(self.size.width, 112) - 8, self._options.glyphs
-        signs = {"error": glyphs.cross, "warning": "!", "notice": glyphs.dot, "ok": glyphs.check}
+        width = min(self.size.width, 112) - 8
+        signs = {"error": "✗", "warning": "!", "notice": "·", "ok": "✓"}
         subject = f"{finding.area}: "
         first_line, *other_lines = wrap_words(f"{subject}{finding.what}", width)
         style = "$muted" if finding.level == "ok" else ""
         first = Content.assemble(
-            (glyphs.pointer if pointed else " ", "$accent"),
+            ("▸" if pointed else " ", "$accent"),
             (f"{signs[finding.level]:<3}", _STYLES[finding.level]),
             (subject, "bold"),
             (first_line[len(subject) :], style),

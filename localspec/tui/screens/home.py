@@ -203,7 +203,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
     def _draw_row(self, row: HomeRow, pointed: bool) -> Content:
         if n := self.sessions.count_turns(row.pair) if row.pair else 0:
             row = replace(row, note=f"{count(n, 'turn')} in this chat")
-        return home_rows.draw_row(row, pointed, self.app.size.width, self._options.glyphs)
+        return home_rows.draw_row(row, pointed, self.app.size.width)
 
     @on(OptionList.OptionHighlighted)
     @on(DescendantFocus)
@@ -306,7 +306,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         elif row.reference is not None:
             from localspec.tui.dialogs.pull import PullScreen  # noqa: PLC0415  as above
 
-            sheet = PullScreen(row.reference, self._downloads, self._options.glyphs)
+            sheet = PullScreen(row.reference, self._downloads)
             self.app.push_screen(sheet, lambda _: self.fill_list())
         elif row.hub_search_text:
             self._search.search_hub(row.hub_search_text)

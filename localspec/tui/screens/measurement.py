@@ -158,7 +158,7 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         self._is_draw_pending = False
         lines: list[Content] = []
         if self.error is not None:
-            bar = self._options.glyphs.error_bar
+            bar = "▌ "
             width = min(self.size.width, 120) - len(bar) - 3  # padding and scrollbar
             parts = (self.error.message, "bold $error"), (screen_hint(self.error.hint), "")
             lines += [

@@ -302,4 +302,4 @@ def _help_text(setting: EffectiveSetting) -> str:
 def _config_line(setting: EffectiveSetting) -> str:
     value = setting.option.value_type.to_toml(setting.current)
     text = "…" if value is None else json.dumps(value, ensure_ascii=False)
-    return fit_to_width(f"{setting.option.key} = {text}", 44, "…")
+    return fit_to_width(f"{setting.option.key} = {text}", 44)

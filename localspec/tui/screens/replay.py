@@ -33,7 +33,7 @@ class ReplayScreen(Screen[None]):
         self._rounds, self._options = rounds, options
         self._n_shown = 0
         self._is_playing = False
-        self._token_text = TokenText(prompt, options.glyphs)
+        self._token_text = TokenText(prompt)
         self._token_text.set_marking(show_classes=True, show_marks=options.show_token_marks)
         self._timer: Timer | None = None
 
@@ -44,8 +44,8 @@ class ReplayScreen(Screen[None]):
         with Horizontal(id="body"):
             with Vertical(id="main"):
                 yield TextView(id="past")
-                yield TokenDetails(self._options.glyphs)
-            yield SpeculationPanel(self._options.glyphs)
+                yield TokenDetails()
+            yield SpeculationPanel(self._options.ascii_only)
         yield KeyLine()
 
     def on_mount(self) -> None:

@@ -336,7 +336,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             if started:
                 self.dismiss(WizardResult(self.what_if, None, pair))
 
-        sheet = PullScreen(pair.id, self._downloads, self._options.glyphs, start_at_once=True)
+        sheet = PullScreen(pair.id, self._downloads, start_at_once=True)
         self.app.push_screen(sheet, on_dismiss)
 
     def action_open_files(self) -> None:
@@ -363,7 +363,6 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
                 self._details.build_page(self._details.candidate, self._use_case),
                 max(40, min(self.size.width - 5, 116)),  # one column for a scrollbar
                 self.size.height - (4 if self.size.height >= 20 else 2),
-                self._options.glyphs,
             )
             self.query_one("#page", Static).update(Content("\n").join(lines))
         self._draw_reasons()
@@ -383,7 +382,6 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             self._use_case,
             is_downloaded=candidate.pair.id in self._services.ready_pairs,
             width=self._list_width,
-            glyphs=self._options.glyphs,
             pointed=pointed,
         )
 

@@ -12,7 +12,7 @@ from rich.style import Style
 
 from localspec.protocol.events import Token, TokenClass
 from localspec.sanitize import sanitize
-from localspec.tui.glyphs import Glyphs
+from localspec.symbols import TOKEN_MARKS
 from localspec.tui.text.wrapping import WrappedText
 
 StyleMap = Mapping[str, Style]
@@ -120,12 +120,11 @@ TOKEN_CLASS_STYLES: dict[TokenClass, Style] = {
 class TokenText:
     """A prompt and the tokens generated after it, optionally styled by class, with a cursor."""
 
-    def __init__(self, prefix: str, glyphs: Glyphs) -> None:
+    def __init__(self, prefix: str) -> None:
         self._prefix = sanitize(prefix)
-        self._glyphs = glyphs
         self.tokens: list[Token] = []
         self.show_classes = False
-        self.show_marks = False  # Adds glyphs if `show_classes` is set.
+        self.show_marks = False  # Adds marks if `show_classes` is set.
         self.cursor: int | None = None
         self._tail = ""
         self._wrapped: WrappedText | None = None
@@ -166,7 +165,7 @@ class TokenText:
         if not (self.show_classes and self.show_marks) or not text:
             return text
         body = text.rstrip()
-        return body + self._glyphs.token_marks[token.kind] + text[len(body) :]
+        return body + TOKEN_MARKS[token.kind] + text[len(body) :]
 
     def height(self, width: int) -> int:
         if self._wrapped is None or self._width != width:

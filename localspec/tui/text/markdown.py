@@ -144,9 +144,8 @@ def _build_console(look: MarkdownStyle) -> Console:
         "markdown.table.header": "bold",
         "markdown.table.border": look.muted,
     }
-    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if look.ascii_only else "utf-8")
     return Console(
-        file=file,
+        file=io.StringIO(),
         theme=Theme(styles),
         color_system="truecolor",
         force_terminal=True,

@@ -14,7 +14,6 @@ from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import AnswerPart, split_thinking
 from localspec.protocol.events import FinishReason, GenerationFinished, Round, TokenScore
 from localspec.sanitize import sanitize
-from localspec.tui.glyphs import Glyphs
 from localspec.tui.text.blocks import (
     BlankLine,
     BlockStack,
@@ -48,14 +47,14 @@ def format_attachment(file: Attachment) -> str:
     return f"+ {sanitize(file.name, multiline=False)}, {short_count(len(file.text))} characters"
 
 
-def truncate_question(text: str, ellipsis: str, *, keep_end: bool = False) -> str:
+def truncate_question(text: str, *, keep_end: bool = False) -> str:
     """Shortens a very long question to its beginning; a text that is continued, to its end."""
     if len(text) <= _LONG_QUESTION:
         return text
     n_hidden = short_count(len(text) - _SHOWN_CHARACTERS)
     if keep_end:
-        return f"{n_hidden} characters, then {ellipsis}\n{text[-_SHOWN_CHARACTERS:]}"
-    return f"{text[:_SHOWN_CHARACTERS]}\n{ellipsis} and {n_hidden} more characters"
+        return f"{n_hidden} characters, then …\n{text[-_SHOWN_CHARACTERS:]}"
+    return f"{text[:_SHOWN_CHARACTERS]}\n… and {n_hidden} more characters"
 
 
 def format_end_reason(turn: Turn, stopped_ms: float | None) -> str:
@@ -72,22 +71,21 @@ class TurnText:
     """Shows an answer as Markdown (completion models: plain text) or in the token view."""
 
     def __init__(
-        self, turn: Turn, speaker: Speaker, glyphs: Glyphs, style: MarkdownStyle, branch: str = ""
+        self, turn: Turn, speaker: Speaker, style: MarkdownStyle, branch: str = ""
     ) -> None:
         """`branch`: the position among sibling branches, such as `2 of 3`."""
         self.turn_id = turn.id
         self._speaker = speaker
-        self._branch = f"  {glyphs.dot} {branch}" if branch else ""
-        self._glyphs = glyphs
+        self._branch = f"  · {branch}" if branch else ""
         self._thinking_text = ""
         self._in_thinking = False
         self._thinking_unfolded = False
         self._token_view = False
-        prefix = truncate_question(turn.question, glyphs.ellipsis, keep_end=True)
-        self.token_text = TokenText(prefix if speaker.raw else "", glyphs)
+        prefix = truncate_question(turn.question, keep_end=True)
+        self.token_text = TokenText(prefix if speaker.raw else "")
         self.markdown = MarkdownText(style, turn.id)
         self.rounds: list[Round] = []
-        self.question = truncate_question(sanitize(turn.question), glyphs.ellipsis)
+        self.question = truncate_question(sanitize(turn.question))
         self._attachment_blocks = [
             Paragraph(format_attachment(file), "muted") for file in turn.attachments
         ]
@@ -187,7 +185,7 @@ class TurnText:
 
     def _update_thinking(self) -> None:
         thinking = self._thinking_text.strip()
-        glyph = self._glyphs.expanded if self._thinking_unfolded else self._glyphs.collapsed
+        glyph = "▾" if self._thinking_unfolded else "▸"
         label = "thinking" if self._in_thinking else "thought"
         head = f"{glyph} {label}, {count(len(thinking.split()), 'word')}\n"
         shown = f"{head}{thinking}\n" if self._thinking_unfolded else head

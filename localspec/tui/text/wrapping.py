@@ -14,10 +14,10 @@ _PIECE_PATTERN = re.compile(r"\n|[^\S\n]+|\S+")
 _TAB = " " * 4
 
 
-def fit_to_width(text: str, width: int, ellipsis: str) -> str:
+def fit_to_width(text: str, width: int) -> str:
     """Cuts or pads text to exactly `width` terminal cells; a wide character takes two."""
     if cell_len(text) > width:
-        text = set_cell_size(text, max(0, width - len(ellipsis))).rstrip() + ellipsis[:width]
+        text = set_cell_size(text, max(0, width - 1)).rstrip() + "…"[:width]
     return set_cell_size(text, width)
 
 

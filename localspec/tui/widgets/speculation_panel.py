@@ -17,7 +17,7 @@ from localspec.chat.speculation_stats import (
 from localspec.models import draft_heads
 from localspec.protocol.events import Round
 from localspec.sanitize import sanitize
-from localspec.tui.glyphs import Glyphs
+from localspec.symbols import draw_bar
 from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.wrapping import wrap_words
 from localspec.units import count, percent, token_rate
@@ -37,9 +37,9 @@ _STRIP_SCALES = (4, 8, 16)
 
 
 class SpeculationPanel(Static):
-    def __init__(self, glyphs: Glyphs) -> None:
+    def __init__(self, ascii_only: bool = False) -> None:
         super().__init__(markup=False)
-        self._glyphs = glyphs
+        self._ascii_only = ascii_only
         self._shown = (SpeculationStats(), "")
         self._refresh_pending = False
 
@@ -63,21 +63,23 @@ class SpeculationPanel(Static):
         """`state` is shown instead of the plan, for example while the model loads."""
         self._refresh_pending = False
         self._shown = stats, state
-        lines = _panel_lines(stats, self._glyphs, state, self.size.height)
+        lines = _panel_lines(stats, state, self.size.height, self._ascii_only)
         self.update(Content("\n").join(lines), layout=False)
 
     def on_resize(self) -> None:
         self.draw(*self._shown)
 
 
-def _panel_lines(stats: SpeculationStats, glyphs: Glyphs, state: str, height: int) -> list[Content]:
+def _panel_lines(
+    stats: SpeculationStats, state: str, height: int, ascii_only: bool = False
+) -> list[Content]:
     """The sections that fit into `height` lines; the most important come first."""
     lines = list(_summary(stats, state))
     for section in (
         _acceptance(stats),
-        _strip(stats, glyphs),
+        _strip(stats, ascii_only),
         _draft_sources(stats),
-        _histogram(stats.totals.histogram, glyphs),
+        _histogram(stats.totals.histogram),
         _last_round(stats),
     ):
         added = [Content(""), *section]
@@ -156,34 +158,34 @@ def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
         yield _two_columns(percent(totals.overlap_hits / totals.overlapped), "drafted in time")
 
 
-def _strip(stats: SpeculationStats, glyphs: Glyphs) -> Iterator[Content]:
+def _strip(stats: SpeculationStats, ascii_only: bool) -> Iterator[Content]:
     """A column per round: its accepted tokens as a bar, or a mark if it has none."""
     if not (rounds := stats.recent_rounds):
         return
     most = max(event.accepted for event in rounds)
     scale = next((n for n in _STRIP_SCALES if n >= most), _STRIP_SCALES[-1])
     yield _muted(f"last {count(len(rounds), 'round')}: accepted, 0–{scale}")
-    cells = [_strip_cells(event, scale, glyphs) for event in rounds]
-    if glyphs.sparkline_steps:
+    cells = [_strip_cells(event, scale, ascii_only) for event in rounds]
+    if not ascii_only:
         yield Content.styled("".join(upper for upper, _, _ in cells), "$accepted")
     yield Content.assemble(*((lower, style) for _, lower, style in cells))
-    yield _muted(f"{glyphs.dot} plain  {glyphs.rejected} all rejected")
+    yield _muted("· plain  × all rejected")
 
 
-def _strip_cells(event: Round, scale: int, glyphs: Glyphs) -> tuple[str, str, str]:
+def _strip_cells(event: Round, scale: int, ascii_only: bool) -> tuple[str, str, str]:
     if not event.drafted:
-        return " ", glyphs.dot, "$muted"
+        return " ", "·", "$muted"
     if not event.accepted:
-        return " ", glyphs.rejected, "$corrected"
-    steps = glyphs.sparkline_steps
-    if not steps:
+        return " ", "×", "$corrected"
+    if ascii_only:
         return " ", str(event.accepted) if event.accepted < 10 else "+", "$accepted"
+    steps = "▁▂▃▄▅▆▇█"
     level = max(1, round(2 * len(steps) * min(event.accepted / scale, 1)))
     upper = steps[level - len(steps) - 1] if level > len(steps) else " "
     return upper, steps[min(level, len(steps)) - 1], "$accepted"
 
 
-def _histogram(counts: list[int], glyphs: Glyphs) -> Iterator[Content]:
+def _histogram(counts: list[int]) -> Iterator[Content]:
     """How many rounds accepted 0, 1, 2, … tokens, two per line; the last includes all above."""
     if not counts:
         return
@@ -195,7 +197,7 @@ def _histogram(counts: list[int], glyphs: Glyphs) -> Iterator[Content]:
         parts: list[Content] = []
         for accepted, n in enumerate(shown[i : i + 2], i):
             suffix = "+" if accepted == 7 and len(counts) > 8 else " "
-            bar = glyphs.bar(n / most, half - 5).ljust(half - 2)
+            bar = draw_bar(n / most, half - 5).ljust(half - 2)
             parts += [Content(f"{accepted}{suffix}"), Content.styled(bar, "$accent")]
         yield Content.assemble(*parts)
 

@@ -7,7 +7,7 @@ from textual.widgets import Static
 
 from localspec.protocol.events import Round, Token, TokenClass
 from localspec.sanitize import sanitize
-from localspec.tui.glyphs import Glyphs
+from localspec.symbols import TOKEN_MARKS
 from localspec.units import milliseconds, percent
 
 _CLASS_DESCRIPTIONS: dict[TokenClass, str] = {
@@ -26,9 +26,8 @@ LEGEND: dict[TokenClass, tuple[str, str]] = {
 
 
 class TokenDetails(Static):
-    def __init__(self, glyphs: Glyphs) -> None:
+    def __init__(self) -> None:
         super().__init__(markup=False)
-        self._glyphs = glyphs
 
     def show_token(self, token: Token | None, round_: Round | None, show_marks: bool) -> None:
         lines = [Content("")]
@@ -39,7 +38,7 @@ class TokenDetails(Static):
                 Content(_probabilities_line(token, brief=brief)),
                 _round_line(token, round_, brief=brief),
             ]
-        self.update(Content("\n").join([*lines, build_legend(self._glyphs, show_marks)]))
+        self.update(Content("\n").join([*lines, build_legend(show_marks)]))
 
 
 def _quoted(text: str) -> str:
@@ -87,9 +86,9 @@ def _format_probability(p: float) -> str:
     return "under 1 %" if p < 0.005 else percent(p)
 
 
-def build_legend(glyphs: Glyphs, show_marks: bool) -> Content:
+def build_legend(show_marks: bool) -> Content:
     parts: list[Content | str] = []
     for kind, (label, style) in LEGEND.items():
-        mark = glyphs.token_marks[kind] if show_marks else ("▔" if kind == "correction" else "")
+        mark = TOKEN_MARKS[kind] if show_marks else ("▔" if kind == "correction" else "")
         parts += [Content.styled(f"{label}{mark}", style), "   "]
     return Content.assemble(*parts)

@@ -23,7 +23,6 @@ from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Round, Token, TokenScore
 from localspec.sanitize import sanitize
 from localspec.tui import themes
-from localspec.tui.glyphs import Glyphs
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.notices import screen_hint
 from localspec.tui.scheduling import LatestOnlyWorker
@@ -58,14 +57,13 @@ class Transcript(TextView, can_focus=False):
     class TokenViewLeft(Message):
         """The keyboard goes back to the composer."""
 
-    def __init__(self, glyphs: Glyphs, *, show_marks: bool) -> None:
+    def __init__(self, *, show_marks: bool) -> None:
         super().__init__()
-        self._glyphs = glyphs
         self.turns: list[TurnText] = []
         self._error_blocks: list[TextBlock] = []
         self._uncoloured: deque[tuple[MarkdownText, UncolouredBlock]] = deque()
         self._colour_worker = LatestOnlyWorker("colours")
-        self.show_marks = show_marks  # Glyphs in addition to the colours of token classes.
+        self.show_marks = show_marks  # Marks in addition to the colours of token classes.
         self.token_view = False
         self.thinking_unfolded = False
         self._cursor_turn: int | None = None  # The turn that has the cursor.
@@ -80,7 +78,7 @@ class Transcript(TextView, can_focus=False):
 
     @property
     def _markdown_style(self) -> MarkdownStyle:
-        return themes.markdown_style(self.app.current_theme, ascii_only=self._glyphs.ascii_only)
+        return themes.markdown_style(self.app.current_theme)
 
     def _rebuild_blocks(self) -> None:
         self._blocks.blocks = [*self.turns, *self._error_blocks]
@@ -123,7 +121,7 @@ class Transcript(TextView, can_focus=False):
         """
         speaker = Speaker(turn.model or session.model_name, session.completes_text)
         branch = session.conversation.format_branch(turn.id)
-        text = TurnText(turn, speaker, self._glyphs, self._markdown_style, branch)
+        text = TurnText(turn, speaker, self._markdown_style, branch)
         text.show_tokens(self.token_view, self.show_marks)
         text.set_thinking_unfolded(self.thinking_unfolded)
         self.turns.append(text)
@@ -165,7 +163,7 @@ class Transcript(TextView, can_focus=False):
 
     def show_error(self, error: LocalspecError, keys: Sequence[str]) -> None:
         """Shows an error below the turns; `keys`: hints of what to do."""
-        bar = self._glyphs.error_bar
+        bar = "▌ "
         parts = (error.message, "error"), (screen_hint(error.hint), "text")
         self._error_blocks = [BlankLine()]
         self._error_blocks += [

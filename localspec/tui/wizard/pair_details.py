@@ -16,7 +16,7 @@ from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogPair
 from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.sanitize import sanitize
-from localspec.tui.glyphs import Glyphs
+from localspec.symbols import MEMORY_PARTS
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.shortlist import (
@@ -46,7 +46,7 @@ class DetailsPage:
     """Installed drafts for an installed target, by catalogue id."""
 
 
-def render_page(page: DetailsPage, width: int, height: int, glyphs: Glyphs) -> list[Content]:
+def render_page(page: DetailsPage, width: int, height: int) -> list[Content]:
     """Everything, or a shorter version on a low terminal."""
     is_short, is_spacious = height < 16, height >= 19
     inner, pair = width - _LABEL_WIDTH, page.candidate.pair
@@ -54,10 +54,10 @@ def render_page(page: DetailsPage, width: int, height: int, glyphs: Glyphs) -> l
     reasons = wrap_words(why, inner)[: 4 if is_spacious else 2] if why else []
     blocks = [
         list(_title_lines(page, width)),
-        _label("Memory", _memory_lines(page, inner, glyphs, short=is_short, tall=height >= 24)),
+        _label("Memory", _memory_lines(page, inner, short=is_short, tall=height >= 24)),
         _label("Speed", _speed_lines(page, inner, short=is_short)),
         _label("This draft" if pair.draft else "This pair", map(Content, reasons)),
-        _label("Checked", _check_lines(page.checks, inner, glyphs)),
+        _label("Checked", _check_lines(page.checks, inner)),
         _label("Compare", _comparison_lines(page, inner)) if is_spacious else [],
     ]
     lines: list[Content] = []
@@ -97,9 +97,7 @@ def _title_lines(page: DetailsPage, width: int) -> Iterator[Content]:
     yield Content.styled(text[:width], "$muted")
 
 
-def _memory_lines(
-    page: DetailsPage, width: int, glyphs: Glyphs, *, short: bool, tall: bool
-) -> Iterator[Content]:
+def _memory_lines(page: DetailsPage, width: int, *, short: bool, tall: bool) -> Iterator[Content]:
     """A bar for each device that is used, three at most, or for the host if no other is.
 
     Devices that share the host's memory have one bar with it, unless one is itself too small.
@@ -120,8 +118,8 @@ def _memory_lines(
             yield Content.styled(name, "$muted")
         if not short:
             yield Content.styled(render_scale(device_fit, bar_width), "$muted")
-        yield render_bar(device_fit, bar_width, glyphs)
-        yield render_legend(device_fit, glyphs, width)
+        yield render_bar(device_fit, bar_width)
+        yield render_legend(device_fit, width)
     style = f"bold {VERDICT_STYLES[fit.verdict]}"
     *lines, last = wrap_words(fit_text.verdict_text(fit), width)
     yield from (Content.styled(line, style) for line in lines)
@@ -181,17 +179,15 @@ def _comparison_lines(page: DetailsPage, width: int) -> Iterator[Content]:
     yield from map(Content, wrap_words(command, width))
 
 
-def _check_lines(
-    checks: Iterable[PreDownloadCheck], width: int, glyphs: Glyphs
-) -> Iterator[Content]:
-    good, bad = (glyphs.check, "$success"), (glyphs.cross, "$error")
+def _check_lines(checks: Iterable[PreDownloadCheck], width: int) -> Iterator[Content]:
+    good, bad = ("✓", "$success"), ("✗", "$error")
     signs = {True: good, False: bad, None: (" ", "$muted")}
     line = Content("")
     for check in checks:
         sign, style = signs[check.passed]
         text = sanitize(check.text, multiline=False)
         if len(text) > width - 4:
-            text = text[: width - 5] + glyphs.ellipsis
+            text = text[: width - 5] + "…"
         cell = Content.assemble((f"{sign} ", style), (text, "" if check.passed else style))
         if line and line.cell_length + 3 + cell.cell_length > width:
             yield line
@@ -205,19 +201,19 @@ _PART_STYLES = ("$accent", "$bonus", *["$accepted"] * 3, "$muted")
 """In the order of `DeviceFit.memory_parts`."""
 
 
-def render_bar(device_fit: DeviceFit, width: int, glyphs: Glyphs) -> Content:
+def render_bar(device_fit: DeviceFit, width: int) -> Content:
     """Memory of other programs is at the end; missing memory is red."""
     total, free_bytes = _bar_total(device_fit), device_fit.device.free
     cells = _cell_counts(device_fit.memory_parts.values(), total, width)
     free = width if free_bytes is None else round(free_bytes * width / total)
     segments: list[tuple[str, str]] = []
     start = 0
-    for sign, style, n_cells in zip(glyphs.memory_segments, _PART_STYLES, cells, strict=True):
+    for sign, style, n_cells in zip(MEMORY_PARTS, _PART_STYLES, cells, strict=True):
         n_fitting = max(0, min(n_cells, free - start))
         segments += [(sign * n_fitting, style), (sign * (n_cells - n_fitting), "$error")]
         start += n_cells
-    segments.append((glyphs.memory_free * max(0, free - start), "$muted"))
-    segments.append((glyphs.memory_other * (width - max(free, start)), "$muted"))
+    segments.append(("·" * max(0, free - start), "$muted"))
+    segments.append(("╱" * (width - max(free, start)), "$muted"))
     return Content.assemble(*(segment for segment in segments if segment[0]))
 
 
@@ -251,7 +247,7 @@ def render_scale(device_fit: DeviceFit, width: int) -> str:
     return f"{line}{total_text.rjust(max(0, width - len(line)))}" if total_text else line
 
 
-def render_legend(device_fit: DeviceFit, glyphs: Glyphs, width: int) -> Content:
+def render_legend(device_fit: DeviceFit, width: int) -> Content:
     sizes = device_fit.memory_parts
     remaining, parts = -1, []
     for long_name in ("compute buffers", "buf."):
@@ -259,7 +255,7 @@ def render_legend(device_fit: DeviceFit, glyphs: Glyphs, width: int) -> Content:
         parts = [
             (sign, style, f" {name} {fit_text.gib_text(size)}")
             for sign, style, name, size in zip(
-                glyphs.memory_segments, _PART_STYLES, names, sizes.values(), strict=True
+                MEMORY_PARTS, _PART_STYLES, names, sizes.values(), strict=True
             )
             if size
         ]

@@ -22,7 +22,7 @@ from localspec.models import model_lookup
 from localspec.models.catalog import Catalog, CatalogPair
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.sanitize import sanitize
-from localspec.tui.glyphs import Glyphs
+from localspec.symbols import draw_bar
 from localspec.tui.text.wrapping import fit_to_width, wrap_words
 from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.what_if import WhatIf
@@ -203,37 +203,34 @@ def candidate_line(
     *,
     is_downloaded: bool,
     width: int,
-    glyphs: Glyphs,
     pointed: bool,
 ) -> Content:
-    columns, ellipsis = ShortlistColumns.for_width(width), glyphs.ellipsis
-    size = f"{glyphs.check} installed" if is_downloaded else gb(candidate.total_bytes)
-    licence = fit_to_width(fit_text.licence_text(candidate.pair), columns.licence, ellipsis)
-    name = fit_to_width(sanitize(candidate.pair.id, multiline=False), columns.name, ellipsis)
+    columns = ShortlistColumns.for_width(width)
+    size = "✓ installed" if is_downloaded else gb(candidate.total_bytes)
+    licence = fit_to_width(fit_text.licence_text(candidate.pair), columns.licence)
+    name = fit_to_width(sanitize(candidate.pair.id, multiline=False), columns.name)
     return Content.assemble(
-        (f"{glyphs.pointer if pointed else ' '} ", "$accent"),
+        ("▸ " if pointed else "  ", "$accent"),
         f"{name} ",
-        *_fit_cells(candidate, columns, glyphs),
+        *_fit_cells(candidate, columns),
         *_speed_cells(candidate, use_case, columns),
         _right(size, _SIZE_WIDTH),
         (f"  {licence}" if columns.licence else "", "$muted"),
     )
 
 
-def _fit_cells(
-    candidate: Candidate, columns: ShortlistColumns, glyphs: Glyphs
-) -> Iterator[tuple[str, str]]:
+def _fit_cells(candidate: Candidate, columns: ShortlistColumns) -> Iterator[tuple[str, str]]:
     fit, labels = candidate.fit, fit_text.VERDICT_LABELS
     if fit is None:
         judged = labels.get(candidate.size_verdict, "?")
-        label = judged if candidate.no_fit_reason else glyphs.ellipsis
+        label = judged if candidate.no_fit_reason else "…"
         yield f"{' ' * columns.bar}{label:<{_FIT_WIDTH}}", "$muted"
         return
     style = VERDICT_STYLES[fit.verdict]
     if columns.bar:
-        bar = glyphs.bar(memory_share(fit), columns.bar - 1)
+        bar = draw_bar(memory_share(fit), columns.bar - 1)
         yield bar, style if fit.verdict != "fits" else "$accent"
-        yield glyphs.dot * (columns.bar - 1 - len(bar)), "$muted"
+        yield "·" * (columns.bar - 1 - len(bar)), "$muted"
         yield " ", ""
     yield f"{labels[fit.verdict]:<{_FIT_WIDTH}}", style
 

@@ -91,7 +91,7 @@ def dials_line(what_if: WhatIf, dial: Dial, fit: FitReport | None, width: int) -
     kv = what_if.kv or (settings.kv_type if settings else "auto")
     is_labelled, is_wide = width >= 48, width >= 74
     values: dict[Dial, str] = {
-        "gpu": fit_to_width(gpu_name(what_if.gpu), _MAX_NAME_WIDTH, "…").rstrip(),
+        "gpu": fit_to_width(gpu_name(what_if.gpu), _MAX_NAME_WIDTH).rstrip(),
         "context": f"context {context}" if is_labelled else context,
         "kv": f"KV {kv}" if is_labelled else kv,
     }

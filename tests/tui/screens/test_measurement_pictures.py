@@ -11,7 +11,6 @@ from textual.pilot import Pilot
 
 from localspec.bench import results
 from localspec.bench.results import BenchMachine
-from localspec.tui.glyphs import ASCII
 from tests.bench.pairs import honest
 from tests.support import measuring as laboratory
 from tests.support.measuring import Checkable, Measurable, held, late, until
@@ -112,5 +111,5 @@ def test_verify(snap_compare: Compare, what: str) -> None:
 
 
 def test_bench_in_ascii_without_colour(snap_compare: Compare) -> None:
-    app, steps = bench("running", colour=False, glyphs=ASCII)
+    app, steps = bench("running", colour=False, ascii_only=True)
     assert snap_compare(app, terminal_size=(100, 30), run_before=steps)

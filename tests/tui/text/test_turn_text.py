@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from localspec.chat.answer import replay_turn
 from localspec.chat.conversation import Turn
-from localspec.tui.glyphs import UNICODE
 from localspec.tui.text.turn_text import Speaker, TurnText
 from localspec.tui.themes import MarkdownStyle
 from tests.support.scripted_engine import answer
@@ -33,7 +32,7 @@ def shown(text: TurnText) -> str:
 
 
 def new_text(turn: Turn, raw: bool, view: bool) -> TurnText:
-    text = TurnText(turn, Speaker("model", raw), UNICODE, LOOK)
+    text = TurnText(turn, Speaker("model", raw), LOOK)
     text.set_thinking_unfolded(True)
     text.show_tokens(view, False)
     return text

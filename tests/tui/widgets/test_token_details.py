@@ -10,7 +10,6 @@ from rich.color import Color, ColorType
 from rich.style import Style
 
 from localspec.protocol.events import TokenClass
-from localspec.tui.glyphs import ASCII, UNICODE, Glyphs
 from localspec.tui.themes import ANSI, MONOCHROME, THEME_NAMES
 from localspec.tui.widgets.token_details import LEGEND
 from tests.support import scenes
@@ -47,18 +46,20 @@ async def test_classes_differ_without_their_colours(theme: str) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["rich", "ascii"])
+@pytest.mark.parametrize("marks", ["·ˢ▔⁺", "-~^+"], ids=["rich", "ascii"])
 @pytest.mark.parametrize("how", [{"colour": False}, {"theme": MONOCHROME}], ids=["off", "mono"])
-async def test_without_colour_there_are_glyphs(how: dict[str, Any], glyphs: Glyphs) -> None:
-    app = scenes.chat(lambda: scenes.spoken("aa bb cc dd ee ff gg hh ii"), glyphs=glyphs, **how)
+async def test_without_colour_there_are_marks(how: dict[str, Any], marks: str) -> None:
+    app = scenes.chat(
+        lambda: scenes.spoken("aa bb cc dd ee ff gg hh ii"), ascii_only=marks.isascii(), **how
+    )
     async with app.run_test(size=(100, 30)) as pilot:
         await asking(CODE, "f2")(pilot)
         shown = painted(pilot.app.screen)
         strips = pilot.app.screen._compositor.render_strips()
         colours = {s.style.color for strip in strips for s in strip if s.style}
-    mark = glyphs.token_marks
-    kept, fixed, bonus = mark["accepted"], mark["correction"], mark["bonus"]
-    said = f"aa{mark['plain']} bb{kept} cc{kept} dd{kept} ee{fixed} ff{kept} gg{kept} hh{kept}"
+    plain, kept, fixed, bonus = list(marks)
+    mark = {"plain": plain, "accepted": kept, "correction": fixed, "bonus": bonus}
+    said = f"aa{plain} bb{kept} cc{kept} dd{kept} ee{fixed} ff{kept} gg{kept} hh{kept}"
     assert f"{said} ii{bonus}" in shown
     for kind, (words, _) in LEGEND.items():
         assert f"{words}{mark[kind]}" in shown

@@ -22,7 +22,6 @@ from localspec.protocol.events import Round, RoundTimes, Token
 from localspec.tui import home_rows
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.open_files import OpenFilesScreen
-from localspec.tui.glyphs import UNICODE
 from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.widgets import speculation_panel
 from localspec.tui.wizard.shortlist import WizardServices
@@ -153,7 +152,7 @@ def test_the_panel_names_the_draft_sources() -> None:
     for n, source in enumerate(("eagle3", "mtp+lookup", "dspark")):
         tokens = (Token(5, "a", "accepted"), Token(6, "b", "bonus"))
         figures.add(Round(n, source, "", 1, 1, tokens, RoundTimes(1.0, 1.0, 1.0)))
-    drawn = [line.plain for line in speculation_panel._panel_lines(figures, UNICODE, "", 40)]
+    drawn = [line.plain for line in speculation_panel._panel_lines(figures, "", 40)]
     assert any(line.startswith("EAGLE-3") for line in drawn)
     assert any(line.startswith("mixed") for line in drawn)
     assert any("1 drafted, DSpark" in line for line in drawn)
