@@ -10,13 +10,14 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.geometry import Size
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
+
+from localspec.tui.widgets.text_view import FollowingView
 
 _MAX_LINES = 20_000  # Older lines are dropped.
 
 
-class LogView(ScrollView, can_focus=True):
+class LogView(FollowingView, can_focus=True):
     """Lines of sanitized text, wrapped at the edge."""
 
     COMPONENT_CLASSES = {"log-view--found", "log-view--here"}  # noqa: RUF012
@@ -24,7 +25,6 @@ class LogView(ScrollView, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
-        self.following = True  # Whether the view stays at the end when lines are added.
         self._wrapped_rows: list[tuple[int, int, int]] = []
         """For each row on the screen: index of the line, start and end within it."""
         self._width = 0
@@ -64,22 +64,6 @@ class LogView(ScrollView, can_focus=True):
         if self.following:
             self.follow_end()
         self.refresh()
-
-    def follow_end(self) -> None:
-        self.following = True
-        self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        if new_value < old_value:
-            self.following = False
-        if new_value >= self.max_scroll_y:
-            self.following = True
-
-    def watch_show_vertical_scrollbar(self, shown: bool) -> None:
-        """Textual moves only a scrollbar that is shown: a new one would stand at the top."""
-        if shown:
-            self.vertical_scrollbar.position = self.scroll_y
 
     def on_resize(self, event: events.Resize) -> None:
         if event.size.width - 2 != self._width:

@@ -24,14 +24,37 @@ _NAMES = ("text", "muted", "role", "speaker", "thinking", "prefix", "error")
 _STYLE_NAMES = (*_NAMES, *TOKEN_CLASS_STYLES)
 
 
-class TextView(ScrollView, can_focus=False):
+class FollowingView(ScrollView):
     """Follows the end until the user scrolls away from it."""
 
-    _MIN_MARGIN = 2  # Cells at the left and right; aligns the text with the title.
-    COMPONENT_CLASSES = {f"text-view--{name}" for name in _STYLE_NAMES}  # noqa: RUF012
+    following = True
 
     class FollowingChanged(Message):
         pass
+
+    def follow_end(self) -> None:
+        """Scrolls to the end; `force`, because there may be no scrollbar yet."""
+        self._set_following(True)
+        self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
+
+    def _set_following(self, following: bool) -> None:
+        if following != self.following:
+            self.following = following
+            self.post_message(self.FollowingChanged())
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._set_following(new_value >= self.max_scroll_y)
+
+    def watch_show_vertical_scrollbar(self, shown: bool) -> None:
+        """Textual moves only a scrollbar that is shown: a new one would stand at the top."""
+        if shown:
+            self.vertical_scrollbar.position = self.scroll_y
+
+
+class TextView(FollowingView, can_focus=False):
+    _MIN_MARGIN = 2  # Cells at the left and right; aligns the text with the title.
+    COMPONENT_CLASSES = {f"text-view--{name}" for name in _STYLE_NAMES}  # noqa: RUF012
 
     def __init__(self, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -39,7 +62,6 @@ class TextView(ScrollView, can_focus=False):
         self._width = 0  # The width the text is wrapped to; 0: not yet.
         self._base_style = Style.null()
         self._text_styles: dict[str, Style] = {}
-        self.following = True
 
     @property
     def blocks(self) -> list[TextBlock]:
@@ -60,29 +82,10 @@ class TextView(ScrollView, can_focus=False):
             self.follow_end()
         self.refresh()
 
-    def follow_end(self) -> None:
-        """Scrolls to the end; `force`, because there may be no scrollbar yet."""
-        if not self.following:
-            self.following = True
-            self.post_message(self.FollowingChanged())
-        self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
-
     def reveal_line(self, line: int) -> None:
         last_top = line - self.size.height + 1
         top = max(last_top, min(round(self.scroll_y), line))
         self.scroll_to(y=top, animate=False, immediate=True, force=True)
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        following = new_value >= self.max_scroll_y
-        if following != self.following:
-            self.following = following
-            self.post_message(self.FollowingChanged())
-
-    def watch_show_vertical_scrollbar(self, shown: bool) -> None:
-        """Textual moves only a scrollbar that is shown: a new one would stand at the top."""
-        if shown:
-            self.vertical_scrollbar.position = self.scroll_y
 
     def on_resize(self, event: events.Resize) -> None:
         if not self._width:
