@@ -111,6 +111,17 @@ def test_advice_question_and_commands_agree() -> None:
     assert "cu125" in advised and "nvidia-cublas-cu12" in advised
 
 
+def test_a_build_for_this_cpu_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    made = action("slow-build")
+    assert made is not None and "--no-binary" in made.commands[0].argv
+    assert "minutes" in made.question
+    missing = action("engine-missing")
+    assert missing is not None and "==" in missing.commands[0].argv[-1]
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert action("slow-build") is None
+
+
 @pytest.mark.usefixtures("nvidia")
 @pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "LLAMA_CPP_LIB_PATH"])
 def test_nothing_is_installed_offline_or_over_the_users_own_build(

@@ -218,3 +218,27 @@ def test_a_load_without_an_engine_process_keeps_nobody_waiting(
         loading.result()
     assert late.closed
     after.close()
+
+
+def test_a_pair_waits_for_all_before_it_that_hold_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one in the middle has no engine, but waits for one that has."""
+    with hosting() as (first, _):
+        answering = begin(first)
+        middle = EngineHost(REQUEST, probe=False, start=Starter(), after=first)
+        joined, join = threading.Event(), middle._thread.join
+
+        def note_and_join() -> None:
+            joined.set()
+            join()
+
+        monkeypatch.setattr(middle._thread, "join", note_and_join)
+        last = EngineHost(REQUEST, probe=False, start=Starter(), after=middle)
+        assert joined.wait(LIMIT)
+        last.submit(job := EngineJob(lambda engine: engine))
+        first.end()
+        middle.end()
+        answering.let_go.set()
+        job.result()
+        assert not first._thread.is_alive()
+        monkeypatch.undo()
+        last.close()

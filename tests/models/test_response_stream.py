@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
 import pytest
 from huggingface_hub.utils import httpx
 
@@ -97,3 +100,12 @@ def test_patience_doubles_and_ends() -> None:
     assert patience.delay_before_retry(1, RetryableError("x", retry_after=20)) == 20
     with pytest.raises(RetryableError):
         patience.delay_before_retry(1, RetryableError("x", retry_after=2000))
+
+
+def test_a_date_to_wait_for() -> None:
+    then = datetime.now(UTC) + timedelta(seconds=60)
+    error = response_stream.error_for_status(
+        503, {"Retry-After": format_datetime(then, usegmt=True)}, *ASKED
+    )
+    assert isinstance(error, RetryableError) and error.retry_after is not None
+    assert 55 < error.retry_after <= 60
