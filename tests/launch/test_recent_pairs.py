@@ -43,6 +43,9 @@ def test_the_last_pair_is_opened_again(tmp_path: Path) -> None:
     file = model(tmp_path, "a.gguf")
     recent_pairs.save_last(str(file), "none")
     assert recent_pairs.load_last() == (str(file), "none")
+    (tmp_path / "config.toml").write_text('[run]\npair = "qwen3-8b"\n')
+    configured = DefaultPair("qwen3-8b", "auto", "the default model of your settings")
+    assert recent_pairs.resolve_default(None, "auto") == configured, "before the last one used"
     file.unlink()
     assert recent_pairs.load_last() is None
 
