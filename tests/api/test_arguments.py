@@ -14,9 +14,9 @@ import pytest
 
 from localspec import LLM, errors
 from tests.api.conftest import Load
-from tests.cli.command import environment
-from tests.cli.installation import BAD_PAIR, PAIR, Installation
 from tests.support.fake_hub import FakeHub
+from tests.support.installation import BAD_PAIR, PAIR, Installation
+from tests.support.run_command import environment
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import localspec
-from tests.cli.command import ROOT, environment
+from tests.support.run_command import ROOT, environment
 
 HEAVY = {"click", "textual", "rich", "llama_cpp", "numpy", "huggingface_hub", "yaml", "psutil"}
 

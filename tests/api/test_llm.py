@@ -20,7 +20,7 @@ from localspec.machine import measurements
 from localspec.protocol.events import Token
 from localspec.protocol.wire import ChatMessage
 from tests.api.conftest import LONG, Load
-from tests.cli.command import localspec
+from tests.support.run_command import localspec
 from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, THOUGHT_TEXT, Zoo
 
 HI = [{"role": "user", "content": "Hi?"}]
@@ -76,6 +76,9 @@ def test_the_same_seed_gives_what_the_command_prints(load: Load, more: dict[str,
     assert said["speculation"].keys() == printed["speculation"].keys()
     same = set(said) - {"timings", "speculation", "draft"}
     assert {name: said[name] for name in same} == {name: printed[name] for name in same}
+    given = load("target", seed=5)  # for every answer
+    texts = [given.generate("a", max_tokens=12, seed=seed).text for seed in (None, None, 6)]
+    assert texts[0] == texts[1] != texts[2]
 
 
 def test_without_a_model_it_is_the_one_that_run_takes(zoo: Zoo) -> None:
@@ -124,15 +127,6 @@ def test_thinking_notices_and_templates(load: Load) -> None:
     assert answer.prompt_tokens > 10
 
 
-def test_seeds(load: Load) -> None:
-    llm = load("target", seed=5)
-    said = [llm.generate("a", max_tokens=12) for _ in range(2)]
-    assert [answer.seed for answer in said] == [5, 5]
-    assert said[0].text == said[1].text
-    assert llm.generate("a", max_tokens=12, seed=6).text != said[0].text
-    assert len({load("parrot").generate("a", max_tokens=1).seed for _ in range(2)}) == 2
-
-
 def test_a_model_that_is_missing_or_wrong_is_a_typed_refusal(zoo: Zoo, tmp_path: Path) -> None:
     with pytest.raises(errors.NotFoundError, match="no entry demmo"):
         LLM("demmo")
@@ -155,6 +149,16 @@ def test_an_answer_that_fails_keeps_what_was_said(load: Load) -> None:
         llm.generate("z" * 2000)
     assert isinstance(long.value, errors.PromptTooLongError)
     assert llm.generate("a", temperature=0).text == HELLO_TEXT
+
+    async def await_answers() -> None:
+        with pytest.raises(errors.EngineError) as failure:
+            await load("nan-later").agenerate("a", temperature=0)
+        assert failure.value.said
+        with pytest.raises(errors.EngineError):
+            async for _ in load("nan-later").astream("a", temperature=0):
+                pass
+
+    run(await_answers)
     stream = load("nan-later").stream("a", temperature=0)
     for read in (lambda: list(stream), lambda: next(stream), lambda: stream.answer):
         with pytest.raises(errors.EngineError) as failure:
@@ -355,19 +359,5 @@ def test_a_task_that_is_cancelled_or_left_ends_its_answer(load: Load) -> None:
             break
         await pieces.aclose()
         assert (await llm.agenerate("a", temperature=0, max_tokens=2)).text == " one two"
-
-    run(work)
-
-
-def test_awaited_errors(load: Load) -> None:
-    llm = load("nan-later")
-
-    async def work() -> None:
-        with pytest.raises(errors.EngineError) as failure:
-            await llm.agenerate("a", temperature=0)
-        assert failure.value.said
-        with pytest.raises(errors.EngineError):
-            async for _ in llm.astream("a", temperature=0):
-                pass
 
     run(work)

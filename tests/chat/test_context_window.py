@@ -276,7 +276,7 @@ def test_where_the_person_stops_nothing_is_sent_and_an_answer_ends(zoo: Zoo) -> 
     assert sum(isinstance(event, GenerationFinished) for event in events) == 1
 
 
-@pytest.mark.parametrize("overflow", ["ask", "drop", "summarise", "stop"])
+@pytest.mark.parametrize("overflow", ["ask", "summarise"])
 def test_a_question_that_is_too_long_by_itself(zoo: Zoo, overflow: OverflowPolicy) -> None:
     with engine(zoo, *KINDS["attention"]) as one:
         how = plain("attention", overflow)
@@ -292,15 +292,10 @@ def test_an_answer_that_fills_the_context_by_itself_ends(zoo: Zoo) -> None:
         how = how_of(replace(DRAFTS, overflow="drop", max_tokens=None))
         conversation = talked(one, how, 64)
         said, events, _ = write(one, conversation, how)
+        assert meter_of_last(one, conversation, how) + len(said.ids) == N_CTX
     assert said.reason == "context"
     assert set(codes(events)) == {"context-dropped"}
     assert conversation.dropped.turns == 3
-    assert meter_alone(zoo, conversation, how) + len(said.ids) == N_CTX
-
-
-def meter_alone(zoo: Zoo, conversation: Conversation, how: RequestOptions) -> int:
-    with engine(zoo, *KINDS["attention"]) as one:
-        return meter_of_last(one, conversation, how)
 
 
 def test_a_text_goes_on_without_its_beginning(zoo: Zoo) -> None:

@@ -65,11 +65,8 @@ def test_a_completion_model_is_asked_with_one_text() -> None:
     conversation = chat(("def f():", "\n    pass"), ("x = ", "1\n"))
     conversation.ask("y")
     assert conversation.prompt_text() == "def f():\n    pass\nx = 1\ny"
-
-
-def test_an_empty_question_goes_on_with_the_text_as_it_is() -> None:
     conversation = chat(("def f(", "x"))
-    conversation.ask("")
+    conversation.ask("")  # goes on with the text as it is
     assert conversation.prompt_text() == "def f(x"
 
 
@@ -100,17 +97,6 @@ def test_a_retry_differs_and_a_replay_does_not() -> None:
     assert one.derive_seed() != first and one.turns[-1].question == "a" and not one.turns[-1].answer
     same.ask("a")
     assert 0 <= same.derive_seed() < 2**63 and same.derive_seed() != first
-
-
-def test_what_is_taken_back_stays_a_branch() -> None:
-    conversation = chat(("a", "b"), ("c", "d"))
-    left = conversation.undo()
-    assert (left.question, left.answer, questions(conversation)) == ("c", "d", ["a"])
-    conversation.ask("e")
-    assert questions(conversation) == ["a", "e"]
-    assert [turn.question for turn in conversation.branches(left.id)] == ["c", "e"]
-    conversation.switch_branch(left.id)
-    assert questions(conversation) == ["a", "c"]
 
 
 def test_a_branch_is_shown_as_far_as_it_was_last_written() -> None:

@@ -128,20 +128,16 @@ def test_skipped_lines_are_named(lines: tuple[bytes, ...], message: str, file: P
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is empty"),
         (b"\n\n", "is empty"),
         (b"GGUF\x03\0\0\0\xff\n", "is not an event file: line 1 is damaged"),
         (encode(READY).encode(), "contains no answer"),
     ],
 )
 def test_nothing_to_show(content: bytes, words: str, file: Path) -> None:
+    with pytest.raises(NotFoundError):
+        events_file.read(file)
     file.write_bytes(content)
     with pytest.raises(UsageError, match=words):
         events_file.read(file)
-
-
-def test_no_such_file(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError):
-        events_file.read(tmp_path / "no.jsonl")
     with pytest.raises(StorageError):
-        events_file.read(tmp_path)
+        events_file.read(file.parent)

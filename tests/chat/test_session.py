@@ -150,50 +150,6 @@ def test_the_files_of_a_turn_go_with_its_question(history: ChatHistory, tmp_path
     assert not talk.session.pending_attachments
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "error"),
-    [
-        (".", None, "is not a file"),
-        ("none.txt", None, "There is no file"),
-        ("binary", b"a\0b", "is not a text file"),
-        ("large", b"a" * (4 * 1024 * 1024 + 1), "is too large"),
-    ],
-)
-def test_what_is_no_text_is_not_attached(
-    name: str, data: bytes | None, error: str, history: ChatHistory, tmp_path: Path
-) -> None:
-    if data is not None:
-        (tmp_path / name).write_bytes(data)
-    talk = Talk(history)
-    with pytest.raises(LocalspecError, match=error):
-        talk.type(f"/read {tmp_path / name}")
-    assert not talk.session.pending_attachments
-
-
-@pytest.mark.parametrize("path", ["~nobody-of-this-name/a.md", "a" * 300 + "/a.md"])
-def test_a_path_that_cannot_be_looked_at_is_refused(path: str, history: ChatHistory) -> None:
-    """As in a folder that the user may not enter, which root may."""
-    talk = Talk(history, answer(["yes"]))
-    talk.ask("one")
-    for command in ("/read", "/save", "/export"):
-        with pytest.raises(LocalspecError, match=r"a\.md"):
-            talk.type(f"{command} {path}")
-    with pytest.raises(LocalspecError):
-        talk.type(f"/set json_schema {path}")
-    assert complete_path(path) == []
-
-
-@pytest.mark.parametrize("typed", ["{}", '"{}"', "'{}'"])
-def test_a_path_may_be_quoted(typed: str, history: ChatHistory, tmp_path: Path) -> None:
-    talk = Talk(history, answer(["yes"]))
-    talk.ask("one")
-    (tmp_path / "my notes.txt").write_text("seven")
-    talk.type("/read " + typed.format(tmp_path / "my notes.txt"))
-    assert talk.session.pending_attachments[0].text == "seven"
-    talk.type("/save " + typed.format(tmp_path / "its my chat.txt"))
-    assert (tmp_path / "its my chat.txt").exists()
-
-
 def test_while_an_answer_is_generated_its_turn_stays(history: ChatHistory) -> None:
     talk = Talk(history)
     talk.ask("one")
@@ -280,41 +236,57 @@ def test_only_its_own_export_is_overwritten(history: ChatHistory, tmp_path: Path
     assert other.read_text() == "precious" and "yes" in mine.read_text()
 
 
-def test_a_reopened_chat_knows_how_full_its_context_is(history: ChatHistory) -> None:
-    talk = Talk(history)
-    talk.ask("one")
-    size = talk.session.stats.context_tokens
-    talk.session.close()
-    reopened = ChatSession(PAIR, 1, history, history.load_chat(history.find_last_id()))
-    assert reopened.stats.context_tokens == size > 0
+# --- files ------------------------------------------------------------------------------------
 
 
-def test_copying_takes_the_last_answer_that_there_is(history: ChatHistory) -> None:
+@pytest.mark.parametrize(
+    ("name", "data", "error"),
+    [
+        (".", None, "is not a file"),
+        ("none.txt", None, "There is no file"),
+        ("binary", b"a\0b", "is not a text file"),
+        ("large", b"a" * (4 * 1024 * 1024 + 1), "is too large"),
+        ("a" * 300 + "/a.md", None, r"a\.md"),  # as one that may not be looked at
+        ("~nobody-of-this-name/a.md", None, r"a\.md"),
+    ],
+)
+def test_what_is_no_text_is_not_attached(
+    name: str, data: bytes | None, error: str, history: ChatHistory, tmp_path: Path
+) -> None:
+    path = name if name.startswith("~") else str(tmp_path / name)
+    if data is not None:
+        Path(path).write_bytes(data)
     talk = Talk(history)
-    assert talk.session.last_answer_text == ""
-    talk.ask("one")
-    talk.session.ask("two")
-    assert talk.session.last_answer_text == "yes"
+    with pytest.raises(LocalspecError, match=error):
+        talk.type(f"/read {path}")
+    assert not talk.session.pending_attachments
+    if error == r"a\.md":
+        talk.ask("one")
+        for command in ("/save", "/export", "/set json_schema"):
+            with pytest.raises(LocalspecError):
+                talk.type(f"{command} {path}")
+        assert complete_path(path) == []
+
+
+WINDOWS = ", read as Windows-1252 (it is not UTF-8)"
 
 
 @pytest.mark.parametrize(
     ("data", "text", "how"),
     [
         ("für".encode(), "für", ""),
-        ("für".encode("latin-1"), "für", ", read as Windows-1252 (it is not UTF-8)"),
-        ("für".encode("utf-16"), "für", ", read as UTF-16 (it is not UTF-8)"),
-        (
-            "für".encode() + b"\xff",
-            "für\ufffd",
-            ", 1 invalid byte replaced by \ufffd (it is not UTF-8)",
-        ),
+        ("für".encode("latin-1"), "für", WINDOWS),
+        ("für".encode() + b"\xff", "für\ufffd", ", 1 invalid byte replaced by \ufffd"),
     ],
 )
 def test_a_file_that_is_not_utf8_is_said_to_be_so(
     history: ChatHistory, tmp_path: Path, data: bytes, text: str, how: str
 ) -> None:
-    (tmp_path / "brief.txt").write_bytes(data)
+    """And its path may be quoted."""
+    file = tmp_path / "my brief.txt"
+    file.write_bytes(data)
     talk = Talk(history)
-    told = talk.type(f"/read {tmp_path / 'brief.txt'}")
-    assert told == f"Attached to your next message: brief.txt, 1 line{how}."
-    assert talk.session.pending_attachments[0].text == text
+    for quoted in (f"{file}", f'"{file}"', f"'{file}'"):
+        told = talk.type(f"/read {quoted}")
+        assert told.startswith(f"Attached to your next message: my brief.txt, 1 line{how}")
+        assert talk.session.pending_attachments[-1].text == text

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.installation import Installation
 from tests.support.fake_hub import FakeHub
+from tests.support.installation import Installation
 from tests.support.zoo import Zoo
 
 

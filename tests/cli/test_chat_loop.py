@@ -11,13 +11,15 @@ import psutil
 import pytest
 
 from localspec.chat.slash_commands import COMMANDS
-from tests.cli.command import harmful, localspec
+from tests.support.run_command import harmful, localspec
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
-from tests.cli.dialogue import Dialogue
+import termios
+
+from tests.support.dialogue import Dialogue
 
 GREEDY = ("--temperature", "0")
 ENDLESS = (*GREEDY, "--max-tokens", "60000", "--spec", "off")
@@ -33,19 +35,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dialogue]:
         chat.until("Text-completion model")
         chat.until("\n> ")
         yield chat
-
-
-def test_a_conversation_with_the_demo_pair(demo: Dialogue) -> None:
-    first = demo.line("def fibonacci(n):")
-    assert "acceptance rate" in first
-    assert "tok/s" in first
-    assert "context " in first
-    more = demo.line("")
-    assert "acceptance rate" in more
-    assert "Undone: the continuation" in demo.line("/undo")
-    again = demo.line("/regen")
-    assert again.splitlines()[:3] == first.splitlines()[:3]
-    assert demo.line("/retry").splitlines()[:3] == first.splitlines()[:3]
 
 
 MODELS_AND_PRESETS = {
@@ -82,7 +71,6 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/spec eagle3": "Use one of: auto, off, model, lookup.",
         "/set spec mtp": "Use one of: auto, off, model, lookup.",
         "/spec model": "spec: model",
-        "/spec on": "spec: auto",
         "/think on": "think: on",
         "/think show": "Thinking is shown",
         "/system # a module": "System prompt: # a module",
@@ -111,9 +99,13 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/clear": "Cleared",
         **MODELS_AND_PRESETS,
         "/regen": "The chat is empty",
+        "def fibonacci(n):": "context ",
+        "": "acceptance rate",
+        "/undo ": "Undone: the continuation",
+        "/retry": "tok/s",
     }
     names = {command.name for command in COMMANDS} - {"exit"}
-    assert names <= {line.lstrip("/").split()[0].replace("?", "help") for line in typed}
+    assert names <= {line.lstrip("/").split()[0].replace("?", "help") for line in typed if line}
     for line, words in typed.items():
         assert words in demo.line(line), line
     text = kept.read_text(encoding="utf-8")
@@ -122,21 +114,16 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
     assert text.startswith(asked)
 
 
-def test_tab_completes_a_command(demo: Dialogue) -> None:
+def test_tab_paste_and_edit(demo: Dialogue) -> None:
+    """Tab completes a command, a paste is one message, an edit without text offers the last."""
     demo.type("/sho\t")
     demo.until("/show")
     assert "demo-target" in demo.line("")
-
-
-def test_a_paste_is_one_message(demo: Dialogue) -> None:
     demo.paste("def f(a):\n    b = a\n")
     demo.until("b = a")
-    assert "acceptance rate" not in demo.seen[demo.seen.rindex("def f(a):") :]
+    assert "acceptance rate" not in demo.said[demo.said.rindex("def f(a):") :]
     demo.line("    return b")
     assert "Undone: def f(a):     b = a     return b" in demo.line("/undo")
-
-
-def test_an_edit_without_text_offers_the_last(demo: Dialogue) -> None:
     demo.line("import re")
     demo.type("/edit\r")
     demo.until("/edit import re")
@@ -158,7 +145,7 @@ def test_ctrl_c_stops_the_answer_and_a_second_quits(zoo: Zoo) -> None:
         assert " ms · " in told
         chat.press(CTRL_C)
         assert chat.end() == 130
-        assert "Traceback" not in chat.seen
+        assert "Traceback" not in chat.said
 
 
 def test_ctrl_c_at_the_prompt_hints_then_quits(zoo: Zoo) -> None:
@@ -174,27 +161,21 @@ def test_ctrl_c_at_the_prompt_hints_then_quits(zoo: Zoo) -> None:
         assert chat.end() == 130
 
 
-def test_sigterm_leaves_the_terminal_whole(zoo: Zoo) -> None:
-    with Dialogue("run", zoo["parrot"], *GREEDY, "--spec", "off") as chat:
-        chat.until("> ")
-        engine = chat.engine()
-        assert not chat.echoes()
-        chat.signal(signal.SIGTERM)
-        assert chat.end() == 143
-        assert chat.echoes()
-        assert not engine.is_running()
-
-
-@pytest.mark.parametrize("answering", [False, True])
-def test_a_closed_terminal(answering: bool, zoo: Zoo) -> None:
+@pytest.mark.parametrize("how", ["SIGTERM", "closed", "closed while answering"])
+def test_the_end_leaves_the_terminal_whole_and_no_engine(how: str, zoo: Zoo) -> None:
     with Dialogue("run", zoo["chatter"], *ENDLESS) as chat:
         chat.until("> ")
         engine = chat.engine()
-        if answering:
+        assert not chat.settings()[3] & termios.ECHO
+        if how == "closed while answering":
             chat.type("a\r")
             chat.until("one two three")
-        chat.hang_up()
-        assert chat.end() == 129
+        if how == "SIGTERM":
+            chat.signal(signal.SIGTERM)
+            assert chat.end() == 143 and chat.settings()[3] & termios.ECHO
+        else:
+            chat.close()
+            assert chat.end() == 129
         assert not engine.is_running()
 
 
@@ -242,25 +223,21 @@ def test_a_full_context_keeps_the_chat(zoo: Zoo) -> None:
     with Dialogue("run", zoo["chatter"], *ENDLESS, "--ctx", "256") as chat:
         chat.until("> ")
         told = chat.line("a")
-        assert "context full" in told
-        assert "/undo removes the last turn" in told
-        assert "overflow: stop" in chat.line("/set overflow stop")
+        assert "context full" in told and "/undo removes the last turn" in told
+        chat.line("/set overflow stop")
         told = chat.line("b")
         assert "The prompt has" in told
         assert "Your message was not sent. Press Up to edit it." in told
-        assert "overflow: ask" in chat.line("/set overflow ask")
+        chat.line("/set overflow ask")
         chat.type("b\n")
         asked = chat.until("/set overflow NAME):")
-        assert "258 / 256 tokens" in asked
-        assert "do not send the message" in asked
+        assert "258 / 256 tokens" in asked and "do not send the message" in asked
         assert "summarise" not in asked, "a text-completion model cannot summarise"
         assert "Your message was not sent" in chat.line("s")
         chat.type("b\n")
         chat.until("/set overflow NAME):")
         assert "the oldest turn is no longer sent to the model" in chat.line("d")
         assert "oldest turns    1 not sent to the model" in chat.line("/show")
-        assert "Undone: b" in chat.line("/undo")
-        assert "Undone: a" in chat.line("/undo")
 
 
 @pytest.mark.parametrize("key", ["d", CTRL_C])
@@ -286,15 +263,31 @@ def test_a_full_context_in_the_middle_of_an_answer(zoo: Zoo, key: str) -> None:
 # --- what it looks like --------------------------------------------------------------------------
 
 
-def test_thinking_is_folded_or_shown(zoo: Zoo) -> None:
-    with Dialogue("run", zoo["thinker"], *GREEDY, "--no-color") as chat:
-        chat.until("> ")
-        assert "thinking … (6 words)\nHello there.\n" in chat.line("hi")
-        chat.line("/think show")
-        assert "They greet me; I greet back.\nHello there.\n" in chat.line("hi")
-        chat.line("/set max_tokens 4")
-        told = chat.line("hi")
-        assert "stopped while thinking" in told
+THOUGHT, HELLO = "They greet me; I greet back.", "Hello there.\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "prompt", "folded", "shown"),
+    [
+        ("--no-color", "> ", f"thinking … (6 words)\n{HELLO}", f"{THOUGHT}\n{HELLO}"),
+        (
+            "--plain",
+            "You: ",
+            f"Thinking, 6 words.\nthinker: {HELLO}",
+            f"Thinking: {THOUGHT}\nthinker: {HELLO}",
+        ),
+    ],
+)
+def test_thinking_is_folded_or_shown(
+    zoo: Zoo, option: str, prompt: str, folded: str, shown: str
+) -> None:
+    with Dialogue("run", zoo["thinker"], *GREEDY, option) as chat:
+        chat.until(prompt)
+        assert folded in chat.line("hi", f"\n{prompt}")
+        chat.line("/think show", f"\n{prompt}")
+        assert shown in chat.line("hi", f"\n{prompt}")
+        chat.line("/set max_tokens 4", f"\n{prompt}")
+        told = chat.line("hi", f"\n{prompt}")
         assert "/set think_budget N limits thinking to N tokens; /think off" in told
 
 
@@ -316,7 +309,7 @@ def test_plain(how: str, zoo: Zoo) -> None:
             chat.line(line, "\nYou: ")
         chat.type(CTRL_D)
         assert chat.end() == 0
-        assert chat.seen.isascii() and not harmful(chat.seen.encode())
+        assert chat.said.isascii() and not harmful(chat.said.encode())
 
 
 def test_help_wraps_between_words(zoo: Zoo) -> None:
@@ -328,15 +321,6 @@ def test_help_wraps_between_words(zoo: Zoo) -> None:
     assert all(command.help in words for command in COMMANDS)
 
 
-def test_thinking_in_plain_words(zoo: Zoo) -> None:
-    with Dialogue("run", zoo["thinker"], *GREEDY, "--plain") as chat:
-        chat.until("You: ")
-        assert "Thinking, 6 words.\nthinker: Hello there.\n" in chat.line("hi", "\nYou: ")
-        chat.line("/think show", "\nYou: ")
-        told = chat.line("hi", "\nYou: ")
-        assert "Thinking: They greet me; I greet back.\nthinker: Hello there.\n" in told
-
-
 @pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1", "LC_ALL": "C", "PYTHONUTF8": "0"}])
 def test_nothing_hostile_reaches_the_terminal(env: dict[str, str], zoo: Zoo) -> None:
     with Dialogue("run", zoo["hostile"], *GREEDY, "--spec", "lookup", env=env) as chat:
@@ -345,8 +329,8 @@ def test_nothing_hostile_reaches_the_terminal(env: dict[str, str], zoo: Zoo) -> 
             chat.line(line)
         chat.type(CTRL_D)
         assert chat.end() == 0
-        assert " one" in chat.seen
-        assert " two" in chat.seen
-        assert not harmful(chat.seen.encode(), colour=True)
-        assert ("\x1b[" in chat.seen) is ("NO_COLOR" not in env)
-        assert "Traceback" not in chat.seen
+        assert " one" in chat.said
+        assert " two" in chat.said
+        assert not harmful(chat.said.encode(), colour=True)
+        assert ("\x1b[" in chat.said) is ("NO_COLOR" not in env)
+        assert "Traceback" not in chat.said

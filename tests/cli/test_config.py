@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Done, harmful, hello, localspec
-from tests.cli.installation import Installation
+from tests.support.installation import Installation
+from tests.support.run_command import Done, harmful, hello, localspec
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 KEY = "downloads.limit"
@@ -30,15 +30,13 @@ class Own:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Own:
+    (tmp_path / "mine").mkdir()
     return Own(tmp_path / "mine" / "config.toml")
 
 
-def test_path_needs_no_file(own: Own) -> None:
+def test_set_get_list_and_back_again(own: Own) -> None:
     assert own.config("path").text.strip() == str(own.path)
     assert not own.path.exists()
-
-
-def test_set_get_list_and_back_again(own: Own) -> None:
     assert own.config("set", "screen.theme", "monochrome").code == 0
     assert own.config("set", "keys.chat.send", "alt+s").code == 0
     assert own.path.read_text() == (
@@ -53,6 +51,8 @@ def test_set_get_list_and_back_again(own: Own) -> None:
     assert any(KEY in line and "default" in line for line in lines)
     assert own.config("set", "screen.theme", "--default").code == 0
     assert own.config("get", "screen.theme").text == "localspec-dark\n"
+    done = own.config("set", KEY, "5", LOCALSPEC_DOWNLOADS_LIMIT="3")
+    assert done.code == 0 and "LOCALSPEC_DOWNLOADS_LIMIT overrides this value" in done.err
 
 
 def test_json_says_where_each_value_comes_from(own: Own) -> None:
@@ -73,8 +73,7 @@ def test_json_says_where_each_value_comes_from(own: Own) -> None:
     assert {"keys.app.quit", "keys.chat.send"} <= {key["key"] for key in keys}
 
 
-def test_earlier_names_of_keys_are_those_of_now(own: Own) -> None:
-    own.path.parent.mkdir()
+def test_earlier_names_of_keys_are_those_of_now_and_removed_ones_ignored(own: Own) -> None:
     own.path.write_text('[keys]\n"doctor.repair" = "m"\n"doctor.mend" = "k"\n"first.skip" = "x"\n')
     done = own.config("list")
     assert done.code == 0 and "unknown" not in done.err
@@ -88,17 +87,11 @@ def test_earlier_names_of_keys_are_those_of_now(own: Own) -> None:
     assert own.path.read_text() == "[keys]\n"
     own.config("set", "keys.doctor.mend", "f7")
     assert own.path.read_text() == '[keys]\n"doctor.repair" = "f7"\n'
-
-
-def test_keys_of_removed_actions_are_ignored_with_one_notice(own: Own) -> None:
-    own.path.parent.mkdir()
     own.path.write_text('[keys]\n"verify.less" = "m"\n')
     done = own.config("list")
-    assert done.code == 0 and "verify.less" not in done.text
     assert done.err.count("removed setting keys.verify.less; it is ignored.") == 1
     assert own.config("set", "keys.bench.save", "m").code == 2
     assert own.config("set", "keys.verify.less", "--default").code == 0
-    assert own.path.read_text() == "[keys]\n"
 
 
 @pytest.mark.parametrize(
@@ -122,13 +115,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
     assert not own.path.exists()
 
 
-def test_one_that_does_not_count_now_is_said(own: Own) -> None:
-    done = own.config("set", KEY, "5", LOCALSPEC_DOWNLOADS_LIMIT="3")
-    assert done.code == 0 and "LOCALSPEC_DOWNLOADS_LIMIT overrides this value" in done.err
-
-
 def test_a_damaged_file_stops_commands_and_is_never_written(own: Own) -> None:
-    own.path.parent.mkdir()
     own.path.write_text("[screen]\ntheme = \n")
     where = f"{own.path}:2:9: invalid value"
     for verb in (("list",), ("run", "demo", "-p", "x"), ("pair", "list"), ("history", "list")):
@@ -146,22 +133,14 @@ def test_a_damaged_file_stops_commands_and_is_never_written(own: Own) -> None:
 
 
 def test_unknown_keys_are_said_and_stop_nothing(own: Own) -> None:
-    own.path.parent.mkdir()
-    own.path.write_text("[screen]\ntehme = 'x'\n\x1b")
-    assert own.do("list").code == 2  # the escape is no TOML
+    own.path.write_bytes(b'["\\u001b[31m"]\nx = 1\n[screen]\ntheme = "\\u001b]0;x\\u0007"\n')
+    done = own.config("list")  # what stands in it is harmless on a terminal
+    assert done.code == 2 and not harmful(done.out) and not harmful(done.err.encode())
     own.path.write_text("[screen]\ntehme = 'x'\n")
     done = own.do("list")
     assert done.code == 0 and "did you mean screen.theme?" in done.err
     quiet = own.do("run", "demo", "-q", "-p", "x", "--max-tokens", "1")
     assert quiet.code == 0 and "tehme" not in quiet.err
-
-
-def test_what_stands_in_it_is_harmless_on_a_terminal(own: Own) -> None:
-    own.path.parent.mkdir()
-    own.path.write_bytes(b'["\\u001b[31m"]\nx = 1\n[screen]\ntheme = "\\u001b]0;x\\u0007"\n')
-    done = own.config("list")
-    assert done.code == 2
-    assert not harmful(done.out) and not harmful(done.err.encode())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the editor is a script of the shell")
@@ -198,23 +177,15 @@ def test_pull_and_run_heed_it(computer: Installation) -> None:
 
 def test_overlap_is_kept_for_runs_and_given_way_to(zoo: Zoo, tmp_path: Path) -> None:
     """A method that cannot overlap is refused with --overlap on, but not for a kept preference."""
-    config = tmp_path / "config.toml"
-    config.write_text('[answers]\noverlap = "on"\n')
-
-    def run(*options: str) -> Done:
-        given = ("--spec", "model", "--threads", "1", "--stats", *options)
-        return hello(zoo, *given, env={"LOCALSPEC_CONFIG": str(config)})
-
-    kept = run()
-    assert kept.text == HELLO_TEXT + "\n"
-    assert "overlapped drafting: " in kept.err
-    assert run("--json").document["speculation"]["overlap"]["rounds"] > 0
-    for off in (("--overlap", "off"), ("--verify", "rejection")):
-        done = run(*off)
-        assert (done.code, done.text) == (0, HELLO_TEXT + "\n")
-        assert "overlapped" not in done.err
-    refused = run("--verify", "rejection", "--overlap", "on")
-    assert refused.code == 2 and "verification rejection" in refused.err
+    (tmp_path / "config.toml").write_text('[answers]\noverlap = "on"\n')
+    given = ("--spec", "model", "--threads", "1", "--json")
+    kept = hello(zoo, *given)
+    assert kept.document["speculation"]["overlap"]["rounds"] > 0
+    other = hello(zoo, *given, "--verify", "rejection")
+    assert other.code == 0 and other.document["text"] == HELLO_TEXT
+    assert "overlap" not in other.document["speculation"]
+    refused = hello(zoo, *given, "--verify", "rejection", "--overlap", "on")
+    assert "verification rejection" in refused.document["error"]["message"]
 
 
 def test_a_preferred_drafter_gives_way_where_a_pair_lacks_it() -> None:

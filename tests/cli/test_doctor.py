@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.cli.command import localspec
+from tests.support.run_command import localspec
 
 
 def test_a_report_by_area_made_to_be_pasted(tmp_path: Path) -> None:

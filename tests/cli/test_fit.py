@@ -12,8 +12,9 @@ from localspec.cli import fit
 from localspec.fit.verdict import DeviceFit
 from localspec.machine.device import Device, DeviceMemory
 from localspec.symbols import ASCII_TRANSLATION
-from tests.cli.command import localspec
 from tests.support.fake_hub import FakeHub
+from tests.support.installation import DEEP, HEAD, INSIDE, Installation
+from tests.support.run_command import localspec
 from tests.support.zoo import Zoo
 
 GIB = 1 << 30
@@ -60,7 +61,6 @@ def test_what_does_not_fit_ends_with_4_and_advice() -> None:
     ("arguments", "codes", "words"),
     [
         (("demo", "--gpu", "RTX 4960"), (3,), "RTX 4"),
-        (("nosuch-model",), (3,), "nosuch-model"),
         (("nobody/nothing-GGUF",), (3, 10), "localspec: "),
         (("demo", "--vram", "-3"), (2,), "--vram"),
     ],
@@ -133,3 +133,17 @@ def test_a_bar_shows_each_part_and_is_never_longer(
 ) -> None:
     assert fit.memory_bar(room(*parts), 16) == expected
     assert expected.translate(ASCII_TRANSLATION).isascii()
+
+
+def test_fit_counts_what_run_would_use(computer: Installation) -> None:
+    computer.pulled(DEEP, HEAD, INSIDE)
+    for ref, name in ((DEEP, "EAGLE-3"), (INSIDE, "MTP")):
+        said = computer.do("fit", ref, "--gpu", "RTX 4090", "--json")
+        assert said.code == 0, said.err
+        document = said.document
+        assert document["method"] == "analytic" and document["error"] > 0  # not in this computer
+        assert document["devices"][0]["draft"]["compute"] > 0
+        assert f"{name} heads" in document["speed"]["why"]
+    alone = computer.do("fit", DEEP, "--draft", "none", "--json").document
+    assert alone["method"] == "exact"
+    assert alone["draft"] is None and alone["host"]["draft"]["compute"] == 0

@@ -3,46 +3,57 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import click
+import psutil
 import pytest
 
 from localspec import cli
 from localspec.errors import UsageError
 from localspec.paths import package_data_dir
-from tests.cli.command import Done, command, environment, harmful, localspec
-from tests.support.zoo import Zoo
+from tests.support.downloads import wait_for
+from tests.support.long_cases import often
+from tests.support.run_command import (
+    ROOT,
+    TIMEOUT,
+    Done,
+    command,
+    environment,
+    harmful,
+    localspec,
+)
+from tests.support.zoo import HELLO_TEXT, Zoo
 
 USAGE, NOT_FOUND, DOES_NOT_FIT, INCOMPATIBLE, STORAGE = 2, 3, 4, 5, 8
 ENGINE, MODEL_FILE, TOO_LONG = 9, 12, 13
 CODES = {
     USAGE: "usage",
     NOT_FOUND: "not-found",
-    DOES_NOT_FIT: "does-not-fit",
     INCOMPATIBLE: "incompatible-pair",
-    STORAGE: "storage",
     ENGINE: "engine",
-    MODEL_FILE: "model-file",
     TOO_LONG: "prompt-too-long",
 }
 ASK = ("-p", "a", "--max-tokens", "5", "--temperature", "0")
-DEMO = package_data_dir() / "demo" / "demo-draft.gguf"
+DEMO = package_data_dir() / "demo"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits, names and devices")
 
-Files = Callable[[str], Path]
+Files = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
 def files(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Files that are no models, by name; other names are the zoo's."""
+    """Paths for words in braces: files that are no models, by name; other names are the zoo's."""
     folder = tmp_path_factory.mktemp("files")
-    whole = DEMO.read_bytes()
+    whole = (DEMO / "demo-draft.gguf").read_bytes()
     contents = {
         "empty.gguf": b"",
         "pointer.gguf": POINTER,
@@ -54,8 +65,11 @@ def files(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Files:
     if sys.platform != "win32":
         os.mkfifo(folder / "fifo.gguf")
 
-    def path(name: str) -> Path:
-        return folder / name if name.endswith(".gguf") else zoo[name]
+    def path(word: str) -> str:
+        if not word.startswith("{"):
+            return word
+        name = word.strip("{}")
+        return str(folder / name if name.endswith(".gguf") else zoo[name])
 
     return path
 
@@ -73,118 +87,87 @@ def told(done: Done, code: int, words: str, *, next_step: bool = True) -> None:
     assert not harmful(done.err.encode())
 
 
-def wrong(*arguments: str | Path, code: int, words: str) -> None:
-    done = localspec("run", *arguments)
-    told(done, code, words)
+# --- refusals -----------------------------------------------------------------------------------
+
+EMPTY = "it is empty"
+REFUSED: tuple[tuple[str, int, str], ...] = (
+    # files that are no models
+    ("run {absent.gguf} ASK", NOT_FOUND, "There is no file"),
+    ("run {empty.gguf} ASK", MODEL_FILE, "is empty"),
+    ("run {pointer.gguf} ASK", MODEL_FILE, "git lfs pull"),
+    ("run {\x1b]0;owned\x07rude.gguf} ASK", MODEL_FILE, "rude.gguf is a text file"),
+    ("run {cut-half.gguf} ASK", MODEL_FILE, "is incomplete"),
+    ("run {future} ASK", MODEL_FILE, "unknown model architecture: 'llama99'"),
+    ("run {fifo.gguf} ASK", MODEL_FILE, "not a regular file"),
+    ("run demo --draft {empty.gguf} ASK", MODEL_FILE, "is empty"),
+    ("run demo --draft {cut-half.gguf} ASK", MODEL_FILE, "cut"),
+    # pairs and names
+    (
+        "run {f32} --draft {renamed-rudely} ASK",
+        INCOMPATIBLE,
+        "token 256 is 'rude' in the draft and '<0xFD>' in the target",
+    ),
+    ("run demmo ASK", NOT_FOUND, "no entry demmo"),
+    ("run \x1b[31mred ASK", NOT_FOUND, "There is no file"),
+    # settings
+    ("run demo ASK --ctx 2147483648", USAGE, "A context of 2,147,483,648 tokens is out of range"),
+    ("run demo ASK --temperature nan", USAGE, "--temperature"),
+    ("run demo ASK --spec magic", USAGE, "--spec"),
+    ("run demo ASK --spec eagle3 --draft none", USAGE, "'eagle3' needs a draft model"),
+    ("run demo ASK --kv q8_0 --flash-attn off", USAGE, "requires flash_attn"),
+    ("run demo ASK --gpu-layers many", USAGE, "number of layers"),
+    ("run demo ASK --such-an-option", USAGE, "--such-an-option"),
+    # on the way
+    ("run demo -p ''", USAGE, "The prompt is empty"),
+    ("run demo", USAGE, "The prompt is empty"),
+    ("run demo ASK --events absent/events.jsonl", STORAGE, ""),
+    ("run demo ASK --events .", USAGE, ""),
+    ("run {nan} ASK", ENGINE, "invalid numbers"),
+    ("run {nan} --draft {nan} ASK --temperature 1", ENGINE, "invalid numbers"),
+)
+
+
+def words_of(line: str, files: Files) -> list[str]:
+    """A command line; ASK stands for a short question."""
+    words = shlex.split(line.replace("ASK", " ".join(ASK)))
+    return [files(word) for word in words]
+
+
+@pytest.mark.parametrize(("line", "code", "words"), REFUSED, ids=lambda value: repr(value)[:40])
+def test_what_is_refused(files: Files, line: str, code: int, words: str, tmp_path: Path) -> None:
+    if "fifo" in line and sys.platform == "win32":
+        pytest.skip("no FIFO there")
+    done = localspec(*words_of(line, files), cwd=tmp_path)
+    told(done, code, words, next_step="--events" not in line)
     assert done.out == b""
 
 
-# --- files that are no models ---------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("name", "code", "words"),
+    ("line", "words", "hint"),
     [
-        ("absent.gguf", NOT_FOUND, "There is no file"),
-        ("empty.gguf", MODEL_FILE, "is empty"),
-        ("pointer.gguf", MODEL_FILE, "git lfs pull"),
-        ("\x1b]0;owned\x07rude.gguf", MODEL_FILE, "rude.gguf is a text file"),
-        ("cut-half.gguf", MODEL_FILE, "is incomplete"),
-        ("future", MODEL_FILE, "unknown model architecture: 'llama99'"),
+        ("rnu demo", "rnu", "Did you mean run?"),
+        ("xyzzy", "xyzzy", "See: localspec --help"),
+        ("history lits", "lits", "See: localspec history --help"),
+        ("rm nothing-like-it", "nothing-like-it", "See: localspec list, localspec pair list"),
+        ("rm qwen3-8bb", "qwen3-8bb", "Closest: qwen3-8b"),
+        ("fit demo --vram nan", "'nan' is not a finite number", "See: localspec fit --help"),
+        ("pair suggest --vram 0", "'--vram'", "See: localspec pair suggest --help"),
+        ("run demo --ctx", "'--ctx' requires an argument", "See: localspec run --help"),
+        ("--offline run demo --top-p 2", "'--top-p'", "See: localspec run --help"),
+        ("run demo -p a --json-schema ''", "'--json-schema': it is empty", "localspec run --help"),
+        ("run '' -p a", "'[MODEL]': it is empty", "See: localspec run --help"),
+        ("run demo -p a --stop a --stop ''", "'--stop': it is empty", "localspec run --help"),
+        ("doctor --dismiss ''", "'' is not 'cpu-only-build'", "See: localspec doctor --help"),
+        ("fit demo --draft a,b", "'a,b' names more than one draft", "See: localspec fit --help"),
+        ("pair test demo a,b", "put a space between them", "See: localspec pair test --help"),
+        ("list --models-dir /no/such", "there is no folder /no/such", "localspec list --help"),
     ],
 )
-def test_a_file_that_is_no_model(files: Files, name: str, code: int, words: str) -> None:
-    wrong(files(name), *ASK, code=code, words=words)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no FIFO there")
-def test_a_fifo_does_not_block(files: Files) -> None:
-    wrong(files("fifo.gguf"), *ASK, code=MODEL_FILE, words="not a regular file")
-
-
-@pytest.mark.parametrize(("name", "words"), [("empty.gguf", "is empty"), ("cut-half.gguf", "cut")])
-def test_a_draft_that_is_no_model(files: Files, name: str, words: str) -> None:
-    told(localspec("run", "demo", "--draft", files(name), *ASK), MODEL_FILE, words)
-
-
-# --- pairs and names ----------------------------------------------------------------------------
-
-
-def test_a_pair_that_does_not_match(files: Files) -> None:
-    """The draft's token has an escape sequence."""
-    words = "token 256 is 'rude' in the draft and '<0xFD>' in the target"
-    pair = files("f32"), "--draft", files("renamed-rudely")
-    wrong(*pair, *ASK, code=INCOMPATIBLE, words=words)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "hint"),
-    [
-        (("rnu", "demo"), USAGE, "Did you mean run?"),
-        (("xyzzy",), USAGE, "See: localspec --help"),
-        (("history", "lits"), USAGE, "See: localspec history --help"),
-        (("rm", "nothing-like-it"), NOT_FOUND, "See: localspec list, localspec pair list"),
-        (("rm", "qwen3-8bb"), NOT_FOUND, "Closest: qwen3-8b"),
-    ],
-)
-def test_a_word_that_nobody_knows(arguments: tuple[str, ...], code: int, hint: str) -> None:
-    """The nearest is offered if it is near; nothing is guessed."""
-    done = localspec(*arguments)
-    told(done, code, arguments[-1] if arguments[0] != "rnu" else "rnu")
-    assert f"  {hint}" in done.err
-
-
-@pytest.mark.parametrize(
-    ("name", "words"), [("demmo", "no entry demmo"), ("\x1b[31mred", "There is no file")]
-)
-def test_a_pair_nobody_knows(name: str, words: str) -> None:
-    wrong(name, *ASK, code=NOT_FOUND, words=words)
-
-
-# --- settings -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--ctx", "2147483648"), "A context of 2,147,483,648 tokens is out of range"),
-        (("--temperature", "nan"), "--temperature"),
-        (("--spec", "magic"), "--spec"),
-        (("--spec", "eagle3", "--draft", "none"), "'eagle3' needs a draft model"),
-        (("--kv", "q8_0", "--flash-attn", "off"), "requires flash_attn"),
-        (("--gpu-layers", "many"), "number of layers"),
-        (("--such-an-option",), "--such-an-option"),
-    ],
-)
-def test_a_setting_that_makes_no_sense(options: tuple[str, ...], words: str) -> None:
-    wrong("demo", *ASK, *options, code=USAGE, words=words)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words", "help_of"),
-    [
-        (("fit", "demo", "--vram", "nan"), "'nan' is not a finite number", "fit"),
-        (("pair", "suggest", "--vram", "0"), "'--vram'", "pair suggest"),
-        (("run", "demo", "--ctx"), "'--ctx' requires an argument", "run"),
-        (("--offline", "run", "demo", "--top-p", "2"), "'--top-p'", "run"),
-        (("run", "demo", *ASK, "--json-schema", ""), "'--json-schema': it is empty", "run"),
-        (("run", "", *ASK), "'[MODEL]': it is empty", "run"),
-        (("run", "demo", *ASK, "--stop", "a", "--stop", ""), "'--stop': it is empty", "run"),
-        (("list", "--models-dir", ""), "'--models-dir': it is empty", "list"),
-        (("doctor", "--dismiss", ""), "'' is not 'cpu-only-build'", "doctor"),
-        (("fit", "demo", "--draft", "a,b"), "'a,b' names more than one draft", "fit"),
-        (("pair", "test", "demo", "a,b"), "put a space between them", "pair test"),
-        (("pair", "check", "demo", "a,b"), "check one at a time", "pair check"),
-        (("list", "--models-dir", "/no/such"), "there is no folder /no/such", "list"),
-    ],
-)
-def test_a_value_that_would_count_as_none(
-    arguments: tuple[str, ...], words: str, help_of: str
-) -> None:
-    """nan, an empty "$VARIABLE" of a script; the next step is the help that has the option."""
-    done = localspec(*arguments)
-    told(done, USAGE, words)
-    assert done.err.endswith(f"  See: localspec {help_of} --help\n")
+def test_a_next_step_is_named(line: str, words: str, hint: str) -> None:
+    """The nearest word if it is near, else the help that has the option; nothing is guessed."""
+    done = localspec(*shlex.split(line))
+    told(done, NOT_FOUND if line.startswith("rm") else USAGE, words)
+    assert hint in done.err.splitlines()[1]
 
 
 def options_of_commands() -> Iterator[tuple[click.Command, click.Option]]:
@@ -214,113 +197,65 @@ def test_no_option_takes_an_empty_text() -> None:
     }
 
 
-# --- prompts ------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (USAGE, "demo --such-an-option"),
+        (NOT_FOUND, "{absent.gguf}"),
+        (INCOMPATIBLE, f"{{f32}} --draft {DEMO / 'demo-eagle3.gguf'}"),
+        (ENGINE, "{nan-later}"),
+        (TOO_LONG, f"{{parrot}} -p {'z' * 2000}"),
+    ],
+)
+def test_with_json_the_error_is_the_document(files: Files, code: int, line: str) -> None:
+    done = localspec("run", *ASK, *words_of(line, files), "--json")
+    assert (done.code, done.err, done.out.count(b"\n")) == (code, "", 1)
+    said = {"text"} if code == ENGINE else set()
+    assert set(done.document) == {"schema", "error"} | said, "what was said before is kept"
+    assert set(done.document["error"]) == {"code", "message", "hint"}
+    assert done.document["error"]["code"] == CODES[code] and done.document["error"]["message"]
 
 
-@pytest.mark.parametrize("given", [("-p", ""), ()])
-def test_an_empty_prompt(given: tuple[str, ...]) -> None:
-    told(localspec("run", "demo", *given, stdin=b""), USAGE, "The prompt is empty")
+def test_what_was_said_before_invalid_numbers_stays(files: Files) -> None:
+    done = localspec("run", files("{nan-later}"), *ASK)
+    told(done, ENGINE, "invalid numbers")
+    assert done.text == " Hello, wor\n"
 
 
 # --- writing ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["absent/events.jsonl", "."])
-def test_events_that_cannot_be_written(tmp_path: Path, place: str) -> None:
-    done = localspec("run", "demo", *ASK, "--events", tmp_path / place)
-    told(done, USAGE if place == "." else STORAGE, "", next_step=False)
-    assert done.out == b""
-
-
-FULL = Path("/dev/full")
-needs_full = pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
-
-
-@needs_full
-def test_events_that_fill_the_disk(files: Files) -> None:
-    told(localspec("run", files("parrot"), *ASK, "--events", FULL), STORAGE, "No space left")
-
-
-@needs_full
-@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
-def test_an_answer_that_cannot_be_written(files: Files, redirection: str) -> None:
-    asked = command("run", files("parrot"), *ASK)
-    shell = ["sh", "-c", f'exec "$0" "$@" {redirection}', *asked]
-    done = subprocess.run(shell, env=environment(), capture_output=True, check=False, text=True)
-    reason = "No space left" if "full" in redirection else "Standard output is closed"
-    told(Done(done.returncode, b"", done.stderr), STORAGE, reason)
-
-
-@needs_full
-def test_a_document_that_cannot_be_written(files: Files) -> None:
-    """Standard output cannot take the error either."""
-    asked = command("run", files("parrot"), *ASK, "--json")
-    with FULL.open("w") as full:
-        done = subprocess.run(
-            asked, env=environment(), stdout=full, stderr=subprocess.PIPE, check=False, text=True
-        )
-    assert (done.returncode, done.stderr.count("\n")) == (STORAGE, 2)
-    assert "No space left" in done.stderr
-
-
-# --- models that fail on the way ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [(), ("--draft", "itself", "--temperature", "1")])
-def test_a_model_of_invalid_numbers(files: Files, options: tuple[str, ...]) -> None:
-    path = files("nan")
-    given = [path if option == "itself" else option for option in options]
-    wrong(path, *ASK, *given, code=ENGINE, words="invalid numbers")
-
-
-def test_what_was_said_before_invalid_numbers_stays(files: Files) -> None:
-    done = localspec("run", files("nan-later"), *ASK)
-    told(done, ENGINE, "invalid numbers")
-    assert done.text == " Hello, wor\n"
-
-
-HEAD = Path(__file__).parents[2] / "localspec" / "data" / "demo" / "demo-eagle3.gguf"
-
-
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize(
-    ("code", "arguments"),
+    ("more", "reason"),
     [
-        (USAGE, ("demo", "--such-an-option")),
-        (NOT_FOUND, ("absent.gguf",)),
-        (INCOMPATIBLE, ("f32", "--draft", str(HEAD))),
-        (ENGINE, ("nan-later",)),
-        (TOO_LONG, ("parrot", "-p", "z" * 2000)),
+        ("--events /dev/full", "No space left"),
+        (">/dev/full", "No space left"),
+        (">&-", "Standard output is closed"),
+        ("--json >/dev/full", "No space left"),
     ],
 )
-def test_with_json_the_error_is_the_document(
-    files: Files, code: int, arguments: tuple[str, ...]
-) -> None:
-    name = arguments[0]
-    model = name if name == "demo" else files(name)
-    done = localspec("run", *ASK, model, *arguments[1:], "--json")
-    assert (done.code, done.err) == (code, "")
-    assert done.out.count(b"\n") == 1
-    said = {"text"} if name == "nan-later" else set()
-    assert set(done.document) == {"schema", "error"} | said, "what was said before is kept"
-    assert done.document["schema"] == 1
-    assert set(done.document["error"]) == {"code", "message", "hint"}
-    assert done.document["error"]["code"] == CODES[code]
-    assert done.document["error"]["message"]
+def test_an_answer_that_cannot_be_written(files: Files, more: str, reason: str) -> None:
+    done = in_shell("exec", "run", files("{parrot}"), *ASK, after=more)
+    told(done, STORAGE, reason)
+
+
+# --- bugs of ours -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("module", ["ctypes", "click"])
 def test_ctrl_c_while_it_starts_is_no_traceback(tmp_path: Path, module: str) -> None:
     (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt\n")
-    path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
     done = localspec("list", env={"PYTHONPATH": path})
     assert (done.code, done.out, done.err) == (130, b"", "")
 
 
-def test_a_bug_of_ours_is_one_line_too(files: Files, tmp_path: Path) -> None:
+def test_a_bug_of_ours_is_one_line_too(tmp_path: Path) -> None:
     """The catch-all: a module that breaks, here a catalogue reader."""
     broken = tmp_path / "yaml.py"
     broken.write_text("raise ZeroDivisionError('oh')\n")
-    env: dict[str, Any] = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"}
+    env = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = localspec("run", "demo", *ASK, env=env)
     assert done.code == 1
     assert "Internal error: ZeroDivisionError: oh" in done.err
@@ -341,3 +276,166 @@ def test_a_bug_in_a_thread_is_one_line(capfd: pytest.CaptureFixture[str]) -> Non
         threading.excepthook = before
     err = capfd.readouterr().err
     assert "Internal error: ZeroDivisionError" in err and "Traceback" not in err
+
+
+# --- environments that lack something ------------------------------------------------------------
+
+PARROT = ("-p", "a", "--temperature", "0", "--draft", "none")
+
+
+def in_shell(
+    before: str, *arguments: str | Path, env: dict[str, str] | None = None, after: str = ""
+) -> Done:
+    """The command between other words of a shell, whose limits it has."""
+    words = " ".join(map(shlex.quote, map(str, command(*arguments))))
+    done = subprocess.run(
+        ["sh", "-c", f"{before} {words} {after}"],
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr.decode())
+
+
+def answers(done: Done) -> None:
+    assert (done.code, done.text) == (0, f"{HELLO_TEXT}\n"), done.err
+
+
+@POSIX
+def test_few_files_may_be_open(zoo: Zoo) -> None:
+    few = in_shell("ulimit -n 8; exec", "run", zoo["parrot"], *PARROT)
+    told(few, ENGINE, "Too many open files")
+    assert "ulimit -n" in few.err
+    answers(in_shell("ulimit -n 16; exec", "run", zoo["parrot"], *PARROT))
+
+
+@POSIX
+@pytest.mark.parametrize("home", ["", "/dev/null"])
+def test_a_home_that_is_none(home: str, zoo: Zoo) -> None:
+    """One answer needs no place to write; nothing to write to is no reason to refuse it."""
+    away = "exec env -u HOME -u LOCALSPEC_DATA_DIR -u HF_HOME" + (home and f" HOME={home}")
+    answers(in_shell(away, "run", zoo["parrot"], *PARROT))
+    listed = in_shell(away, "list")
+    assert listed.code == 0 and "Traceback" not in listed.err
+
+
+@POSIX
+def test_folders_that_take_nothing_or_may_not_be_entered(zoo: Zoo) -> None:
+    """As root every folder may be entered: this name is refused to everyone in the same way."""
+    env = {"LOCALSPEC_DATA_DIR": "/proc/nowhere"}
+    answers(localspec("run", zoo["parrot"], *PARROT, env=env))
+    told(localspec("history", "rm", "1", "-y", env=env), NOT_FOUND, "There is no chat")
+    names = ("LOCALSPEC_DATA_DIR", "HF_HUB_CACHE", "OLLAMA_MODELS", "LLAMA_CACHE")
+    env = dict.fromkeys((*names, "XDG_CONFIG_HOME"), f"/tmp/{'a' * 300}")
+    env["LOCALSPEC_CONFIG"] = os.devnull
+    answers(localspec("run", zoo["parrot"], *PARROT, env=env))
+    assert localspec("list", env=env).code == 0
+    assert "this check failed" not in localspec("doctor", env=env).text
+
+
+def test_python_without_assertions(zoo: Zoo) -> None:
+    answers(localspec("run", zoo["parrot"], *PARROT, env={"PYTHONOPTIMIZE": "2"}))
+
+
+@pytest.mark.parametrize(
+    ("part", "code", "words"),
+    [
+        ("click", 1, "No module named 'click'"),
+        ("yaml", 1, "A package that localspec needs cannot be imported: No module named 'yaml'."),
+        ("llama_cpp", 9, "No module named 'llama_cpp'"),
+    ],
+)
+def test_a_part_that_is_missing(part: str, code: int, words: str, tmp_path: Path) -> None:
+    missing = f"raise ModuleNotFoundError(\"No module named '{part}'\", name='{part}')\n"
+    (tmp_path / f"{part}.py").write_text(missing)
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = localspec("run", "demo", *PARROT, env=env)  # a name needs the catalogue, a path does not
+    told(done, code, words)
+    assert "nstall" in done.err
+
+
+NAMES = {
+    "space": "with a space",
+    "dash": "-p",
+    "line": "two\nlines",
+    "unicode": "уни漢字🙂",
+    "255-bytes": "a" * 250,
+    "no-utf-8": os.fsdecode(b"bad\xff\xfe"),
+    "escape": "\x1b]0;owned\x07",
+}
+
+
+@POSIX
+@pytest.mark.parametrize("name", often(NAMES, ("escape",)))
+def test_a_file_of_any_name(name: str, zoo: Zoo, tmp_path: Path) -> None:
+    """It runs, alone, as its own draft and as a link; it is shown, listed and removed."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    try:
+        path = Path(shutil.copy(zoo["parrot"], folder / f"{name}.gguf"))
+    except OSError:
+        pytest.skip("no such name on this disk")
+    env = {"LOCALSPEC_MODELS_DIR": str(folder)}
+    answers(localspec("run", path, *PARROT, env=env))
+    inside = localspec(*("run", "-p", "a", "--temperature", "0"), "--", path.name, cwd=folder)
+    assert inside.code == 0, inside.err
+    drafted = localspec("run", path, "--draft", path, "-p", "a", "--json", env=env)
+    assert drafted.code == 0 and drafted.document["draft"], drafted.err
+    for verb in ("show", "fit"):
+        done = localspec(verb, path, env=env)
+        assert done.code == 0 and not harmful(done.out), done.err
+    listed = localspec("list", env=env)
+    assert listed.code == 0 and "models folder" in listed.text and not harmful(listed.out)
+    assert "not verified" in listed.text, "where nobody said what it should hold"
+    assert localspec("list", "--json", env=env).code == 0
+    removed = localspec("rm", "-y", "--", path, env=env)
+    assert removed.code == 0, removed.err
+    assert not path.exists()
+
+
+INVALID = os.fsdecode(b"a\xff\xed\xa0\xbd")
+
+
+@POSIX
+@pytest.mark.parametrize("form", [["--json"], ["--tokens", "--stats", "-v"]])
+def test_bytes_that_are_no_text_in_any_argument(form: list[str], zoo: Zoo) -> None:
+    """A stray byte, and half of a surrogate pair."""
+    done = localspec(
+        *("run", zoo["chatty"], "-p", INVALID, "--system", INVALID, "--stop", INVALID),
+        *("--max-tokens", "3", *form),
+    )
+    assert done.code == 0, done.err
+    for more in (("show", INVALID), ("history", "search", INVALID), ("export", INVALID)):
+        assert "Traceback" not in localspec(*more).err
+
+
+@POSIX
+def test_a_model_that_is_missing_leaves_no_engine_behind(tmp_path: Path) -> None:
+    """The engine process starts before the model is looked for."""
+    ours = {"LOCALSPEC_TEST_MARK": str(tmp_path)}
+    done = subprocess.run(
+        command("run", tmp_path / "none.gguf", "-p", "a"),
+        env=environment(ours),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode != 0 and b"none.gguf" in done.stderr
+    wait_for(lambda: not has_process(ours))
+
+
+def has_process(variables: dict[str, str]) -> bool:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if variables.items() <= process.environ().items():
+                return True
+    return False
+
+
+@POSIX
+def test_a_prompt_without_end_is_not_cut_unsaid(zoo: Zoo) -> None:
+    done = in_shell(f"head -c {65 * 2**20} /dev/zero |", "run", zoo["parrot"])
+    told(done, USAGE, "The prompt is longer than 64 MiB")

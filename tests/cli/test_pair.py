@@ -15,8 +15,9 @@ from localspec.chat.conversation import Conversation
 from localspec.chat.history import ChatHistory
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from tests.chat.saved_chats import about, add_events
-from tests.cli.command import localspec
 from tests.support import head_models, sessions, tinygguf
+from tests.support.installation import DEEP, HEAD, INSIDE, Installation
+from tests.support.run_command import localspec
 from tests.support.tinygguf import Model
 from tests.support.zoo import Zoo
 
@@ -90,41 +91,28 @@ def test_a_verdict_is_of_the_files_as_they_are_now(zoo: Zoo, tmp_path: Path) -> 
     assert localspec(*check).document["verdict"] == "compatible"
 
 
-HEADS: dict[str, tuple[str, Callable[[], Model], int, str]] = {
-    "a head that fits": ("deep", head_models.eagle3, 0, "the same "),
+HEADS: dict[str, tuple[Callable[[], Model], int, str]] = {
+    "a head that fits": (head_models.eagle3, 0, "the same "),
     "a layer that is not there": (
-        "deep",
         lambda: head_models.eagle3(layers=(1, 2, 4)),
         5,
         "it reads layer 4 of its target, whose layers are 0 to 3",
     ),
-    "another width": ("deep", lambda: head_models.eagle3(of=96), 5, "96 wide; the target's are 64"),
-    "a target that shows nothing": (
-        "sliding",
-        head_models.eagle3,
-        5,
-        "does not provide for gemma3 models",
-    ),
-    "a map beyond the vocabulary": (
-        "deep",
-        lambda: head_models.eagle3(reduced=[5, 4000]),
-        5,
-        "4000",
-    ),
-    "a window that no layer has": ("deep", heads_without_window, 12, "sliding_window_pattern"),
+    "a map beyond the vocabulary": (lambda: head_models.eagle3(reduced=[5, 4000]), 5, "4000"),
+    "a window that no layer has": (heads_without_window, 12, "sliding_window_pattern"),
 }
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_heads_that_llama_cpp_would_die_of(zoo: Zoo, tmp_path: Path, name: str) -> None:
     """By `pair check` and by `run` alike, which starts no engine for them."""
-    target, make, code, words = HEADS[name]
+    make, code, words = HEADS[name]
     path = make().write(tmp_path / "head.gguf")
-    checked = localspec("pair", "check", zoo[target], path)
+    checked = localspec("pair", "check", zoo["deep"], path)
     assert checked.code == code
     assert words in (checked.text + checked.err)
     asked = ("-p", "the one", "--raw", "--max-tokens", "8", "--temperature", "0", "--json")
-    done = localspec("run", zoo[target], "--draft", path, "--spec", "model", *asked)
+    done = localspec("run", zoo["deep"], "--draft", path, "--spec", "model", *asked)
     assert done.code == code, done.err
     if code:
         assert words in done.document["error"]["message"]
@@ -164,3 +152,19 @@ def test_drafts_are_judged_by_kept_answers_with_the_seeds_they_had(zoo: Zoo) -> 
     (judged,) = localspec(*asked).document["drafts"]
     rates = judged["by_length"]["3"]
     assert rates["accepted"] > 0.8 * rates["drafted"] > 20
+
+
+def test_what_does_not_match_is_named(computer: Installation) -> None:
+    good = computer.do("pair", "check", DEEP, HEAD, "--json")
+    assert good.code == 0, good.err
+    assert good.document["verdict"] == "compatible"
+    layers = computer.do("pair", "check", DEEP, f"hf://{DEEP}/dflash-Deep-Q8_0.gguf", "--json")
+    assert layers.code == 5
+    assert layers.document["rule"] == "layers" and "layer 9" in layers.document["detail"]
+    width = computer.do("pair", "check", "tiny", HEAD)
+    assert width.code == 5 and "Incompatible: " in width.text
+    own = computer.do("pair", "check", INSIDE, INSIDE)
+    assert own.code == 0 and "its own MTP layer" in own.text
+    fit = computer.do("fit", "tiny", "--draft", HEAD)
+    assert fit.code == 5 and "it reads layer 2 of its target" in fit.err
+    assert not computer.cache.exists(), "by headers alone"

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localspec.paths import package_data_dir
 from localspec.protocol.events import (
     EngineReady,
     GenerationFinished,
@@ -25,9 +24,9 @@ from localspec.protocol.events import (
     decode,
     token_to_json,
 )
-from tests.cli.command import command, environment, harmful, hello, localspec
 from tests.support.downloads import wait_for
-from tests.support.sessions import require_same_logits_at_every_width
+from tests.support.installation import DEEP, HEAD, INSIDE, Installation
+from tests.support.run_command import command, environment, harmful, hello, localspec
 from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
 
 GREEDY = ("--temperature", "0")
@@ -35,11 +34,6 @@ POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 
 
 # --- prompts ----------------------------------------------------------------------------------
-
-
-def test_stdout_is_the_text_and_stderr_is_silent(zoo: Zoo) -> None:
-    done = hello(zoo)
-    assert (done.code, done.text, done.err) == (0, HELLO_TEXT + "\n", "")
 
 
 def test_files_beside_which_one_stands(zoo: Zoo) -> None:
@@ -52,44 +46,30 @@ def test_files_beside_which_one_stands(zoo: Zoo) -> None:
     assert done.text.rstrip("\n") == HELLO_TEXT
 
 
-@pytest.mark.parametrize(
-    ("piped", "prompt"), [(b"text", "sum up:\n\ntext"), (b" \n", "sum up:"), (b"", "sum up:")]
-)
-def test_what_is_piped_follows_the_prompt(zoo: Zoo, piped: bytes, prompt: str) -> None:
+def test_what_is_piped_follows_the_prompt(zoo: Zoo) -> None:
     """After a blank line.  Blank lines alone add nothing."""
     ask = ("run", zoo["target"], *GREEDY, "--max-tokens", "8", "--json", "-p")
-    both, alone = localspec(*ask, "sum up:", stdin=piped), localspec(*ask, prompt)
-    for part in ("prompt_tokens", "text"):
-        assert both.document[part] == alone.document[part]
-    assert localspec(*ask, "text\n\nsum up:").document["text"] != both.document["text"]
+
+    def told(prompt: str, piped: bytes = b"") -> tuple[int, str]:
+        document = localspec(*ask, prompt, stdin=piped).document
+        return document["prompt_tokens"], document["text"]
+
+    alone = told("sum up:")
+    assert told("sum up:", b" \n") == alone
+    assert told("sum up:", b"text") == told("sum up:\n\ntext") != told("text\n\nsum up:")
 
 
-def test_a_prompt_is_taken_verbatim(zoo: Zoo) -> None:
-    """BOS, the space SPM puts in front, and one token a character."""
-    prompt = " --stop q\\nz%q{}\n"
-    document = localspec("run", zoo["parrot"], "-p", prompt, "--json").document
-    assert document["prompt_tokens"] == len(prompt) + 2
-
-
-@pytest.mark.parametrize(
-    ("piped", "note"),
-    [
+def test_standard_input_that_is_not_utf8_is_said_to_be_so(zoo: Zoo) -> None:
+    for piped, note in (
         ("für".encode("latin-1"), "read as Windows-1252"),
         ("für".encode("utf-16"), "read as UTF-16"),
         ("für".encode() + b"\xff", "1 invalid byte replaced by"),
-    ],
-)
-def test_standard_input_that_is_not_utf8_is_said_to_be_so(
-    zoo: Zoo, piped: bytes, note: str
-) -> None:
-    done = localspec("run", zoo["parrot"], *GREEDY, stdin=piped)
-    assert done.code == 0 and f"Standard input is not UTF-8: {note}" in done.err
-    assert localspec("run", zoo["parrot"], *GREEDY, "-q", stdin=piped).err == ""
-
-
-def test_binary_standard_input_is_refused(zoo: Zoo) -> None:
-    done = localspec("run", zoo["parrot"], *GREEDY, stdin=b"a\xff\xfe\x00b")
-    assert (done.code, done.out) == (2, b"") and "is not text" in done.err
+    ):
+        done = localspec("run", zoo["parrot"], *GREEDY, stdin=piped)
+        assert done.code == 0 and f"Standard input is not UTF-8: {note}" in done.err
+    assert localspec("run", zoo["parrot"], *GREEDY, "-q", stdin=b"f\xff").err == ""
+    binary = localspec("run", zoo["parrot"], *GREEDY, stdin=b"a\xff\xfe\x00b")
+    assert (binary.code, binary.out) == (2, b"") and "is not text" in binary.err
 
 
 def test_the_model_is_named_where_it_is_not_the_default(zoo: Zoo, tmp_path: Path) -> None:
@@ -107,9 +87,8 @@ def test_the_model_is_named_where_it_is_not_the_default(zoo: Zoo, tmp_path: Path
 
 
 def test_the_document_holds_what_the_contract_says(zoo: Zoo) -> None:
-    document = hello(zoo, "--json", "--seed", "7").document
-    assert document["schema"] == 1
-    assert document["text"] == HELLO_TEXT
+    document = hello(zoo, "--json", "--seed", "7", "--spec", "model").document
+    assert (document["schema"], document["text"]) == (1, HELLO_TEXT)
     assert "".join(token["text"] for token in document["tokens"]) == HELLO_TEXT
     assert all(set(token) == {"id", "text", "class"} for token in document["tokens"])
     assert document["finish_reason"] == "eog"
@@ -119,10 +98,7 @@ def test_the_document_holds_what_the_contract_says(zoo: Zoo) -> None:
     times = {"load_ms", "prefill_ms", "first_token_ms", "decode_ms", "tokens_per_second"}
     assert set(document["timings"]) == times
     assert all(value > 0 for value in document["timings"].values())
-
-
-def test_the_document_says_how_speculation_went(zoo: Zoo) -> None:
-    speculation = hello(zoo, "--json", "--spec", "model").document["speculation"]
+    speculation = document["speculation"]
     assert speculation.pop("host_ms_per_round") > 0
     # Plain ("▁Hello"), five accepted and a bonus, and the end token, which was drafted too.
     assert speculation == {
@@ -135,9 +111,10 @@ def test_the_document_says_how_speculation_went(zoo: Zoo) -> None:
         "by_source": {"model": {"drafted": 7, "accepted": 7}},
         "paused_rounds": 1,
     }
-    plain = hello(zoo, "--json", "--spec", "off").document
+    plain = hello(zoo, "--json", "--spec", "off", "--max-tokens", "4").document
     nothing = (plain["draft"], plain["speculation"]["acceptance_rate"])
     assert nothing == (None, None) and plain["speculation"]["drafted"] == 0
+    assert (len(plain["tokens"]), plain["finish_reason"]) == (4, "length")
 
 
 def test_json_is_one_line_of_ascii_whatever_is_said(zoo: Zoo) -> None:
@@ -151,13 +128,18 @@ def test_json_is_one_line_of_ascii_whatever_is_said(zoo: Zoo) -> None:
 # --- what is shown ----------------------------------------------------------------------------
 
 
-def test_probabilities_are_recorded_where_asked_for(zoo: Zoo, tmp_path: Path) -> None:
+def test_events_are_lines_with_probabilities_where_asked_for(zoo: Zoo, tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     done = hello(zoo, "--events", str(file), "--json", "--spec", "model", "--probabilities")
-    known = {"id", "text", "class", "p_target", "p_draft", "rank", "instead"}
-    assert all(set(token) == known for token in done.document["tokens"])
-    events = [decode(line) for line in file.read_text("utf-8").splitlines()]
-    tokens = [t for event in events if isinstance(event, Round) for t in event.tokens]
+    lines = file.read_text("utf-8").splitlines()
+    assert all(json.loads(line)["v"] == 1 for line in lines)
+    events = [decode(line) for line in lines]
+    kinds = [type(event) for event in events]
+    assert (kinds[0], kinds[-1]) == (EngineReady, GenerationFinished)
+    assert set(kinds) <= {EngineReady, SpeculationPlan, Prefill, Round, Notice, GenerationFinished}
+    rounds = [event for event in events if isinstance(event, Round)]
+    assert [event.n for event in rounds] == list(range(len(rounds)))
+    tokens = [token for event in rounds for token in event.tokens]
     assert [token_to_json(token) for token in tokens] == done.document["tokens"]
     for token in tokens:
         assert token.rank == 1 and (token.p_target or 0) > 0 and len(token.alternatives) == 3
@@ -196,31 +178,12 @@ def test_a_recurrent_draft_is_refused_aloud_and_the_answer_comes(zoo: Zoo) -> No
     assert localspec(*given, "-q").err == ""
 
 
-def test_events_are_lines_that_can_be_read_again(zoo: Zoo, tmp_path: Path) -> None:
-    file = tmp_path / "events.jsonl"
-    document = hello(zoo, "--events", str(file), "--json").document
-    lines = file.read_text(encoding="utf-8").splitlines()
-    events = [decode(line) for line in lines]
-    assert all(json.loads(line)["v"] == 1 for line in lines)
-    kinds = [type(event) for event in events]
-    assert kinds[0] is EngineReady
-    assert kinds[-1] is GenerationFinished
-    assert set(kinds) <= {EngineReady, SpeculationPlan, Prefill, Round, Notice, GenerationFinished}
-    rounds = [event for event in events if isinstance(event, Round)]
-    assert [token.id for event in rounds for token in event.tokens] == [
-        token["id"] for token in document["tokens"]
-    ]
-    assert [event.n for event in rounds] == list(range(len(rounds)))
-
-
 def test_one_answer_may_end_in_its_thinking(zoo: Zoo) -> None:
     asked = ("run", zoo["thinker"], "-p", "hello", *GREEDY)
     short = localspec(*asked, "--max-tokens", "4")
     assert short.code == 0 and "ended while the model was still thinking" in short.err
-    assert "still thinking" not in localspec(*asked, "--max-tokens", "4", "--quiet").err
     budget = localspec(*asked, "--think-budget", "2")
     assert budget.text.endswith("Hello there.\n") and "still thinking" not in budget.err
-    assert len(budget.out) < len(localspec(*asked).out)
 
 
 def test_one_answer_of_a_chat_model(zoo: Zoo) -> None:
@@ -242,35 +205,14 @@ def test_a_stop_text_cuts_the_answer(zoo: Zoo) -> None:
     assert held_back.text == " Hello, world!\n", "what might have become a stop text is printed"
 
 
-def test_max_tokens_is_exact(zoo: Zoo) -> None:
-    document = hello(zoo, "--json", "--max-tokens", "4").document
-    assert (len(document["tokens"]), document["finish_reason"]) == (4, "length")
-
-
 def test_a_drawn_seed_is_told_and_gives_its_text_again(zoo: Zoo) -> None:
     options = ("run", zoo["target"], "-p", "é漢字", "--max-tokens", "24", "--json")
     drawn = localspec(*options).document
     again = localspec(*options, "--seed", str(drawn["seed"]), "--spec", "off").document
-    other = localspec(*options, "--seed", str(drawn["seed"] + 1)).document
     assert again["text"] == drawn["text"]
-    assert other["text"] != drawn["text"]
 
 
 # --- the bundled pair -------------------------------------------------------------------------
-
-
-def test_the_demo_answers_a_prompt_from_a_pipe() -> None:
-    """`printf 'import os\\n' | localspec run demo --max-tokens 200 --temperature 0 --json`"""
-    asked = ("run", "demo", "--max-tokens", "60", *GREEDY, "--flash-attn", "on", "--json")
-    speculating = localspec(*asked, stdin=b"import os\n").document
-    plain = localspec(*asked, "--spec", "off", stdin=b"import os\n").document
-    assert speculating["draft"] == "demo-draft.gguf"
-    assert speculating["speculation"]["drafted"] > 0
-    assert plain["speculation"]["drafted"] == 0
-    assert len(plain["tokens"]) <= 60
-    assert set(speculating) == set(plain)
-    require_same_logits_at_every_width(package_data_dir() / "demo" / "demo-target.gguf")
-    assert speculating["text"] == plain["text"]
 
 
 def test_a_preset_gives_what_the_command_line_leaves_open(zoo: Zoo, tmp_path: Path) -> None:
@@ -304,11 +246,9 @@ def test_an_answer_satisfies_a_schema_or_follows_a_grammar(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        (("--json-schema", "{"), 2),
         (("--json-schema", "none.json"), 3),
         (("--json-schema", "{}", "--grammar", __file__), 2),
         (("--json-schema", '{"not": {}}'), 16),
-        (("--grammar", __file__), 16),
     ],
 )
 def test_an_unusable_schema_or_grammar_is_refused(options: tuple[str, ...], code: int) -> None:
@@ -323,46 +263,36 @@ ENDS = {
     "SIGKILL": (11, "most likely because memory ran out"),
     "SIGSEGV": (9, "it crashed with SIGSEGV"),
 }
+JSON = ("--json",)
 
 
 @POSIX
-@pytest.mark.parametrize("how", ENDS)
-def test_an_engine_killed_while_it_answers(how: str, zoo: Zoo, tmp_path: Path) -> None:
-    errors = tmp_path / "stderr"
-    asked = command("run", zoo["chatter"], "-p", "a", "--max-tokens", "60000", "--temperature", "0")
-    with (
-        errors.open("wb") as stderr,
-        subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=stderr, env=environment()) as run,
-    ):
-        assert run.stdout is not None
-        first = run.stdout.read(32)
-        (engine,) = psutil.Process(run.pid).children()
-        engine.send_signal(signal.Signals[how])
-        rest = run.stdout.read()
-        code = run.wait(timeout=60)
-    expected, words = ENDS[how]
-    told = errors.read_text(encoding="utf-8")
-    assert (code, words in told, "Traceback" in told) == (expected, True, False), told
-    assert first.startswith(b" one two")
-    assert (first + rest).endswith(b"\n"), "the error begins on a line of its own"
-    assert not psutil.pid_exists(engine.pid)
-
-
-@POSIX
-def test_json_keeps_what_was_said(zoo: Zoo, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "form"), [("SIGKILL", ()), ("SIGSEGV", ()), ("SIGKILL", JSON)])
+def test_an_engine_killed_while_it_answers(
+    how: str, form: tuple[str, ...], zoo: Zoo, tmp_path: Path
+) -> None:
+    """What was said is kept; the error begins on a line of its own."""
     events = tmp_path / "events"
-    asked = command("run", zoo["chatter"], "-p", "a", "--max-tokens", "60000", "--json")
+    endless = ("--max-tokens", "60000", *GREEDY, "--events", str(events), *form)
     with subprocess.Popen(
-        [*asked, "--events", str(events)],
+        command("run", zoo["chatter"], "-p", "a", *endless),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(),
     ) as run:
         wait_for(lambda: events.exists() and events.read_text().count('"ev":"round"') >= 20, 60)
-        psutil.Process(run.pid).children()[0].kill()
-        document = json.loads(run.communicate(timeout=60)[0])
-    assert document["error"]["code"] == "out-of-memory"
-    assert document["text"].startswith(" one two")
+        (engine,) = psutil.Process(run.pid).children()
+        engine.send_signal(signal.Signals[how])
+        out, err = run.communicate(timeout=60)
+    code, words = ENDS[how]
+    assert run.returncode == code and b"Traceback" not in err
+    assert not psutil.pid_exists(engine.pid)
+    if form:
+        document = json.loads(out)
+        assert document["error"]["code"] == "out-of-memory"
+        assert document["text"].startswith(" one two")
+    else:
+        assert out.startswith(b" one two") and out.endswith(b"\n") and words in err.decode()
 
 
 def test_an_abort_of_llama_cpp_is_named_and_logged(zoo: Zoo, tmp_path: Path) -> None:
@@ -403,3 +333,53 @@ def test_memory_that_runs_out_is_explained(zoo: Zoo, tmp_path: Path, with_draft:
             assert not with_draft or limited(kib, *ask, "--draft", "none").returncode == 0
             return
     raise AssertionError(told)
+
+
+# --- draft heads ------------------------------------------------------------------------------
+
+ANSWER = ("-p", "a", "--max-tokens", "12", "--temperature", "0")
+
+
+def test_a_pulled_head_is_used_and_said(computer: Installation) -> None:
+    """Through the links of the hub's cache, and from the folder of a later commit too."""
+    computer.pulled(DEEP)
+    alone = computer.do("run", DEEP, *ANSWER, "--json")
+    assert alone.code == 0, alone.err
+    assert alone.document["draft"] is None and "Drafting with" not in alone.err
+    computer.hub.commit = "2" * 40
+    pulled = computer.do("pull", HEAD, "-y")
+    assert pulled.code == 0 and "used automatically" in pulled.err, pulled.err
+    told = computer.do("run", DEEP, *ANSWER, "--json")
+    assert told.code == 0, told.err
+    assert told.document["draft"] == "eagle3-Deep-Q8_0.gguf"
+    assert told.document["text"] == alone.document["text"]
+    said = "Drafting with the EAGLE-3 head eagle3-Deep-Q8_0.gguf in the model's folder."
+    assert f"{said} To disable: --draft none." in told.err
+    without = computer.do("run", DEEP, *ANSWER, "--json", "--draft", "none")
+    assert without.document["draft"] is None and "Drafting with" not in without.err
+    named = computer.do("run", DEEP, *ANSWER, "--json", "--draft", HEAD)
+    assert named.document["draft"] == "eagle3-Deep-Q8_0.gguf"
+    assert "Drafting with" not in named.err, "who named it knows"
+
+
+def test_a_head_is_asked_for_by_its_name(computer: Installation) -> None:
+    computer.pulled(DEEP, HEAD)
+    told = computer.do("run", DEEP, *ANSWER, "--spec", "eagle3", "--json")
+    assert told.code == 0, told.err
+    assert set(told.document["speculation"]["by_source"]) == {"eagle3"}
+    other = computer.do("run", DEEP, *ANSWER, "--spec", "dspark")
+    assert other.code == 2 and other.text == ""
+    assert "does not support 'dspark': its draft is a head (eagle3)" in other.err
+    assert "Use one of: auto, off, model, lookup, eagle3." in other.err
+
+
+def test_a_model_that_predicts_uses_its_own_layer(computer: Installation) -> None:
+    computer.pulled(INSIDE)
+    told = computer.do("run", INSIDE, *ANSWER, "--json")
+    assert told.code == 0, told.err
+    said = "Drafting with the model's own MTP layer."
+    assert f"{said} To disable: --draft none." in told.err
+    without = computer.do("run", INSIDE, *ANSWER, "--json", "--draft", "none")
+    assert without.document["text"] == told.document["text"] and "(MTP)" not in without.err
+    shown = computer.do("show", INSIDE)
+    assert "MTP: a layer of the model itself" in shown.text

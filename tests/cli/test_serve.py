@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from localspec.cli.serve import _read_keys
-from tests.cli.command import command, environment, localspec
+from tests.support.run_command import command, environment, localspec
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 

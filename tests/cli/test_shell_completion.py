@@ -11,7 +11,7 @@ import pytest
 
 from localspec.chat.history import ChatHistory
 from tests.chat.saved_chats import put
-from tests.cli.command import ROOT, command, environment, localspec
+from tests.support.run_command import ROOT, command, environment, localspec
 
 
 def completed(words: str, shell: str = "bash", cursor: int | None = None) -> list[str]:

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from localspec.cli import worker
-from tests.cli.command import localspec
+from tests.support.run_command import localspec
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.5", "localhost"])

@@ -16,8 +16,8 @@ import pytest
 
 from localspec.machine.device import Device
 from localspec.paths import package_data_dir
-from tests.cli.command import Done, command, environment
 from tests.support import tmux
+from tests.support.run_command import Done, command, environment
 
 SECONDS = 1500
 pytestmark = pytest.mark.timeout(SECONDS)

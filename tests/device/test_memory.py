@@ -13,10 +13,10 @@ import pytest
 
 from localspec.machine.device import Device
 from localspec.models.catalog_entries import CatalogShape
-from tests.cli.command import ROOT, environment
 from tests.device import rows
 from tests.support import families
 from tests.support.families import FAMILIES
+from tests.support.run_command import ROOT, environment
 
 MAX_SHARE = 0.02
 """Of all bytes."""

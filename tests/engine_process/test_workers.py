@@ -35,12 +35,11 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.worker_address import WorkerAddress, parse_address
-from tests.cli.dialogue import Dialogue
 from tests.engine_process.cable import Cable
+from tests.support.dialogue import Dialogue
 from tests.support.downloads import wait_for
 from tests.support.scenes import phase, shown_tokens
 from tests.support.scripted_engine import painted, wait_until
-from tests.tui.test_engine_runner import chat
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -48,6 +47,11 @@ HERE = ContextSettings(n_threads=1)
 DEMO = paths.package_data_dir() / "demo"
 N_LAYERS = 6
 """Of the demo's target."""
+
+
+def chat(app: LocalspecApp) -> ChatScreen:
+    assert isinstance(app.screen, ChatScreen)
+    return app.screen
 
 
 @pytest.fixture(scope="session")
@@ -229,7 +233,6 @@ def test_a_lost_worker_is_named_and_the_text_is_kept(loss: str, program: WorkerP
     assert f"{used} does not answer" in answer.end.hint
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("is_back", [True, False])
 async def test_f5_finishes_the_answer_with_the_worker_or_without_it(
     is_back: bool, library: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,8 +14,8 @@ from gguf import GGUFReader
 
 from localspec.errors import UsageError
 from localspec.models.gguf import layer_subset, reader
-from tests.cli.command import localspec
 from tests.support import tinygguf
+from tests.support.run_command import localspec
 from tests.support.tinygguf import Model, Shape
 from tests.support.zoo import Zoo
 

@@ -15,10 +15,10 @@ from localspec.machine import memory_probe
 from localspec.machine.device import HOST
 from localspec.models.gguf import reader
 from localspec.protocol.wire import LoadCommand
-from tests.cli.command import command, environment
 from tests.real import checks
 from tests.real.conftest import ROOMY
 from tests.support import shapes
+from tests.support.run_command import command, environment
 
 pytestmark = pytest.mark.long
 

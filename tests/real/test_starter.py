@@ -13,8 +13,8 @@ import pytest
 
 from localspec.models import model_lookup
 from localspec.models.local_files import inventory
-from tests.cli.command import ROOT
 from tests.engine.test_session_demo import TWO_THREADS, parted_answers
+from tests.support.run_command import ROOT
 
 pytestmark = pytest.mark.long
 

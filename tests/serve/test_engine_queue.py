@@ -14,28 +14,25 @@ import pytest
 from tests.serve.conftest import ENDLESS, Served, read_events, serving, streaming, until
 from tests.support.zoo import Zoo
 
+SHORT = {"prompt": "a", "max_tokens": 3}
+
 
 def tokens_of(served: Served) -> int:
     return sum(request.totals.tokens for request in served.server.activity.running)
 
 
-def test_a_client_that_leaves_while_its_answer_is_written(chatter: Served) -> None:
-    with streaming(chatter) as response:
-        response.readline()
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_client_that_leaves_while_its_answer_is_written(
+    chatter: Served, is_streamed: bool
+) -> None:
+    with closing(chatter.connect()) as connection:
+        body = json.dumps(ENDLESS | {"stream": is_streamed})
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         until(lambda: tokens_of(chatter) > 3, "an answer")
     until(chatter.is_idle, "the engine is free")
     assert chatter.ended[-1].state == "cancelled"
     assert chatter.ended[-1].totals.tokens < 15_000
-    assert chatter.post("/v1/completions", {"prompt": "a", "max_tokens": 3}).status == 200
-
-
-def test_a_client_that_leaves_without_a_stream(chatter: Served) -> None:
-    connection = chatter.connect()
-    with closing(connection):
-        body = json.dumps(ENDLESS | {"stream": False})
-        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-        until(lambda: tokens_of(chatter) > 3, "an answer")
-    until(chatter.is_idle, "the engine is free")
+    assert chatter.post("/v1/completions", SHORT).status == 200
 
 
 def test_a_client_that_leaves_in_the_queue_and_one_while_its_prompt_is_read(
@@ -83,23 +80,20 @@ def test_answers_come_in_order_and_too_many_requests_are_refused(zoo: Zoo) -> No
 
 
 def test_an_engine_that_is_killed_fails_one_request(chatter: Served) -> None:
-    for _ in range(2):
-        with streaming(chatter) as response:
-            until(lambda: tokens_of(chatter) > 3, "an answer")
-            os.kill(chatter.engine_pid(), signal.SIGKILL)
-            events = read_events(response)
-        assert events[0]["choices"][0]["text"]
-        assert events[-1]["error"]["type"] == "server_error", "no [DONE] after an error"
-        assert chatter.ended[-1].state == "failed"
-        assert chatter.post("/v1/completions", {"prompt": "a", "max_tokens": 3}).status == 200
+    with streaming(chatter) as response:
+        until(lambda: tokens_of(chatter) > 3, "an answer")
+        os.kill(chatter.engine_pid(), signal.SIGKILL)
+        events = read_events(response)
+    assert events[0]["choices"][0]["text"]
+    assert events[-1]["error"]["type"] == "server_error", "no [DONE] after an error"
+    assert chatter.ended[-1].state == "failed"
+    assert chatter.post("/v1/completions", SHORT).status == 200
     before = chatter.engine_pid()
     os.kill(before, signal.SIGKILL)  # while nobody asks
     until(lambda: not chatter.engine_alive(), "it ended")
-    assert chatter.post("/v1/completions", {"prompt": "a", "max_tokens": 3}).status == 200
+    assert chatter.post("/v1/completions", SHORT).status == 200
     assert chatter.engine_pid() != before
 
-
-def test_the_official_client_of_a_killed_engine(chatter: Served) -> None:
     def kill() -> None:
         until(lambda: tokens_of(chatter) > 3, "an answer")
         os.kill(chatter.engine_pid(), signal.SIGKILL)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -106,17 +104,6 @@ def test_a_call_is_read_or_stays_text(caller: Served, call: str) -> None:
             assert read_events(response)[-1] == "[DONE]"
 
 
-def test_surrogates_and_line_ends(chatty: Served) -> None:
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"x": "\ud800"}}}
-    assert chatty.post("/v1/chat/completions", CHAT | {"tools": [tool]}).status == 400
-    body = {"input": "Hi?", "max_output_tokens": 2, "metadata": {"a": "\ud800", "\udfff": "b"}}
-    assert chatty.post("/v1/responses", body).status == 200
-    fields = {"response_fields": ["\ud800"], "input_prefix": "a", "n_predict": 1}
-    assert chatty.post("/infill", fields).status in (200, 501)
-    said = {"messages": [{"role": "user", "content": "a\u2028b"}], "max_tokens": 2}
-    assert chatty.post("/v1/chat/completions", said).status == 200
-
-
 def test_an_answer_has_no_line_end_but_those_of_the_stream(target: Served) -> None:
     """Some clients split lines at U+2028, U+2029 and U+0085."""
     grammar = {"grammar": 'root ::= "a\\x85\\u2028\\u2029b"', "max_tokens": 40}
@@ -152,20 +139,3 @@ def test_a_flood_of_special_tokens_is_refused(chatty: Served) -> None:
     refused = chatty.post("/tokenize", body)
     assert refused.error["code"] == "context_length_exceeded"
     assert chatty.engine_pid() == pid
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"GET / HTTP/1.1\r\nHost: evil\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
-    ],
-)
-def test_nothing_is_printed(chatty: Served, data: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    with closing(socket.create_connection(("127.0.0.1", chatty.server.port))) as connection:
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
-        while connection.recv(65536):
-            pass
-    assert chatty.get("/health").status == 200
-    assert capfd.readouterr().err == ""

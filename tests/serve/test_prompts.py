@@ -11,8 +11,8 @@ import pytest
 from openai import OpenAI
 
 from localspec.protocol.wire import ChatMessage, ToolCall
-from localspec.serve.json_fields import JsonFields
-from localspec.serve.prompts import parse_messages
+from localspec.serve.json_fields import JsonFields, to_fields
+from localspec.serve.prompts import parse_message, parse_messages
 from tests.serve.conftest import Served, serving
 from tests.support.zoo import Zoo
 
@@ -51,10 +51,6 @@ def test_a_call(tools: OpenAI) -> None:
     (choice,) = answer.choices
     assert (choice.message.content, choice.finish_reason) == ("I look.", "tool_calls")
     assert only_call(choice.message) == ("weather", {"city": "Rome"})
-
-
-def test_a_stream_of_a_call(tools: OpenAI) -> None:
-    """As the client's own accumulation reads it."""
     with tools.chat.completions.stream(model="any", messages=HI, tools=[WEATHER]) as stream:
         choice = stream.get_final_completion().choices[0]
     assert (choice.message.content, choice.finish_reason) == ("I look.", "tool_calls")
@@ -195,3 +191,19 @@ def test_roles_and_parts(client: OpenAI) -> None:
     )
     assert answer.usage and system.usage
     assert answer.usage.prompt_tokens == system.usage.prompt_tokens
+
+
+# --- the thinking of earlier answers ------------------------------------------------------------
+
+CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_the_reasoning_of_a_message_is_kept(name: str) -> None:
+    answer: Any = {"role": "assistant", "content": None, "tool_calls": [CALL], name: "a plan"}
+    tool = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
+    messages = parse_messages(to_fields({"messages": [*HI, answer, tool]}, ""))
+    assert [message.reasoning for message in messages] == ["", "a plan", ""]
+    assert messages[1].tool_calls[0].name == "f"
+    answer[name] = {"effort": "high"}  # not a text
+    assert parse_message(answer, "").reasoning == ""

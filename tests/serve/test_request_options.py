@@ -91,7 +91,7 @@ def test_errors_are_the_clients_own(target: Served, client: OpenAI) -> None:
     assert "no chat template" in refused.error["message"], "a text model"
 
 
-def test_structured_outputs(target: Served, chatty: Served) -> None:
+def test_structured_outputs(target: Served, client: OpenAI) -> None:
     """Random weights, and yet what they say has the shape that was asked for."""
     schema = {
         "type": "object",
@@ -99,24 +99,19 @@ def test_structured_outputs(target: Served, chatty: Served) -> None:
         "required": ["ok", "n"],
         "additionalProperties": False,
     }
-    body = {"prompt": "the one ", "max_tokens": 200, "temperature": 0.9}
-    for seed in range(3):
-        texts = set()
-        for spec in ("model", "off"):
-            request = body | {"seed": seed, "json_schema": schema, "localspec": {"spec": spec}}
-            texts.add(target.post("/v1/completions", request).json["choices"][0]["text"])
-        (text,) = texts
-        assert json.loads(text).keys() == {"ok", "n"}
+    body = {"prompt": "the one ", "max_tokens": 200, "temperature": 0.9, "seed": 1}
+    texts = set()
+    for spec in ("model", "off"):
+        request = body | {"json_schema": schema, "localspec": {"spec": spec}}
+        texts.add(target.post("/v1/completions", request).json["choices"][0]["text"])
+    (text,) = texts
+    assert json.loads(text).keys() == {"ok", "n"}
     grammar = {"grammar": 'root ::= ("ab" | "cd")+ "."', "max_tokens": 9}
     text = target.post("/v1/completions", body | grammar).json["choices"][0]["text"]
     assert set(text) <= set("abcd.")
-    with chatty.client() as client:
-        answer = client.chat.completions.create(
-            model="any",
-            messages=HI,
-            response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
-        )
-        assert json.loads(answer.choices[0].message.content or "").keys() == {"ok", "n"}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    answer = client.chat.completions.create(model="any", messages=HI, response_format=form)
+    assert json.loads(answer.choices[0].message.content or "").keys() == {"ok", "n"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from openai import OpenAI
 
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve import responses
-from localspec.serve.json_fields import JsonFields
+from localspec.serve.json_fields import JsonFields, to_fields
 from tests.serve.conftest import Served, until
 from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT
 
@@ -179,3 +179,38 @@ def test_an_engine_that_is_killed_in_mid_response(chatter: Served) -> None:
         assert last.type == "response.failed" and last.response.error is not None
         short = client.responses.create(model="any", input="Hi?", max_output_tokens=20)
         assert short.status == "incomplete"
+
+
+def parse(*items: dict[str, Any]) -> list[ChatMessage]:
+    return list(
+        responses.parse_input(
+            to_fields({"input": [{"role": "user", "content": "Weather?"}, *items]}, "")
+        )
+    )[1:]
+
+
+def test_a_reasoning_item_belongs_to_the_answer_after_it() -> None:
+    user = {"role": "user", "content": "Weather?"}
+    thought = {
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "a plan"}],
+    }
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "sunny"}
+    text = {"role": "assistant", "content": "Sunny."}
+    assert [m.reasoning for m in parse(thought, text, user, text)] == ["a plan", "", ""]
+    (first, _, second) = parse(thought, call, output, thought, text)
+    assert (first.reasoning, first.tool_calls[0].name) == ("a plan", "f")
+    assert (second.reasoning, second.content) == ("a plan", "Sunny.")
+    (both, _) = parse(thought, text, call, output)
+    assert (both.reasoning, both.content, len(both.tool_calls)) == ("a plan", "Sunny.", 1)
+    sealed: dict[str, Any] = {
+        "type": "reasoning",
+        "summary": [],
+        "encrypted_content": "x",
+        "content": None,
+    }
+    assert parse(thought, sealed, text)[0].reasoning == "a plan"
+    assert [parse(one) for one in (thought, sealed)] == [[], []], "thinking alone is no answer"
+    assert [message.content for message in parse(text, thought, user)] == ["Sunny.", "Weather?"]

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import sys
@@ -15,9 +16,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
-from tests.cli.command import environment
+from tests.support.run_command import environment
 from tests.support.welcomed import been_here
 
 TIMEOUT = 30
@@ -75,7 +76,7 @@ class Terminal:
         self._thread = threading.Thread(target=self._drain, daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -91,8 +92,10 @@ class Terminal:
     # --- output -------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        while True:
-            try:
+        while not self._closed:
+            try:  # a blocking read would keep the terminal open when it is closed
+                if not select.select([self._ours], [], [], 0.05)[0]:
+                    continue
                 part = os.read(self._ours, 65536)
             except OSError:
                 part = b""
@@ -152,13 +155,17 @@ class Terminal:
     def ends_with(self, code: int, limit: float = TIMEOUT) -> None:
         """Waits for the process to exit with `code`, and reads all remaining output."""
         found = self.process.wait(timeout=limit)
+        self.read_rest()
+        found = found if found >= 0 else 128 - found
+        assert found == code, text(self.seen)[-1000:]
+
+    def read_rest(self) -> None:
+        """Waits until the thread has read what the process wrote last."""
         quiet, size = 0, -1
-        while quiet < 2:  # the thread reads what is left
+        while quiet < 2:
             quiet = quiet + 1 if len(self.seen) == size else 0
             size = len(self.seen)
             time.sleep(0.02)
-        found = found if found >= 0 else 128 - found
-        assert found == code, text(self.seen)[-1000:]
 
     def settings(self) -> list[Any]:
         """Terminal settings, as `stty` shows them."""

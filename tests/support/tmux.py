@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from tests.cli.command import environment
+from tests.support.run_command import environment
 from tests.support.welcomed import been_here
 
 LIMIT = 60.0

@@ -1,9 +1,10 @@
-"""Journeys from start to quit, keyboard only, in a real terminal."""
+"""Journeys from start to quit, keyboard only, in a real terminal; docs/tour.md shows the first."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,27 +13,45 @@ import pytest
 if shutil.which("tmux") is None:
     pytest.skip("there is no tmux", allow_module_level=True)
 
-from localspec.chat.settings import CHAT_SETTING_FIELDS
-from localspec.tui.widgets.token_details import LEGEND
-from tests.support.long_cases import often
-from tests.support.tmux import BACKTAB, ENTER, ESCAPE, PROMPT, Tmux, context
-from tests.support.zoo import Zoo
+import psutil
 
-BEFORE = "what was here before"
+from localspec import paths
+from localspec.tui.widgets.token_details import LEGEND
+from tests.support.fake_hub import BODY, FakeHub, Fault
+from tests.support.long_cases import often
+from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux, context
+from tests.support.zoo import Zoo
+from tests.tui.test_terminal import gone
+
 GREETING = "f2: token view"
 """Shown in an empty chat once the pair is loaded."""
+HOME = "Ready to run"
+PAIR, TARGET, DRAFT = "chatty-pair", "tiny/Chatty-GGUF", "tiny/Draft-GGUF"
+FILES = ("chatty-Q8_0.gguf", "draft-Q8_0.gguf")
+SIZES = often({"80x24": (80, 24), "120x40": (120, 40)}, ("80x24",))
 
 
-@pytest.fixture(params=often({"80x24": (80, 24), "120x40": (120, 40)}, ("80x24",)))
-def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tmux]:
-    """The app on Home, started from a shell with earlier output."""
-    with Tmux(request.param, tmp_path) as tmux:
-        tmux.type(f"echo {BEFORE}; stty -g > {tmp_path}/before")
-        tmux.press(ENTER)
-        tmux.wait_for(f"\n{BEFORE}")
-        tmux.run()
-        tmux.wait_for("Ready to run")
-        yield tmux
+@pytest.fixture
+def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub with the tiny chat model; ours is far the best of the catalogue, as it says itself."""
+    size = zoo["chatty"].stat().st_size
+    shape = "{layers: 2, embd: 64, ff: 128, heads: 4, kv_heads: 2, vocab: 300, source: a test}"
+    models = "".join(
+        f"  - {{id: {name}, title: Tiny, repo: {repo}, file: {file}, bytes: {size}, family: tiny,"
+        f" architecture: llama, parameters: 900B, tier: current, use: [chat], shape: {shape}}}\n"
+        for name, repo, file in (("chatty", TARGET, FILES[0]), ("chatty-draft", DRAFT, FILES[1]))
+    )
+    pair = f"pairs:\n  - {{id: {PAIR}, target: chatty, draft: chatty-draft}}\n"
+    own = tmp_path / "config" / "models.yaml"
+    own.parent.mkdir()
+    own.write_text(f"schema: 1\nmodels:\n{models}{pair}")
+    with FakeHub() as hub:
+        for repo, file in ((TARGET, FILES[0]), (DRAFT, FILES[1])):
+            hub.add(repo, file, zoo["chatty"].read_bytes())
+        monkeypatch.setenv("LOCALSPEC_CONFIG", str(own.with_name("config.toml")))
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+        yield hub
 
 
 # --- steps ------------------------------------------------------------------------------------
@@ -46,94 +65,11 @@ def ask(tmux: Tmux, text: str) -> str:
     return tmux.wait_for(lambda seen: context(seen) > before and "first token" in seen)
 
 
-def begin_anew(tmux: Tmux) -> None:
-    tmux.press("C-n")
-    tmux.wait_for(GREETING)
-
-
-def always_draft(tmux: Tmux) -> None:
-    """Without it no token may be drafted: on a busy machine drafting may not be worth it.
-
-    Returns when the message that says so has gone, since it covers a part of the answer.
-    """
-    tmux.type("/spec model")
-    tmux.press(ENTER)
-    tmux.wait_for("spec: model,")
-    tmux.wait_for(lambda seen: "spec: model," not in seen)
-
-
-def change(tmux: Tmux, label: str, value: str) -> None:
-    """Changes a setting in the sheet."""
-    tmux.press("F4")
-    tmux.wait_for("Settings for the next answer")
-    tmux.press(*["Down"] * SETTINGS.index(label))
-    tmux.type(value)
-    tmux.wait_for(lambda seen: re.search(rf"{label} +{re.escape(value)}\b", seen))
-    close_sheet(tmux)
-
-
-def close_sheet(tmux: Tmux) -> None:
-    tmux.press(ESCAPE)
-    tmux.wait_for(lambda seen: "enter, tab next" not in seen and "esc back" in seen)
-
-
-SETTINGS = [about.label for about in CHAT_SETTING_FIELDS.values()]
-
-
-def leave(tmux: Tmux, folder: Path) -> None:
-    """Quits, and checks that the shell is unchanged."""
-    tmux.press("C-q")
-    seen = tmux.wait_for(PROMPT.strip())
-    assert f"\n{BEFORE}" in seen
-    tmux.type(f"echo left with $?; stty -g > {folder}/after")
-    tmux.press(ENTER)
-    tmux.wait_for("\nleft with 0")
-    flags = "#{alternate_on} #{cursor_flag} #{mouse_any_flag} #{mouse_sgr_flag}"
-    assert tmux.asks(flags) == "0 1 0 0"
-    assert (folder / "after").read_text() == (folder / "before").read_text()
-
-
-# --- the demo pair ----------------------------------------------------------------------------
-
-
-def test_the_demo_pair(home: Tmux, tmp_path: Path) -> None:
-    home.press(ENTER)
-    home.wait_for(GREETING)
-    always_draft(home)
-    change(home, "temperature", "0")  # a sampled answer may end in its second round
-    change(home, "max tokens", "60")
-    ask(home, "import os")
-    look_at_tokens(home)
-    replay(home)
-    temperature(home)
-    stop_and_regenerate(home)
-    leave(home, tmp_path)
-
-
-def look_at_tokens(tmux: Tmux) -> None:
-    """The token view: classes, cursor, and probabilities of the selected token."""
-    tmux.press("F2")
-    tmux.wait_for("target probability")
-    tmux.wait_for(
-        lambda seen: all(label in seen for label, _ in LEGEND.values())
-    )  # toasts are gone
-    met: set[str] = set()
-    while met != KINDS:
-        number = round_number(tmux.screen)
-        assert number > 3, f"not met: {KINDS - met}; {tmux.screen}"
-        for keys in (("Up", "Left"), ("Left",)):  # the last token of a round, and the one before
-            seen = tmux.coloured
-            tmux.press(*keys)
-            tmux.wait_for(lambda _, before=seen: tmux.coloured != before)  # type: ignore[misc]
-            met |= {words for words in KINDS if words in tmux.screen}
-    number = round_number(tmux.screen)
-    tmux.press("Up", "Up")
-    tmux.wait_for(lambda seen: round_number(seen) < number)
-    tmux.press("Down", "Down", "Right")
-    tmux.wait_for(lambda seen: round_number(seen) >= number)
-
-
-KINDS = {"accepted draft token", "corrected: "}
+def another(tmux: Tmux, *keys: str) -> None:
+    """Presses keys, and waits until the screen is another."""
+    before = tmux.coloured
+    tmux.press(*keys)
+    tmux.wait_for(lambda _: tmux.coloured != before)
 
 
 def round_number(screen: str) -> int:
@@ -142,141 +78,195 @@ def round_number(screen: str) -> int:
     return int(found[1]) if found else 0
 
 
-def replay(tmux: Tmux) -> None:
-    tmux.press("r")
-    tmux.wait_for("Replay")
-    for key, number in (("Right", 2), ("Right", 3), ("Left", 2), ("Home", 1)):
-        tmux.press(key)
-        tmux.wait_for(lambda seen, number=number: round_number(seen) == number)  # type: ignore[misc]
-    tmux.press(ESCAPE)
-    tmux.wait_for("ctx")
+# --- the tour ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("hub")
+def test_tour(tmp_path: Path, size: tuple[int, int]) -> None:
+    with Tmux(size, tmp_path / "data", first=True) as tmux:
+        tmux.run()
+        first_screen(tmux)
+        choose_pair(tmux)
+        download(tmux, tmp_path / "hub")
+        chat_once(tmux)
+        look_back(tmux)
+        engines = bench(tmux)
+        assert gone(engines)  # at Home nothing runs but the app
+        preferences(tmux)
+        (app,) = running(tmux)
+        quit_app(tmux)
+        assert gone([app]) and not running(tmux)
+
+
+def running(tmux: Tmux) -> list[psutil.Process]:
+    """All that the shell has started, and what that has."""
+    return psutil.Process(int(tmux.asks("#{pane_pid}"))).children(recursive=True)
+
+
+def back_home(tmux: Tmux) -> str:
+    """And the list has the keyboard."""
+    tmux.leave_chat(HOME)
+    return tmux.wait_for(lambda seen: HOME in seen and "▸ demo" in seen)
+
+
+def first_screen(tmux: Tmux) -> None:
+    seen = tmux.wait_for(lambda now: "billion" in now or "Little memory" in now)
+    assert all(words in seen for words in ("Chat with models", "enter", "find a model", "skip"))
+    seen = back_home(tmux)
+    assert PAIR in seen.partition("not downloaded")[2]
+    assert "w wizard" in seen.splitlines()[-1] + seen.splitlines()[-2]
+
+
+def choose_pair(tmux: Tmux) -> None:
+    """What for, which one, and what it would be like."""
+    tmux.press("w")
+    seen = tmux.wait_for("1 of 3")
+    assert all(use in seen for use in ("chat", "code", "writing", "documents"))
+    tmux.press("1")
+    assert "2 of 3" in tmux.wait_for(f"▸ {PAIR}")
+    tmux.press(ENTER)
+    seen = tmux.wait_for("✓ vocabularies match")
+    assert all(words in seen for words in ("3 of 3", "Memory", "Speed", "0.7 MB to download"))
+
+
+def download(tmux: Tmux, cache: Path) -> None:
+    """It opens when it is here."""
+    tmux.press(ENTER)
+    tmux.wait_for("too large to gain much")  # what was not known before is asked about
+    tmux.press(ENTER)
+    seen = tmux.wait_for(GREETING)
+    assert FILES[0].removesuffix(".gguf") in seen.splitlines()[0]
+    here = [path.name for path in cache.glob("models--*/snapshots/*/*.gguf")]
+    assert sorted(here) == sorted(FILES)
+
+
+def chat_once(tmux: Tmux) -> None:
+    tmux.type("/spec model")  # by itself it would not draft: a draft as large as its target
+    tmux.press(ENTER)
+    ask(tmux, "Hello")
+    seen = tmux.wait_for("Anything else?")
+    assert "You" in seen and "return 2 * x" in seen and "```" not in seen
+    assert ("acceptance rate" in seen) == ("f3 panel" in seen)  # the panel, where there is room
+
+
+def look_back(tmux: Tmux) -> None:
+    """The cursor goes back from the last token to guesses that were kept, and on by a round."""
+    tmux.press("F2")
+    tmux.wait_for(lambda seen: all(label in seen for label, _ in LEGEND.values()))
+    while "accepted draft token" not in tmux.screen:
+        another(tmux, "Left")
+    number = round_number(tmux.screen)
+    tmux.press("Up", "Up")
+    tmux.wait_for(lambda seen: 0 < round_number(seen) < number)
     tmux.press(ESCAPE)
     tmux.wait_for("enter send")
+    seen = back_home(tmux)
+    assert PAIR in seen.partition("not downloaded")[0] and "1 turn" in seen
+    assert "✓ verified" in seen or "Downloads" not in seen  # where there is room for them
 
 
-def temperature(tmux: Tmux) -> None:
-    """At temperature 0 the answer is always the same."""
-    answers = []
-    for _ in range(2):
-        begin_anew(tmux)
-        change(tmux, "temperature", "0")
-        change(tmux, "max tokens", "60")
-        ask(tmux, "import os")
-        answers.append(transcript(tmux.wait_for("stopped at the max-token limit")))
-    assert len(answers[0]) > 60
-    assert answers[0] == answers[1]
-
-
-def transcript(screen: str) -> str:
-    """The part of the screen between title and composer, left of the panel."""
-    lines = screen.partition("╭")[0].splitlines()[1:]
-    return "\n".join(line.partition("▏")[0].rstrip() for line in lines)
-
-
-def stop_and_regenerate(tmux: Tmux) -> None:
-    begin_anew(tmux)
-    change(tmux, "temperature", "0")  # a sampled answer may end before it can be stopped
-    change(tmux, "max tokens", "900")
-    tmux.type("import os")
+def bench(tmux: Tmux) -> list[psutil.Process]:
+    """Of the demo, until the first answer is there; what ran for it."""
+    tmux.press("b")
+    tmux.wait_for("answers of 64 tokens")
     tmux.press(ENTER)
-    for key in ("F5", None):
-        tmux.wait_for(lambda seen: context(seen) > 20 and "stopped" not in seen)
-        tmux.press(ESCAPE)
-        tmux.wait_for(lambda seen: re.search(r"stopped in \d+ ms", seen))
-        if key:
-            tmux.press(key)
-
-
-# --- a chat model -----------------------------------------------------------------------------
-
-
-DIALOG = "Open model files"
-
-
-def open_pair(tmux: Tmux, target: Path, draft: Path) -> None:
-    """Opens two files in the dialog."""
-    tmux.press("o")
-    tmux.wait_for(DIALOG)
-    tmux.type(str(target))
-    tmux.press(ENTER)
-    tmux.wait_for("a GGUF model")
-    tmux.type(str(draft))
-    tmux.press(ENTER)
-
-
-def test_a_chat_model(home: Tmux, tmp_path: Path, zoo: Zoo) -> None:
-    open_pair(home, zoo["chatty"], zoo["chatty"])
-    home.wait_for(GREETING)
-    alone = chat(home)
-    begin_anew(home)
-    home.press("F4")
-    home.wait_for("Settings for the next answer")
-    home.press(BACKTAB)
-    home.type("Answer in verse, and be brief.")
-    home.wait_for("Answer in verse")
-    close_sheet(home)
-    always_draft(home)
-    assert chat(home) > alone
-    home.press("F2")
-    home.wait_for("accepted   bonus")  # toasts are gone
-    while "accepted draft token" not in home.screen:
-        seen = home.coloured
-        home.press("Left")
-        home.wait_for(lambda _, seen=seen: home.coloured != seen)  # type: ignore[misc]
-    leave(home, tmp_path)
-
-
-def chat(tmux: Tmux) -> int:
-    """Four turns with Markdown; returns the context size after the first."""
-    contexts = []
-    for question in ("Hello", "And then?", "Why is that?", "Thank you!"):
-        seen = ask(tmux, question)
-        contexts.append(context(seen))
-        shown = tmux.wait_for("Anything else?")
-        assert "return 2 * x" in shown
-        assert "漢字" in shown
-        assert "**" not in shown
-        assert "```" not in shown
-    assert contexts == sorted(contexts)
-    return contexts[0]
-
-
-# --- what cannot be opened --------------------------------------------------------------------
-
-
-def test_what_cannot_be_opened_says_why(home: Tmux, tmp_path: Path, zoo: Zoo) -> None:
-    no_model = tmp_path / "no.gguf"
-    no_model.write_text("A letter to the landlord.")
-    home.press("o")
-    home.wait_for(DIALOG)
-    for path, reason in (
-        (tmp_path / "gone.gguf", "There is no file"),
-        (no_model, "is a text file"),
-    ):
-        home.type(str(path))
-        home.press(ENTER)
-        home.wait_for(reason)
-        home.press("C-u")
-        home.wait_for("/path/to/big.gguf")  # the empty field
-    give_up(home)
-    open_pair(home, zoo["f32"], zoo["renamed"])
-    home.wait_for(lambda seen: "✗" in seen and "257" in seen)
-    give_up(home)
-    leave(home, tmp_path)
-
-
-def give_up(tmux: Tmux) -> None:
+    tmux.wait_for(lambda now: re.search(r"\d+ of \d+ answers, about", now) and "tok/pass" in now)
+    engines = running(tmux)[1:]
+    assert engines
     tmux.press(ESCAPE)
-    tmux.wait_for(lambda seen: DIALOG not in seen)
+    assert "Interrupted: partial results." in tmux.wait_for("stopped")
+    back_home(tmux)
+    return engines
 
 
-def test_copied_in_tmux(home: Tmux) -> None:
+def preferences(tmux: Tmux) -> None:
+    tmux.press("F10")
+    tmux.wait_for("‹ localspec-dark ›")
+    tmux.press("Right")
+    tmux.wait_for('screen.theme = "localspec-light"')
+    assert tomllib.loads(paths.config_file().read_text()) == {
+        "screen": {"theme": "localspec-light"}
+    }
+    back_home(tmux)
+    tmux.press("F10")
+    seen = tmux.wait_for("‹ localspec-light ›")
+    assert "config.toml" in next(line for line in seen.splitlines() if "‹ localspec" in line)
+    back_home(tmux)
+
+
+def quit_app(tmux: Tmux) -> None:
+    tmux.press("C-q")
+    tmux.wait_for(PROMPT.strip())
+    tmux.type("echo left with $?")
+    tmux.press(ENTER)
+    tmux.wait_for("\nleft with 0")
+
+
+def test_copied_in_tmux(tmp_path: Path) -> None:
     """tmux has the text, and says so; it passes it to the terminal itself."""
-    home.press(ENTER)
-    home.wait_for(GREETING)
-    ask(home, "def f(a):")
-    home.press("C-o")
-    home.wait_for("Copied")
-    copied = home.buffer
-    lines = [line.strip() for line in copied.splitlines() if line.strip()]
-    assert any(line in home.screen for line in lines)  # a long answer is not all in sight
+    with Tmux((80, 24), tmp_path) as tmux:
+        tmux.run()
+        tmux.wait_for(HOME)
+        tmux.press(ENTER)
+        tmux.wait_for(GREETING)
+        ask(tmux, "def f(a):")
+        tmux.press("C-o")
+        tmux.wait_for("Copied")
+        lines = [line.strip() for line in tmux.buffer.splitlines() if line.strip()]
+        assert any(line in tmux.screen for line in lines)  # a long answer is not all in sight
+
+
+# --- downloads that do not go well --------------------------------------------------------------
+
+
+def test_quitting_keeps_what_came_and_what_comes_is_whole(
+    hub: FakeHub, tmp_path: Path, zoo: Zoo
+) -> None:
+    """A connection drops, a body is damaged; a quit app resumes where it was."""
+    size = zoo["chatty"].stat().st_size
+    whole, damaged = Fault(""), Fault("corrupt", after=size - 8)
+    hub.faults[BODY].extend([whole, whole, Fault("drop", after=70_000), damaged])
+    hub.always[BODY] = Fault("stall", after=65_536)
+    with Tmux((80, 24), tmp_path / "data") as tmux:
+        begin_download(tmux)
+        tmux.wait_for(lambda _: not hub.faults[BODY])
+        tmux.wait_for(lambda _: all(part.stat().st_size > 65_000 for part in parts(tmp_path)))
+        tmux.press("C-q")
+        tmux.wait_for(PROMPT.strip())
+        assert len(parts(tmp_path)) == 2
+        hub.always.clear()
+        before = len(hub.seen)
+        begin_download(tmux)
+        seen = tmux.wait_for(lambda seen: seen.count("verified") == 2 and HOME in seen)
+        assert PAIR not in seen.partition("In the catalogue")[2] and parts(tmp_path) == []
+        ranges = [str(seen.range) for seen in hub.seen[before:] if seen.kind == BODY]
+        assert any(not text.startswith("bytes=0-") for text in ranges)
+        tmux.press("Home")
+        tmux.wait_for(f"▸ {PAIR}")
+        tmux.press(ENTER)
+        tmux.wait_for(GREETING)
+        tmux.type("Hello")
+        tmux.press(ENTER)
+        tmux.wait_for("Anything else?")
+
+
+def begin_download(tmux: Tmux) -> None:
+    """From the shell to the sheet of the pair, and on."""
+    tmux.run()
+    tmux.wait_for(HOME)
+    tmux.press("/")
+    tmux.wait_for("↑↓ select")
+    tmux.type(PAIR)
+    tmux.wait_for("In the catalogue")
+    tmux.press("Tab")
+    tmux.wait_for(f"▸ {PAIR}")
+    tmux.press(ENTER)
+    tmux.wait_for("enter download   esc back")
+    tmux.press(ENTER)
+
+
+def parts(folder: Path) -> list[Path]:
+    """Files that are not whole."""
+    return list(folder.glob("hub/models--*/blobs/*.part"))

@@ -3,14 +3,33 @@
 from collections import Counter
 from typing import get_args
 
+import pytest
 from textual.binding import Binding
 
 from localspec.tui import key_bindings
-from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext
+from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, find_key_hint
+from tests.support.app_driver import Chat
+from tests.support.scenes import settled
 
 
 def test_every_key_has_an_id_of_its_own() -> None:
     assert max(Counter(key.id for key in KEY_BINDINGS).values()) == 1
+
+
+def told(own: dict[str, str]) -> str:
+    return " ".join(key_bindings.validate_user_keys(own)[1])
+
+
+def test_keys_of_the_file() -> None:
+    valid = key_bindings.validate_user_keys
+    for key in KEY_BINDINGS:
+        assert not key_bindings.check_keys(key.id, key.keys, {})
+    assert valid({"chat.panel": "f2", "chat.tokens": "f3"})[1] == ()  # changed places
+    assert "also bound to keys.chat.tokens" in told({"chat.panel": "f9", "chat.tokens": "f9"})
+    assert "no key called 'ctl+s'" in told({"chat.send": "ctl+s"})
+    assert valid({"chat.tokens": "f8"}) == ({"chat.tokens": "f8"}, ())
+    both = {"doctor.repair": "m", "doctor.mend": "k", "bench.save": "s"}
+    assert valid(both) == ({"doctor.repair": "m"}, ())
 
 
 def test_no_two_actions_share_a_key_where_both_are_heard() -> None:
@@ -54,3 +73,33 @@ def test_the_way_out_is_the_last_hint_to_go() -> None:
 
 def test_keys_that_do_the_same_stand_together() -> None:
     assert "←→ token" in key_bindings.format_footer({}, "tokens")
+
+
+@pytest.mark.parametrize(
+    ("x", "key"),
+    [(0, "enter"), (8, "enter"), (12, "left"), (13, "right"), (16, "right"), (24, "escape")],
+)
+def test_which_key_a_hint_shows(x: int, key: str) -> None:
+    assert find_key_hint("enter send  ←→ change  esc back", x) == key
+    assert find_key_hint("ctx 28 / 8.2k   / find", 18) == "slash"
+    assert find_key_hint("ctx 28 / 8.2k", 2) == ""
+
+
+def hints(chat: Chat) -> set[str]:
+    """Of the last line."""
+    line = chat.app.screen._compositor.render_strips()[-1].text
+    return {hint.strip() for hint in line.split("  ") if hint.strip()}
+
+
+async def test_key_lines_are_not_cut_in_the_middle_of_a_word() -> None:
+    async with Chat() as chat:
+        await chat.send("hi")
+        for keys in ((), ("f2",), ("escape", "f7")):
+            await chat.press(*keys)
+            await chat.pilot.resize_terminal(300, 24)
+            await settled(chat.pilot)
+            whole = hints(chat)
+            for width in (40, 60, 80):
+                await chat.pilot.resize_terminal(width, 24)
+                await settled(chat.pilot)
+                assert hints(chat) and hints(chat) <= whole

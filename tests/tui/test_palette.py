@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import pytest
 from textual.command import CommandPalette
-from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from tests.support import scenes
+from tests.support.app_driver import Chat
 from tests.support.scenes import settled
 from tests.support.scripted_engine import painted, wait_until
-from tests.tui import test_saved_chats as kept
-from tests.tui.screens.test_chat import Chat
-
-pytestmark = pytest.mark.asyncio
 
 IN_A_CHAT = {
     "export": "Save the chat to a file",
@@ -58,29 +52,23 @@ ON_HOME = {
 
 
 async def look_up(pilot: Pilot[Any], words: str) -> None:
-    """Pastes the words: a search for each key would take most of the test's time."""
-    await pilot.press("ctrl+p")
-    await wait_until(pilot, lambda: CommandPalette.is_open(pilot.app))
+    """Sets all words at once: a search for each key would take most of the test's time."""
+    if not CommandPalette.is_open(pilot.app):
+        await pilot.press("ctrl+p")
+        await wait_until(pilot, lambda: CommandPalette.is_open(pilot.app))
     palette = pilot.app.screen
-    field = palette.query_one(Input)
-    field.post_message(Paste(words))
-    await wait_until(pilot, lambda: field.value == words)
+    palette.query_one(Input).value = words
+    await pilot.pause()
     await wait_until(
         pilot, lambda: not any(w.is_running and w.node is palette for w in palette.workers)
     )
-
-
-def is_painted(pilot: Pilot[Any], text: str) -> bool:
-    return text in painted(pilot.app.screen)
 
 
 async def expect_to_find(pilot: Pilot[Any], actions: dict[str, str]) -> None:
     """The palette shows these titles for these words."""
     for words, title in actions.items():
         await look_up(pilot, words)
-        await wait_until(pilot, partial(is_painted, pilot, title))
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: not CommandPalette.is_open(pilot.app))
+        await wait_until(pilot, lambda title=title: title in painted(pilot.app.screen))  # type: ignore[misc]
 
 
 async def test_a_chats_actions_are_found_by_ordinary_words() -> None:
@@ -114,78 +102,3 @@ async def test_what_is_found_is_done() -> None:
         await wait_until(chat.pilot, lambda: chat.typed == "/save ")
         await run("remove last")
         await wait_until(chat.pilot, lambda: not chat.questions)
-
-
-# --- titles and matches -----------------------------------------------------------------------
-
-
-async def test_a_renamed_chat_has_its_new_title_everywhere() -> None:
-    async with kept.app() as one:
-        await one.press("enter")
-        await one.until("ready")
-        await one.send("first words")
-        await one.press("escape")
-        chat_id = one.history.find_last_id()
-        one.history.rename_chat(chat_id, "A better title")
-        await one.press("w", "escape")
-        one.home.fill_list()
-        await settled(one.pilot)
-        assert "A better title" in one.shown
-        await one.press("down", "enter")
-        await one.until("ready")
-        assert "A better title" in one.shown
-        await one.send("more")
-        assert "A better title" in one.shown
-    async with kept.app() as again:
-        await again.press("down", "enter")
-        await again.until("ready")
-        assert "A better title" in again.shown
-
-
-async def test_a_search_hit_opens_at_the_match() -> None:
-    """Also on a branch that was not shown."""
-    async with kept.app() as one:
-        await one.press("enter")
-        await one.until("ready")
-        await one.send("the marmalade question")
-        await one.press("f6")
-        await one.send("another way")
-        for n in range(12):
-            await one.send(f"filler {n}")
-        assert "marmalade" not in one.shown.split("filler")[1]
-        await one.press("escape", "slash", *"marmalade")
-        await wait_until(one.pilot, lambda: "In your chats" in one.shown)
-        await one.press("enter")
-        await one.until("ready")
-        assert "the marmalade question" in one.shown
-
-
-async def test_show_names_model_and_context() -> None:
-    async with Chat() as chat:
-        await chat.send("hi")
-        await chat.send("/show")
-        assert "qwen3-8b + qwen3-0.6b" in chat.shown
-        assert "context: 28 of 8,192 tokens" in chat.shown
-
-
-# --- key lines --------------------------------------------------------------------------------
-
-
-def hints(chat: Chat) -> set[str]:
-    """Of the last line."""
-    line = chat.app.screen._compositor.render_strips()[-1].text
-    return {hint.strip() for hint in line.split("  ") if hint.strip()}
-
-
-async def test_key_lines_are_not_cut_in_the_middle_of_a_word() -> None:
-    async with Chat() as chat:
-        await chat.send("hi")
-        for keys in ((), ("f2",), ("escape", "f7")):
-            await chat.press(*keys)
-            await chat.pilot.resize_terminal(300, 24)
-            await settled(chat.pilot)
-            whole = hints(chat)
-            for width in (40, 60, 80):
-                await chat.pilot.resize_terminal(width, 24)
-                await settled(chat.pilot)
-                assert hints(chat) and hints(chat) <= whole

@@ -21,10 +21,10 @@ from localspec.models.chat_template.thinking_tags import split_thinking
 from localspec.sanitize import sanitize
 from localspec.tui.text import markdown
 from localspec.tui.text.turn_text import TurnText
+from tests.support.app_driver import Chat
 from tests.support.long_cases import bulk
 from tests.support.scenes import PAIR
 from tests.support.scripted_engine import ScriptedEngine, answer, ready
-from tests.tui.screens.test_chat import Chat
 from tests.tui.text.test_markdown import BLOCKS
 
 TAGS = ("<think>", "</think>")
@@ -101,7 +101,6 @@ async def chat_about(texts: list[str], history: ChatHistory, dice: random.Random
 
 
 @pytest.mark.long
-@pytest.mark.asyncio
 @pytest.mark.timeout(1200)
 async def test_no_visible_character_of_an_answer_is_lost(history: ChatHistory) -> None:
     dice, n = random.Random(39), bulk(50, 2000)

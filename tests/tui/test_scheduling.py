@@ -1,17 +1,16 @@
-"""The reliable timer fires even if the event loop is late."""
+"""The reliable timer fires even if the event loop is late; a worker does only the latest job."""
 
 from __future__ import annotations
 
+import threading
 import time
 
-import pytest
 from textual.app import App
 
-from localspec.tui.scheduling import set_reliable_timer
+from localspec.tui.scheduling import LatestOnlyWorker, set_reliable_timer
 from tests.support.scripted_engine import wait_until
 
 
-@pytest.mark.asyncio
 async def test_no_wait_is_too_short_to_be_heard_of() -> None:
     """Textual's own timers lose some of these, because their tick is late."""
     app = App[None]()
@@ -24,7 +23,6 @@ async def test_no_wait_is_too_short_to_be_heard_of() -> None:
     assert sorted(heard) == list(range(300))
 
 
-@pytest.mark.asyncio
 async def test_it_can_be_taken_back() -> None:
     app = App[None]()
     heard: list[str] = []
@@ -33,3 +31,27 @@ async def test_it_can_be_taken_back() -> None:
         set_reliable_timer(app, 0.0, lambda: heard.append("done"))
         await wait_until(pilot, lambda: heard)
     assert heard == ["done"]
+
+
+def test_only_the_latest_is_done() -> None:
+    latest, done, gate = LatestOnlyWorker("test"), [], threading.Event()
+    began, ended = threading.Event(), threading.Event()
+
+    def first() -> None:
+        began.set()
+        gate.wait(20)
+        done.append(0)
+
+    latest.submit(first)
+    assert began.wait(20)
+    for n in (1, 2):
+        latest.submit(lambda n=n: done.append(n))  # type: ignore[misc]
+
+    def last() -> None:
+        done.append(3)
+        ended.set()
+
+    latest.submit(last)
+    gate.set()
+    assert ended.wait(20)
+    assert done == [0, 3]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,14 +19,9 @@ from localspec.tui import home_rows
 from localspec.tui.dialogs.choices import PickerScreen
 from localspec.tui.screens.chat import ChatScreen
 from tests.support import scenes, tinygguf
-from tests.support.scripted_engine import Script, ScriptedEngine, answer, painted, ready, wait_until
+from tests.support.app_driver import AppDriver, Chat, home_app, other, said
+from tests.support.scripted_engine import ScriptedEngine, ready, wait_until
 from tests.support.zoo import Zoo
-from tests.tui.screens.test_chat import Chat, said
-from tests.tui.test_saved_chats import app
-
-
-def other() -> Script:
-    return answer(["Other", "wise", "."])
 
 
 @pytest.fixture
@@ -43,7 +37,6 @@ def loaded_files(chat: Chat) -> list[str]:
     return [Path(load.target).name for load in chat.opening.loads]
 
 
-@pytest.mark.asyncio
 async def test_another_model_answers_again_and_the_chat_goes_on(models: Path) -> None:
     async with Chat(ScriptedEngine(said), ScriptedEngine(other)) as chat:
         await chat.send("one")
@@ -61,13 +54,18 @@ async def test_another_model_answers_again_and_the_chat_goes_on(models: Path) ->
         assert "beta-Q8_0" in chat.shown  # it still answers
 
 
-@pytest.mark.asyncio
 async def test_the_picker_lists_what_is_here_and_enter_loads_it(models: Path) -> None:
+    """A name that is not in the list is taken as typed."""
     async with Chat(ScriptedEngine(said), ScriptedEngine(other)) as chat:
         await chat.send("one")
+        await chat.press("f12")
+        await chat.sees("alpha-Q8_0 0.5 MB")
+        await chat.press(*"nowhere", "enter")
+        await chat.wait(lambda: chat.on_top and "nowhere" in chat.shown)
+        assert loaded_files(chat) == ["qwen3-8b.gguf"] and chat.screen.phase == "ready"
         await chat.press("d", "r", "a", "f", "t", "f12")
         assert isinstance(chat.app.screen, PickerScreen)
-        await wait_until(chat.pilot, lambda: "alpha-Q8_0 0.5 MB" in chat.shown)
+        await chat.sees("alpha-Q8_0 0.5 MB")
         assert "now: qwen3-8b + qwen3-0.6b" in chat.shown
         await chat.press("b", "e", "t", "enter")
         await chat.until("ready")
@@ -76,17 +74,6 @@ async def test_the_picker_lists_what_is_here_and_enter_loads_it(models: Path) ->
         assert "From now on beta-Q8_0 answers." in chat.shown
 
 
-@pytest.mark.asyncio
-async def test_a_name_that_is_not_in_the_list_is_taken_as_typed(models: Path) -> None:
-    async with Chat(ScriptedEngine(said)) as chat:
-        await chat.press("f12")
-        await wait_until(chat.pilot, lambda: "alpha-Q8_0 0.5 MB" in chat.shown)
-        await chat.press(*"nowhere", "enter")
-        await wait_until(chat.pilot, lambda: chat.on_top and "nowhere" in chat.shown)
-        assert loaded_files(chat) == ["qwen3-8b.gguf"] and chat.screen.phase == "ready"
-
-
-@pytest.mark.asyncio
 async def test_a_model_that_cannot_be_loaded_names_the_way_back(models: Path) -> None:
     broken = EngineError("The engine has exited.")
     async with Chat(ScriptedEngine(said), broken, ScriptedEngine(other)) as chat:
@@ -98,7 +85,6 @@ async def test_a_model_that_cannot_be_loaded_names_the_way_back(models: Path) ->
         assert "Otherwise." in chat.shown
 
 
-@pytest.mark.asyncio
 async def test_another_context_is_loaded_with_what_is_typed_kept() -> None:
     settings = {"target": {"n_ctx": 4096}, "chat": {"template": "own"}}
     smaller = ScriptedEngine(other, ready=replace(ready(), settings=settings))
@@ -111,33 +97,27 @@ async def test_another_context_is_loaded_with_what_is_typed_kept() -> None:
         assert len(chat.opening.loads) == 2
 
 
-@pytest.mark.asyncio
-async def test_home_lists_models_of_no_pair_and_opens_them(models: Path) -> None:
-    """As those of LM Studio; a recent one is listed once, a part of a model not at all."""
+async def test_home_lists_models_of_no_pair_and_opens_them(models: Path, zoo: Zoo) -> None:
+    """As those of LM Studio; a recent one is listed once, a part of a model not at all.
+
+    A head that is named like a model is refused.
+    """
+    shutil.copy(zoo["eagle3"], models / "gamma-Q8_0.gguf")
     tinygguf.llama(0).write(models / "mmproj-alpha-F16.gguf")
     recent_pairs.add(ResolvedPair(models / "alpha-Q8_0.gguf", None))
     app = scenes.home(survey=home_rows.survey_machine)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await wait_until(pilot, lambda: "beta-Q8_0" in painted(app.screen))
-        assert painted(app.screen).count("alpha-Q8_0") == 1
-        assert "mmproj" not in painted(app.screen)
-        await pilot.press("slash", *"beta", "enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
-        assert "beta-Q8_0" in painted(app.screen)
-
-
-@pytest.mark.asyncio
-async def test_home_refuses_a_head_that_is_named_like_a_model(models: Path, zoo: Zoo) -> None:
-    shutil.copy(zoo["eagle3"], models / "gamma-Q8_0.gguf")
-    app = scenes.home(survey=home_rows.survey_machine)
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await wait_until(pilot, lambda: "gamma-Q8_0" in painted(app.screen))
-        await pilot.press("slash", *"gamma", "enter")
-        await wait_until(pilot, lambda: "is a draft head, not a" in painted(app.screen))
-        assert not isinstance(app.screen, ChatScreen)
+        shown = AppDriver(pilot)
+        await shown.sees("beta-Q8_0", "gamma-Q8_0")
+        assert shown.shown.count("alpha-Q8_0") == 1 and "mmproj" not in shown.shown
+        await shown.press("slash", *"gamma", "enter")
+        await shown.sees("is a draft head, not a")
+        assert not shown.is_on(ChatScreen)
+        await shown.press("escape", "slash", *"beta", "enter")
+        await shown.reaches(ChatScreen)
+        assert "beta-Q8_0" in shown.shown
 
 
-@pytest.mark.asyncio
 async def test_a_model_of_ollama_has_its_name_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,11 +138,12 @@ async def test_a_model_of_ollama_has_its_name_there(
     recent_pairs.add(ResolvedPair(blob, None))
     app = scenes.home(survey=home_rows.survey_machine)
     async with app.run_test(size=(120, 40)) as pilot:
-        await wait_until(pilot, lambda: "tiny:3b" in painted(app.screen))
-        assert "sha256" not in painted(app.screen).replace(str(blob.parent), "")
-        await pilot.press("down", "enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
-        assert "tiny:3b" in painted(app.screen) and "sha256" not in painted(app.screen)
+        shown = AppDriver(pilot)
+        await shown.sees("tiny:3b")
+        assert "sha256" not in shown.shown.replace(str(blob.parent), "")
+        await shown.press("down", "enter")
+        await shown.reaches(ChatScreen)
+        assert "tiny:3b" in shown.shown and "sha256" not in shown.shown
 
 
 # --- presets -----------------------------------------------------------------------------------
@@ -176,14 +157,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.asyncio
 async def test_a_preset_is_chosen_from_the_list_and_one_is_made_of_the_chat(file: Path) -> None:
     async with Chat() as chat:
         await chat.send("/preset")
         assert isinstance(chat.app.screen, PickerScreen)
-        await wait_until(chat.pilot, lambda: "poet temperature 1.2" in chat.shown)
+        await chat.sees("poet temperature 1.2")
         await chat.press("enter")
-        await wait_until(chat.pilot, lambda: chat.on_top)
+        await chat.wait(lambda: chat.on_top)
         session = chat.screen.session
         assert session.conversation.system == "Answer in verse."
         assert session.settings.sampling.temperature == 1.2
@@ -197,13 +177,12 @@ async def test_a_preset_is_chosen_from_the_list_and_one_is_made_of_the_chat(file
         assert session.settings.sampling.top_k == 3
 
 
-@pytest.mark.asyncio
 async def test_home_opens_a_new_chat_with_a_preset() -> None:
-    async with app() as home:
+    async with home_app() as home:
         assert "New chat with a preset poet temperature 1.2" in home.shown
         await home.press("end", "enter")
         await home.until("ready")
-        session = home.chat.session
+        session = home.screen.session
         assert session.conversation.system == "Answer in verse."
         assert session.settings.sampling.temperature == 1.2
 
@@ -227,14 +206,6 @@ def habits() -> Iterator[Habit]:
             yield Habit(cells[0].strip("`"), cells[3].strip("`"))
 
 
-def test_there_are_twenty() -> None:
-    rows = list(habits())
-    assert len(rows) >= 20 and len({row.typed for row in rows}) == len(rows)
-    text = PAGE.read_text(encoding="utf-8")
-    assert len(re.findall(r"^\| `", text, re.MULTILINE)) == len(rows)
-
-
-@pytest.mark.asyncio
 @pytest.mark.parametrize("habit", habits(), ids=lambda habit: habit.typed)
 async def test_a_habit(habit: Habit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,15 +1,20 @@
-"""The app restores the terminal at every kind of exit, and handles resizing and suspending."""
+"""The terminal: whole after every kind of exit, and no byte reaches it but the app's own.
+
+The same walk through the screens with harmless words shows which sequences are the app's own,
+whatever a model, a file or a paste says.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -22,20 +27,26 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.events import Paste
 
-from localspec.chat.history import ChatHistory
-from localspec.sanitize import sanitize
-from localspec.tui.terminal import ControlCharacterFilter, PasteParser
-from tests.cli.command import TIMEOUT, command, environment
-from tests.support.drive_app import SECRET
-from tests.support.pty_terminal import Terminal, module, text
-from tests.support.zoo import Zoo
-
 if sys.platform == "win32":
     pytest.skip("POSIX signals and terminals", allow_module_level=True)
 
+from localspec import tui
+from localspec.chat.history import ChatHistory
+from localspec.launch import ResolvedPair, recent_pairs
+from localspec.sanitize import sanitize
+from localspec.tui.terminal import ControlCharacterFilter, PasteParser
+from tests.support.drive_app import SECRET
+from tests.support.long_cases import often
+from tests.support.pty_terminal import SEQUENCE, Terminal, module, text
+from tests.support.run_command import TIMEOUT, command, environment, harmful
+from tests.support.zoo import Zoo
 
-CTRL_C, CTRL_Q, CTRL_Z = b"\x03", b"\x11", b"\x1a"
-F5, F12 = b"\x1b[15~", b"\x1b[24~"
+CTRL_C, CTRL_L, CTRL_P, CTRL_Q, CTRL_Z = b"\x03", b"\x0c", b"\x10", b"\x11", b"\x1a"
+F2, F4, F5, F12, BACK_TAB = b"\x1bOQ", b"\x1bOS", b"\x1b[15~", b"\x1b[24~", b"\x1b[Z"
+UP, DOWN, RIGHT, LEFT, ESCAPE = b"\x1b[A", b"\x1b[B", b"\x1b[C", b"\x1b[D", b"\x1b"
+CTRL_END = b"\x1b[1;5F"
+SAID = "seven eight nine one"
+ENDLESS = b"/set max_tokens 60000\rabc\r"
 
 
 @pytest.fixture
@@ -46,92 +57,67 @@ def home() -> Iterator[Terminal]:
         yield terminal
 
 
-@pytest.fixture
-def answering(zoo: Zoo) -> Iterator[Terminal]:
-    """A chat with an answer that never ends."""
-    with Terminal(module("tests.support.drive_app", "chat", str(zoo["chatter"]))) as terminal:
-        terminal.wait_for("Text-completion model")
-        terminal.type(b"/set max_tokens 60000\rabc\r")
-        terminal.wait_for("seven eight nine one")
-        yield terminal
+def chatting(zoo: Zoo) -> list[str]:
+    """A chat whose answers never end."""
+    return module("tests.support.drive_app", "chat", str(zoo["chatter"]))
 
 
-def engines(terminal: Terminal) -> list[psutil.Process]:
+def begin_answer(terminal: Terminal) -> list[psutil.Process]:
+    """Asks; the engine's processes."""
+    terminal.wait_for("Text-completion model")
+    terminal.type(ENDLESS)
+    terminal.wait_for(SAID)
     return psutil.Process(terminal.process.pid).children(recursive=True)
+
+
+@pytest.fixture
+def answering(zoo: Zoo) -> Iterator[tuple[Terminal, list[psutil.Process]]]:
+    with Terminal(chatting(zoo)) as terminal:
+        yield terminal, begin_answer(terminal)
 
 
 def gone(processes: list[psutil.Process], limit: float = 5) -> bool:
     return not psutil.wait_procs(processes, timeout=limit)[1]
 
 
-# --- ends -------------------------------------------------------------------------------------
+# --- exits ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_leaves_the_terminal_whole(
-    answering: Terminal, number: signal.Signals, code: int
+@pytest.mark.parametrize(
+    ("how", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (CTRL_Q, 0), (CTRL_C, 130)]
+)
+def test_every_exit_leaves_the_terminal_whole_and_no_engine(
+    answering: tuple[Terminal, list[psutil.Process]], how: signal.Signals | bytes, code: int
 ) -> None:
-    children = engines(answering)
+    terminal, children = answering
     assert children
-    answering.process.send_signal(number)
-    answering.ends_with(code, limit=5)
-    answering.assert_whole()
-    assert gone(children)
+    if isinstance(how, signal.Signals):
+        terminal.process.send_signal(how)
+    else:
+        terminal.type(how)
+    if how == CTRL_C:  # stops the answer; twice, it quits
+        terminal.wait_for("stopped in")
+        terminal.type(CTRL_C + CTRL_C)
+    terminal.ends_with(code)
+    terminal.assert_whole()
+    assert gone(children) and "Traceback" not in text(terminal.seen)
 
 
-def test_a_closed_terminal_ends_app_and_engine(answering: Terminal) -> None:
-    children = engines(answering)
-    assert children
-    answering.close()
-    answering.process.wait(timeout=5)
-    assert gone(children)
-
-
-def test_a_closed_terminal_without_a_signal_ends_the_app() -> None:
-    """Started by a program that gives it no controlling terminal."""
-    with Terminal(command(), controls=False) as terminal:
-        terminal.wait_for("Ready to run")
-        terminal.close()
-        assert terminal.process.wait(timeout=TIMEOUT) == 129
-
-
-@pytest.mark.parametrize("reads", [True, False], ids=["read", "stopped"])
-def test_a_terminal_that_goes_while_the_app_draws_ends_it_and_the_answer_is_saved(
-    zoo: Zoo, reads: bool
+@pytest.mark.parametrize("how", ["closed", "closed without a signal", "stopped reading"])
+def test_a_terminal_that_goes_ends_app_and_engine_and_the_answer_is_saved(
+    how: str, zoo: Zoo
 ) -> None:
-    words = module("tests.support.drive_app", "chat", str(zoo["chatter"]))
-    with Terminal(words, controls=False) as terminal:
-        terminal.wait_for("Text-completion model")
-        terminal.type(b"/set max_tokens 60000\rabc\r")
-        terminal.wait_for("seven eight nine one")
-        children = engines(terminal)
-        if not reads:
+    """Without a signal: started by a program that gives it no controlling terminal."""
+    with Terminal(chatting(zoo), controls=how == "closed") as terminal:
+        children = begin_answer(terminal)
+        if how == "stopped reading":
             terminal.stop_reading()  # the event loop waits for the thread that writes
         terminal.close()
-        assert terminal.process.wait(timeout=5) == 129
+        assert terminal.process.wait(timeout=TIMEOUT) == 129 or how == "closed"
         assert gone(children)
     with closing(ChatHistory.open()) as history:
         (turn,) = history.load_chat(history.find_last_id()).conversation.turns
-    assert "seven eight nine one" in turn.answer and turn.rounds
-
-
-def test_ctrl_q_while_answering(answering: Terminal) -> None:
-    children = engines(answering)
-    began = time.monotonic()
-    answering.type(CTRL_Q)
-    answering.ends_with(0)
-    assert time.monotonic() - began < 2
-    answering.assert_whole()
-    assert gone(children)
-    assert "Traceback" not in text(answering.seen)
-
-
-def test_ctrl_c_stops_and_twice_quits(answering: Terminal) -> None:
-    answering.type(CTRL_C)
-    answering.wait_for("stopped in")
-    answering.type(CTRL_C + CTRL_C)
-    answering.ends_with(130, limit=5)
-    answering.assert_whole()
+    assert SAID in turn.answer and turn.rounds
 
 
 def test_a_crash_of_ours(tmp_path: Path) -> None:
@@ -147,9 +133,6 @@ def test_a_crash_of_ours(tmp_path: Path) -> None:
     log = (tmp_path / "crash.log").read_text(encoding="utf-8")
     assert "ZeroDivisionError" in log
     assert SECRET not in log + text(terminal.seen)
-
-
-# --- no terminal ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["nothing to read", "nowhere to write", "dumb"])
@@ -250,11 +233,10 @@ def test_ctrl_z_and_fg(zoo: Zoo) -> None:
     shell = ["bash", "--norc", "--noprofile", "--noediting", "-i"]
     with Terminal(shell, env={"PS1": "shell> ", "BASH_SILENCE_DEPRECATION_WARNING": "1"}) as here:
         here.wait_for("shell> ")
-        typed = " ".join(module("tests.support.drive_app", "chat", str(zoo["chatter"])))
-        here.type(f"{typed}\r")
+        here.type(f"{' '.join(chatting(zoo))}\r")
         here.wait_for("Text-completion model")
-        here.type(b"/set max_tokens 60000\rabc\r")
-        before = here.wait_for("seven eight nine one")
+        here.type(ENDLESS)
+        before = here.wait_for(SAID)
         for _ in range(2):
             here.type(CTRL_Z)
             since = here.wait_for("Stopped", before)
@@ -263,7 +245,7 @@ def test_ctrl_z_and_fg(zoo: Zoo) -> None:
             here.type(b"echo $((20 + 22)) is cooked\r")
             since = here.wait_for("42 is cooked", since)
             here.type(b"fg\r")
-            before = here.wait_for("seven eight nine one", since)
+            before = here.wait_for(SAID, since)
         here.type(CTRL_Q)
         since = here.wait_for("shell> ", before)
         here.type(b"echo left with $?\r")
@@ -273,34 +255,23 @@ def test_ctrl_z_and_fg(zoo: Zoo) -> None:
         here.ends_with(0)
 
 
-def test_forty_resizes_in_a_second(answering: Terminal) -> None:
-    sizes = [(1, 1), (200, 60), (3, 50), (60, 15), (120, 2), (0, 0), (80, 24), (20, 5)]
-    for number in range(40):
-        answering.resize(*sizes[number % len(sizes)])
-        time.sleep(1 / 40)
-    since = len(answering.seen)
-    answering.resize(100, 30)
-    answering.wait_for("seven eight nine one", since)
-    answering.type(b"\x1b")
-    answering.wait_for("stopped in")
-    answering.type(CTRL_Q)
-    answering.ends_with(0)
-    answering.assert_whole()
+def test_resizes_while_an_answer_comes(answering: tuple[Terminal, list[psutil.Process]]) -> None:
+    terminal, _ = answering
+    for size in ((1, 1), (200, 60), (3, 50), (60, 15), (120, 2), (0, 0), (80, 24), (20, 5)) * 3:
+        seen = len(terminal.seen)
+        terminal.resize(*size)
+        terminal.wait_for(lambda seen=seen: len(terminal.seen) > seen)  # type: ignore[misc]
+    since = len(terminal.seen)
+    terminal.resize(100, 30)
+    terminal.wait_for(SAID, since)
+    terminal.type(ESCAPE)
+    terminal.wait_for("stopped in")
+    terminal.type(CTRL_Q)
+    terminal.ends_with(0)
+    terminal.assert_whole()
 
 
-@pytest.mark.parametrize("size", [(1, 1), (300, 3)])
-def test_strange_sizes_from_the_beginning(size: tuple[int, int]) -> None:
-    with Terminal(command(), size=size) as terminal:
-        terminal.wait_for(lambda: b"\x1b[?1049h" in terminal.seen)
-        terminal.resize(80, 24)
-        terminal.wait_for("Ready to run")
-        terminal.type(CTRL_Q)
-        terminal.ends_with(0)
-        terminal.assert_whole()
-
-
-# --- output filters ----------------------------------------------------------------------------
-
+# --- filters ----------------------------------------------------------------------------------
 
 BLACK = Color(0, 0, 0)
 
@@ -312,11 +283,270 @@ def test_only_what_clean_lets_through(texts: list[str]) -> None:
         assert sanitize(segment.text, multiline=False) == segment.text
 
 
-def test_clean_text_is_left_alone() -> None:
+def test_what_is_taken_out_leaves_its_room_and_clean_text_is_left_alone() -> None:
     line = [Segment("plain 漢字 👍")]
     assert ControlCharacterFilter().apply(line, BLACK) is line
-
-
-def test_what_is_taken_out_leaves_its_room() -> None:
     (segment,) = ControlCharacterFilter().apply([Segment("a\x1b[31mb")], BLACK)
     assert len(segment.text) == len("a\x1b[31mb")
+
+
+# --- every byte is the app's own --------------------------------------------------------------
+
+ESC, BEL, CSI, OSC, ST, DCS = "\x1b", "\x07", "\x9b", "\x9d", "\x9c", "\x90"
+ATTACKS = (
+    f"{ESC}]52;c;cHduZWQ={BEL}",  # writes the clipboard
+    f"{ESC}]8;;http://evil/{ESC}\\link{ESC}]8;;{ESC}\\",
+    f"{ESC}]0;owned{BEL}",
+    f"{ESC}[31m",
+    f"{ESC}[2J{ESC}[3J",
+    f"{ESC}[6n",
+    f"{CSI}33m{OSC}0;owned{ST}{DCS}q{ST}",
+    f"{ESC}c{ESC}(0{ESC}P1$q{ESC}\\",
+    "\x00\x08\x0e\x7f\r\x0b\x0c",
+    "\u202egnp.\u2066x\u2069\u200f",
+    "\ud800",
+    ESC,  # a sequence over two tokens
+    "]0;owned",
+    BEL,
+)
+
+MARKUP = (
+    "[/red]",
+    "[@click=app.quit]x[/]",
+    "[bold red on blue]loud",
+    "[link=http://evil]y[/link]",
+    "$accent ",
+    "\n\n&#27;[31m &#x202e;abc &#x9b;31m &#155;31m &#7; &#x1b;]0;owned&#7;\n\n",
+    "[click](javascript:alert(1)) [file](file:///etc/passwd) <http://evil/\x1b[31m> ![i](http://e/)\n\n",
+    "<script>alert(1)</script>\n\n<a href='x'>b</a>\n\n",
+    "| a[/red] | \x1b[31mb |\n|---|---|\n| &#27;[35m | `&#27;` |\n\n",
+    "```[@click=app.quit]python\nprint('\x1b[31m')\n\x9b31m\n```\n\n",
+    "# [/red] &#27;[31m\n\n- [ ] one\n- \u202e two\n\n> [$error]quoted\n\n",
+    '[ref]: javascript:x "\x1b[31m"\n\n[ref]\n\n',
+)
+
+HARMLESS = (
+    *("one ", "**bold** ", "*leaning* ", "`code` ", "[link](http://a) "),
+    "\n\n# head\n\n- [ ] a\n- b\n\n> quoted\n\n",
+    "```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | `2` |\n\n<b>raw</b>\n\n",
+)
+
+UNCOVERED = "last round"
+"""In the panel, where sheets and toasts cover it: seen again once they are gone."""
+
+COLOUR = re.compile(rb"([34]8;2);\d+;\d+;\d+")
+
+PLACE = re.compile(rb"\x1b\[\d+;\d+H")
+
+ATTRIBUTES = {b"0", b"1", b"2", b"3", b"4", b"7", b"9", b"21", b"53", b"38;2", b"48;2"}
+"""Of text, as the app sets them: no palette colours, which attackers use."""
+
+
+def shapes(seen: bytes) -> set[bytes]:
+    """The sequences, without the numbers that may be any and the attributes that are the app's."""
+    found = set()
+    for sequence in SEQUENCE.findall(PLACE.sub(b"\x1b[y;xH", COLOUR.sub(rb"\1", seen))):
+        if sequence.endswith(b"m") and sequence.startswith(b"\x1b["):
+            parts = re.findall(rb"[34]8;2|\d+", sequence)
+            found |= set(parts) - ATTRIBUTES
+        else:
+            found.add(sequence)
+    return found
+
+
+def leaked(seen: bytes) -> list[str]:
+    """What no sequence of the app's can be: controls, C1, overrides in the text."""
+    return harmful(SEQUENCE.sub(b"", seen))
+
+
+def pasted(words: str) -> bytes:
+    """As terminals paste: none of them lets an ESC through, which could end the paste itself."""
+    return b"\x1b[200~" + words.replace(ESC, "").encode("utf-8", "replace") + b"\x1b[201~"
+
+
+def walk(here: Terminal, words: str) -> bytes:
+    """A chat, its views, sheets and errors; whatever can be typed or pasted has these words."""
+    here.wait_for(
+        lambda: "Type a message" in text(here.seen) or "Text-completion" in text(here.seen)
+    )
+    ask(here, words, "LAST")
+    inspect(here)
+    change(here, words)
+    ask(here, words, "send again")  # refused: it is back in the box
+    ask(here, words, "reload")
+    before = len(here.seen)
+    here.type(CTRL_L)
+    before = here.wait_for("engine.log", before)
+    here.type(b"q")
+    before = here.wait_for(UNCOVERED, before)
+    line = " ".join(words.split())
+    for slash in ("/nosuch", "/system", "/read", "/save", "/spec", "/set"):
+        here.type(f"{slash} ".encode() + pasted(line) + b"\r")
+    before = here.wait_for("There is no setting", before)
+    here.type(CTRL_P)
+    here.wait_for("Search for commands", before)
+    here.type(pasted(line))
+    before = here.wait_for("No matches", before)
+    here.type(ESCAPE)
+    before = here.wait_for("enter send", before)
+    here.type(F5)  # loads it again, in vain
+    here.wait_for("NOT AGAIN", before)
+    here.type(CTRL_Q)
+    here.ends_with(0)
+    here.assert_whole()
+    return here.seen
+
+
+def inspect(here: Terminal) -> None:
+    """Each token of the answer, its story, and the replay."""
+    before = len(here.seen)
+    here.type(F2)
+    before = here.wait_for("bonus   corrected", before)
+    here.type(UP + DOWN + b"g")
+    before = walk_to_the_first(here)
+    here.type(b"r")
+    before = here.wait_for("round 1 of", before)
+    here.type(RIGHT + RIGHT + b"G" + b"q")
+    before = here.wait_for(" / 8.2k", before)  # only the chat says how full the context is
+    here.type(b"\t" + F2 + CTRL_END)
+    here.wait_for("LAST", before)
+
+
+def walk_to_the_first(here: Terminal) -> int:
+    """Token by token: each is painted with its story."""
+    begin = before = len(here.seen)
+    while "round 1 " not in text(here.seen[begin:]):
+        here.type(LEFT)
+        least = before
+        before = here.wait_for(lambda: len(here.seen) > least)  # noqa: B023  called at once
+    return before
+
+
+def change(here: Terminal, words: str) -> None:
+    """A setting that is none, and the system prompt."""
+    before = len(here.seen)
+    here.type(F4)
+    before = here.wait_for("Settings for the next answer", before)
+    here.type(pasted(words))
+    before = here.wait_for("Possible", before)
+    here.type(BACK_TAB + pasted(words) + F4)
+    here.wait_for(UNCOVERED, before)
+
+
+def ask(here: Terminal, words: str, until: str) -> None:
+    before = len(here.seen)
+    here.type(pasted(words) + b"\r")
+    here.wait_for(until, before)
+
+
+def says(words: Sequence[str], how: str, folder: Path) -> bytes:
+    script = folder / f"{how}.json"
+    script.write_text(json.dumps(words), encoding="utf-8")
+    (folder / "engine.log").write_bytes("".join(words).encode("utf-8", "replace"))
+    env = {"LOCALSPEC_DATA_DIR": str(folder), "COLORTERM": "truecolor"}
+    drive = module("tests.support.drive_app", how, str(script))
+    with Terminal(drive, size=(120, 40), env=env, answers=True) as terminal:
+        return walk(terminal, "".join(words))
+
+
+@pytest.mark.parametrize("how", often(("says", "completes"), ("says",)))
+def test_nothing_but_the_apps_own_sequences(how: str, tmp_path: Path) -> None:
+    own = says(HARMLESS, how, tmp_path)
+    assert not leaked(own)
+    seen = says((*ATTACKS, *MARKUP), how, tmp_path)
+    assert not leaked(seen)
+    assert not shapes(seen) - shapes(own)
+    assert b"\x1b]" not in seen.replace(b"\x1b]22;default\x07", b"")
+    assert all(
+        attack.encode("utf-8", "replace") not in seen for attack in ATTACKS if len(attack) > 9
+    )
+
+
+def test_a_hostile_model_and_its_file_name(zoo: Zoo, tmp_path: Path) -> None:
+    """From the list of recent pairs, with the real engine."""
+    own = from_the_list(zoo["parrot"])
+    name = "".join(ATTACKS[:4]) + "[red][$accent]\u202e[bold]x"
+    path = tmp_path / f"{name.replace('/', '')}.gguf"
+    shutil.copy(zoo["hostile"], path)
+    seen = from_the_list(path, "Recent chats", DOWN * 2)  # past the chat that was kept
+    assert "one" in text(seen)
+    assert not leaked(seen)
+    assert not shapes(seen) - shapes(own)
+
+
+def test_a_file_name_that_is_no_utf8(zoo: Zoo, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"bad\xff\xfe.gguf")
+    try:
+        shutil.copy(zoo["parrot"], path)
+    except OSError:
+        pytest.skip("no such name on this disk")
+    assert "Hello" in text(from_the_list(path))
+
+
+def from_the_list(model: Path, there: str = "Recent", down: bytes = DOWN) -> bytes:
+    recent_pairs.add(ResolvedPair(model, None))
+    with Terminal(command(), size=(120, 40), env={"COLORTERM": "truecolor"}, answers=True) as here:
+        here.wait_for(there)  # the chats come last
+        here.type(down + b"\r")
+        here.wait_for("Text-completion model")
+        ask(here, "a", "first token")
+        before = len(here.seen)
+        here.type(F2)
+        here.wait_for("bonus   corrected", before)
+        before = walk_to_the_first(here)
+        here.type(b"r")
+        here.wait_for("round 1 of", before)
+        here.type(CTRL_Q)
+        here.ends_with(0)
+        return here.seen
+
+
+PARSING = {"Static", "Label", "OptionList", "notify"}
+"""They read markup unless told otherwise."""
+
+FILES = sorted(Path(tui.__file__).parent.rglob("*.py"))
+
+
+def test_no_markup_is_ever_parsed() -> None:
+    for file in FILES:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and any(
+                name_of(base) in PARSING for base in node.bases
+            ):
+                made = [call for call in calls(node) if name_of(call.func) == "__init__"]
+                assert made, f"{file.name}: {node.name} is made by its base, which reads markup"
+                assert all(map(unmarked, made)), f"{file.name}: {node.name}"
+        for call in calls(tree):
+            where = f"{file.name}:{call.lineno}"
+            assert name_of(call.func) not in PARSING or unmarked(call), where
+            assert name_of(call.func) not in ("from_markup", "Tooltip"), where
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and not is_content(node.value):
+                set_here = {
+                    target.attr for target in node.targets if isinstance(target, ast.Attribute)
+                }
+                assert not set_here & {"tooltip", "border_title", "border_subtitle"}, file.name
+
+
+def is_content(value: ast.expr) -> bool:
+    """`Content(...)` and `Content.styled(...)` read no markup."""
+    if not isinstance(value, ast.Call):
+        return False
+    made = value.func.value if isinstance(value.func, ast.Attribute) else value.func
+    read = isinstance(value.func, ast.Attribute) and value.func.attr != "styled"
+    return isinstance(made, ast.Name) and made.id == "Content" and not read
+
+
+def calls(tree: ast.AST) -> list[ast.Call]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def name_of(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def unmarked(call: ast.Call) -> bool:
+    words = {word.arg: word.value for word in call.keywords}
+    said = words.get("markup")
+    return isinstance(said, ast.Constant) and said.value is False

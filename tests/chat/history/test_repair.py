@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -71,14 +70,6 @@ def test_cut_anywhere(step: int, whole: tuple[bytes, dict[int, Any]], tmp_path: 
         assert len(wrong) <= 1, cut  # the turn that was cut
         best = max(best, len(found))
     assert best >= CHATS - 2  # a cut near the end loses little
-
-
-def test_random_flips(whole: tuple[bytes, dict[int, Any]], tmp_path: Path) -> None:
-    for seed in range(20):
-        dice, harmed = random.Random(seed), bytearray(whole[0])
-        for _ in range(dice.choice((1, 8, 200))):
-            harmed[dice.randrange(len(harmed))] ^= 1 << dice.randrange(8)
-        works(laid(tmp_path, bytes(harmed)), bytes(harmed))
 
 
 def test_a_damaged_page_costs_its_own_chats_only(

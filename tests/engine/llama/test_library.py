@@ -15,7 +15,7 @@ from localspec.engine.llama.library import LOG
 from localspec.errors import LocalspecError, ModelFileError, OutOfMemoryError, UsageError
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
-from tests.cli.command import ROOT, localspec
+from tests.support.run_command import ROOT, localspec
 from tests.support.sessions import SETTINGS
 from tests.support.zoo import Zoo
 

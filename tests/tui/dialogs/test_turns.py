@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-
-import pytest
 
 from localspec.protocol.wire import ChatMessage
 from localspec.tui.dialogs.turns import TurnsScreen
+from tests.support.app_driver import Chat, other, said
 from tests.support.scenes import settled
-from tests.support.scripted_engine import Script, ScriptedEngine, answer
-from tests.tui.screens.test_chat import Chat, said
-
-pytestmark = pytest.mark.asyncio
-
-
-def other() -> Script:
-    return answer(["Other", "wise", "."])
-
-
-async def three() -> Chat:
-    return Chat(ScriptedEngine(said, said, said, other, other))
+from tests.support.scripted_engine import ScriptedEngine
 
 
 def answers(chat: Chat) -> list[str]:
     return [turn.answer for turn in chat.screen.session.conversation.turns]
 
 
-async def asked(chat: Chat) -> None:
-    for question in ("one", "two", "three"):
-        await chat.send(question)
+@asynccontextmanager
+async def asked() -> AsyncIterator[Chat]:
+    """A chat of three turns."""
+    async with Chat(ScriptedEngine(said, said, said, other, other)) as chat:
+        for question in ("one", "two", "three"):
+            await chat.send(question)
+        yield chat
 
 
 async def test_an_earlier_question_is_edited() -> None:
-    async with await three() as chat:
-        await asked(chat)
+    async with asked() as chat:
         await chat.press("f8")
         assert isinstance(chat.app.screen, TurnsScreen)
         await chat.press("up", "up", "enter")
@@ -46,8 +39,7 @@ async def test_an_earlier_question_is_edited() -> None:
 
 
 async def test_the_other_branch_is_shown_and_goes_on() -> None:
-    async with await three() as chat:
-        await asked(chat)
+    async with asked() as chat:
         await chat.press("f8", "up", "e")
         await chat.send("second")
         assert chat.questions == ["one", "second"]
@@ -60,8 +52,7 @@ async def test_the_other_branch_is_shown_and_goes_on() -> None:
 
 
 async def test_what_was_taken_back_comes_again() -> None:
-    async with await three() as chat:
-        await asked(chat)
+    async with asked() as chat:
         await chat.press("f6")
         assert chat.questions == ["one", "two"]
         await chat.press("f8")
@@ -72,8 +63,7 @@ async def test_what_was_taken_back_comes_again() -> None:
 
 
 async def test_an_earlier_answer_again() -> None:
-    async with await three() as chat:
-        await asked(chat)
+    async with asked() as chat:
         await chat.press("f8", "up", "r")
         await chat.until("ready")
         assert chat.questions == ["one", "two"] and answers(chat)[-1] == "Otherwise."
@@ -84,8 +74,7 @@ async def test_an_earlier_answer_again() -> None:
 
 
 async def test_editing_from_the_token_view_has_the_keys_of_typing() -> None:
-    async with await three() as chat:
-        await asked(chat)
+    async with asked() as chat:
         await chat.press("f2")
         assert "↑↓ round" in chat.shown and "enter send" not in chat.shown
         await chat.press("f6")
@@ -104,7 +93,7 @@ async def test_nothing_is_said_yet() -> None:
 
 async def test_a_file_goes_with_the_next_question(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("seven")
-    async with await three() as chat:
+    async with Chat() as chat:
         await chat.send(f"/read {tmp_path / 'notes.txt'}")
         assert "+ notes.txt, 5 characters" in chat.shown
         await chat.send("what?")

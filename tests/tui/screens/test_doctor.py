@@ -19,12 +19,11 @@ from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ConfirmScreen
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.doctor import DoctorScreen
-from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.widgets.log_view import LogView
 from tests.support import scenes
+from tests.support.app_driver import AppDriver
 from tests.support.scenes import settled
 from tests.support.scripted_engine import Opening, ScriptedEngine, answer, painted, wait_until
 
@@ -110,197 +109,159 @@ def app(patient: Patient, runner: EngineRunner | None = None, **options: Any) ->
     return LocalspecApp(wanted, engines, lambda: DoctorScreen(engines, wanted, patient.look))
 
 
+class DoctorDriver(AppDriver):
+    @property
+    def doctor(self) -> DoctorScreen:
+        return self.top(DoctorScreen)
+
+    async def examined(self) -> None:
+        await self.wait(lambda: self.doctor.is_done)
+        await settled(self.pilot)
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await settled(self.pilot)
+
+
 @asynccontextmanager
-async def examined(
-    patient: Patient, runner: EngineRunner | None = None, size: tuple[int, int] = (100, 34)
-) -> AsyncIterator[Pilot[Any]]:
-    async with app(patient, runner).run_test(size=size, notifications=True) as pilot:
-        screen = pilot.app.screen
-        assert isinstance(screen, DoctorScreen)
-        await wait_until(pilot, lambda: screen.is_done)
-        await settled(pilot)
-        yield pilot
-
-
-async def press(pilot: Pilot[Any], *keys: str) -> str:
-    await pilot.press(*keys)
-    await settled(pilot)
-    return painted(pilot.app.screen)
+async def opened(
+    patient: Patient, runner: EngineRunner | None = None, **options: Any
+) -> AsyncIterator[DoctorDriver]:
+    running = app(patient, runner, **options)
+    async with running.run_test(size=(100, 34), notifications=True) as pilot:
+        driver = DoctorDriver(pilot)
+        if patient.gate.is_set():
+            await driver.examined()
+        yield driver
 
 
 # --- what is listed -----------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
-async def test_the_worst_comes_first_with_what_it_means_and_what_mends_it() -> None:
-    async with examined(Patient()) as pilot:
-        seen = painted(pilot.app.screen)
+async def test_the_worst_comes_first_with_what_it_means_and_what_mends_it(
+    copied: list[str],
+) -> None:
+    async with opened(Patient()) as shown:
         order = (
             "Problems ▸✗ disk: ~/.config",
             "! engine: NVIDIA",
             "Notes · disk: 4.1",
             "OK ✓ engine: loc",
         )
-        assert sorted(map(seen.index, order)) == list(map(seen.index, order))
-        assert "The GPU is idle" in seen and "--extra-index-url" in seen
-        assert "1 error, 1 warning, 2 notices" in seen
-        assert "enter rename it" in seen  # of the selected finding
-        assert "enter install it" in await press(pilot, "down")
+        assert sorted(map(shown.shown.index, order)) == list(map(shown.shown.index, order))
+        assert "The GPU is idle" in shown.shown and "1 error, 1 warning, 2 notices" in shown.shown
+        assert "enter rename it" in shown.shown  # of the selected finding
+        await shown.press("down", "c")
+        assert "enter install it" in shown.shown
+    assert copied[0].startswith("engine\n  ! NVIDIA driver")
+    assert copied[0].endswith("x error, ! warning, - notice.")
 
 
-@pytest.mark.asyncio
 async def test_one_looks_while_it_looks_and_the_pointer_stays() -> None:
     patient = Patient(gate=True)
-    async with app(patient).run_test(size=(100, 34)) as pilot:
-        await wait_until(pilot, lambda: "checking engine …" in painted(pilot.app.screen))
-        await pilot.press("c", "down", "enter")  # nothing is there yet
+    async with opened(patient) as shown:
+        await shown.sees("checking engine …")
+        await shown.pilot.press("c", "down", "enter")  # nothing is there yet
         patient.gate.set()
-        screen = pilot.app.screen
-        assert isinstance(screen, DoctorScreen)
-        await wait_until(pilot, lambda: screen.is_done)
-        await settled(pilot)
-        assert (
-            screen.highlighted_finding is not None
-            and screen.highlighted_finding.id == "config-damaged"
-        )
-        await press(pilot, "down", "down")
-        name = screen.highlighted_finding.id
-        assert name == "leftovers"
-        await press(pilot, "r")
-        await wait_until(pilot, lambda: screen.is_done)
-        assert patient.looks == 2
-
-
-@pytest.mark.asyncio
-async def test_the_report_is_text_that_may_be_pasted(copied: list[str]) -> None:
-
-    async with examined(Patient()) as pilot:
-        assert "Copied." in await press(pilot, "c")
-    (text,) = copied
-    assert text.startswith("engine\n  ! NVIDIA driver")
-    assert text.endswith("x error, ! warning, - notice.")
+        await shown.examined()
+        assert shown.doctor.highlighted_finding is not None
+        assert shown.doctor.highlighted_finding.id == "config-damaged"
+        await shown.press("down", "down")
+        assert shown.doctor.highlighted_finding.id == "leftovers"
+        await shown.press("r")
+        await shown.wait(lambda: patient.looks == 2)
 
 
 # --- mending ------------------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_nothing_is_mended_but_by_a_yes() -> None:
     patient = Patient()
-    async with examined(patient) as pilot:
-        await press(pilot, "enter")
-        assert isinstance(pilot.app.screen, ConfirmScreen)
-        await press(pilot, "enter")  # which is no yes
-        assert patient.done == [] and isinstance(pilot.app.screen, DoctorScreen)
-        await press(pilot, "enter", "y")
-        await wait_until(pilot, lambda: "It is now aside" in painted(pilot.app.screen))
-        await wait_until(pilot, lambda: "1 warning, 2 notices" in painted(pilot.app.screen))
-        assert patient.done == ["config-damaged"]
-        assert "config.toml" not in painted(pilot.app.screen)
+    async with opened(patient) as shown:
+        await shown.press("enter")
+        assert shown.is_on(ConfirmScreen)
+        await shown.press("enter")  # which is no yes
+        assert patient.done == [] and shown.is_on(DoctorScreen)
+        await shown.press("enter", "y")
+        await shown.sees("It is now aside", "1 warning, 2 notices")
+        assert patient.done == ["config-damaged"] and "config.toml" not in shown.shown
 
 
-@pytest.mark.asyncio
 async def test_what_fails_is_said_and_what_is_ones_own_to_do_too() -> None:
     patient = Patient()
-    async with examined(patient) as pilot:
-        await press(pilot, "down", "down", "enter", "y")
-        await wait_until(pilot, lambda: "The disk says no. Ask it." in painted(pilot.app.screen))
-        assert patient.done == ["refused"]
-        screen = pilot.app.screen
-        assert isinstance(screen, DoctorScreen)
-        await wait_until(pilot, lambda: screen.is_done)
-        while screen.highlighted_finding is None or screen.highlighted_finding.id != "offline":
-            await press(pilot, "down")
-        assert "Fix it by hand: unset it" in await press(pilot, "enter")
-        await press(pilot, "end")
-        await press(pilot, "enter")  # all is well with it
-        assert pilot.app.screen is screen
+    async with opened(patient) as shown:
+        await shown.press("down", "down", "enter", "y")
+        await shown.sees("The disk says no. Ask it.")
+        await shown.examined()
+        while getattr(shown.doctor.highlighted_finding, "id", "") != "offline":
+            await shown.press("down")
+        await shown.press("enter")
+        assert "Fix it by hand: unset it" in shown.shown and patient.done == ["refused"]
+        await shown.press("end")
+        await shown.press("enter")  # all is well with it
+        assert shown.is_on(DoctorScreen)
 
 
-@pytest.mark.asyncio
 async def test_an_installer_is_watched_and_then_all_is_looked_at_again() -> None:
     patient = Patient("print('\\x1b[1mcollecting \\x07'); print('installed')")
-    async with examined(patient) as pilot:
-        assert "cu125" in await press(pilot, "down", "enter")
-        await pilot.press("y")
-        await wait_until(pilot, lambda: "Done." in painted(pilot.app.screen))
-        assert "collecting installed" in painted(pilot.app.screen)
-        await press(pilot, "enter")
-        await wait_until(pilot, lambda: patient.looks == 2)
-        assert "collecting installed" not in painted(pilot.app.screen)
+    async with opened(patient, keymap={"doctor.back": "f4"}) as shown:
+        await shown.press("down", "enter")
+        assert "cu125" in shown.shown
+        await shown.pilot.press("y")
+        await shown.sees("Done.", "collecting installed", "f4 back")
+        await shown.press("enter")
+        await shown.wait(lambda: patient.looks == 2)
+        assert "collecting installed" not in shown.shown
 
 
-@pytest.mark.asyncio
 async def test_a_failed_installer_says_so() -> None:
-    async with examined(Patient("raise SystemExit('no wheel for this')")) as pilot:
-        await pilot.press("down", "enter", "y")
-        await wait_until(pilot, lambda: "Failed with exit code 1" in painted(pilot.app.screen))
-        assert "no wheel for this" in painted(pilot.app.screen)
+    async with opened(Patient("raise SystemExit('no wheel for this')")) as shown:
+        await shown.pilot.press("down", "enter", "y")
+        await shown.sees("Failed with exit code 1", "no wheel for this")
 
 
-@pytest.mark.asyncio
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 async def test_an_installer_is_stopped_and_may_put_things_back() -> None:
     patient = Patient(
         "import time\nprint('begun', flush=True)\n"
         "try: time.sleep(600)\nexcept KeyboardInterrupt: print('put back')"
     )
-    async with examined(patient) as pilot:
-        await pilot.press("down", "enter", "y")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, DoctorScreen))
-        await wait_until(pilot, lambda: "begun" in pilot.app.screen.query_one(LogView).lines)
-        screen, looks = pilot.app.screen, patient.looks
-        await pilot.press("r")
-        assert patient.looks == looks and painted(screen).endswith("esc stop")
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: "Stopped." in painted(screen))
-        assert "put back" in painted(screen) and painted(screen).endswith("esc back")
+    async with opened(patient) as shown:
+        await shown.pilot.press("down", "enter", "y")
+        await shown.reaches(DoctorScreen)
+        await shown.wait(lambda: "begun" in shown.doctor.query_one(LogView).lines)
+        looks = patient.looks
+        await shown.pilot.press("r")
+        assert patient.looks == looks and shown.shown.endswith("esc stop")
+        await shown.pilot.press("escape")
+        await shown.sees("Stopped.", "put back", "esc back")
 
 
-@pytest.mark.asyncio
-async def test_the_way_back_from_an_installer_is_the_user_s_key() -> None:
-    patient, engines = Patient(), EngineRunner()
-    wanted = AppOptions(keymap={"doctor.back": "f4"})
-    shown = LocalspecApp(wanted, engines, lambda: DoctorScreen(engines, wanted, patient.look))
-    async with shown.run_test(size=(100, 34)) as pilot:
-        await wait_until(pilot, lambda: "cu125" in painted(shown.screen))
-        await pilot.press("down", "enter", "y")
-        await wait_until(pilot, lambda: painted(shown.screen).endswith("f4 back"))
-
-
-@pytest.mark.asyncio
 async def test_what_a_loaded_model_uses_is_not_replaced() -> None:
     runner = EngineRunner(Opening([ScriptedEngine(lambda: answer(["a"]))]))
     runner.load(SettingsRequest(LoadCommand("a.gguf", None)), lambda _: None)
-    async with examined(Patient(), runner) as pilot:
-        assert "Leave its chat first" in await press(pilot, "down", "enter")
-        assert isinstance(pilot.app.screen, DoctorScreen)
+    async with opened(Patient(), runner) as shown:
+        await shown.press("down", "enter")
+        assert "Leave its chat first" in shown.shown and shown.is_on(DoctorScreen)
 
 
-# --- how to get there ---------------------------------------------------------------------
-
-
-@pytest.mark.asyncio
 @pytest.mark.parametrize("where", ["home", "chat"])
 async def test_f9_from_everywhere_and_back(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.doctor.checks.AREAS", {"disk": lambda: iter(WELL[3:4])})
-    shown = scenes.home() if where == "home" else scenes.chat(scenes.spoken)
-    async with shown.run_test(size=(80, 24)) as pilot:
-        before = pilot.app.screen
-        assert isinstance(before, HomeScreen | ChatScreen)
+    running = scenes.home() if where == "home" else scenes.chat(scenes.spoken)
+    async with running.run_test(size=(80, 24)) as pilot:
+        shown, before = DoctorDriver(pilot), pilot.app.screen
         await pilot.press("f9", "f9")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, DoctorScreen))
-        await press(pilot, "l")
-        assert isinstance(pilot.app.screen, LogScreen)
-        await press(pilot, "escape")
-        assert isinstance(pilot.app.screen, DoctorScreen)
-        await press(pilot, "escape")
-        assert pilot.app.screen_stack[-1] is before
+        await shown.reaches(DoctorScreen)
+        await shown.press("l")
+        assert shown.is_on(LogScreen)
+        await shown.press("escape")
+        assert shown.is_on(DoctorScreen)
+        await shown.press("escape")
+        assert shown.app.screen is before
 
 
-# --- pictures -----------------------------------------------------------------------------
-
-Compare = Callable[..., bool]
+# --- states for pictures ------------------------------------------------------------------
 
 
 def having(*keys: str) -> scenes.Steps:
@@ -320,13 +281,3 @@ def having(*keys: str) -> scenes.Steps:
             await settled(pilot)
 
     return steps
-
-
-MOMENTS = {"listed": (), "asked": ("down", "enter"), "running": ("down", "enter", "y")}
-
-
-@pytest.mark.pictures
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_doctor(snap_compare: Compare, moment: str) -> None:
-    steps = having(*MOMENTS[moment])
-    assert snap_compare(app(Patient()), run_before=steps)

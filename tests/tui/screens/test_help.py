@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.screens.help import GLOSSARY, HelpScreen
@@ -23,7 +21,6 @@ def test_the_document_and_the_table_agree() -> None:
     assert text.count("\n- ") == len(entries), "every entry of the document was read"
 
 
-@pytest.mark.asyncio
 async def test_help_shows_every_term() -> None:
     app: LocalspecApp = scenes.home(AppOptions(seed=1))
     async with app.run_test(size=(120, 300)) as pilot:

@@ -1,38 +1,45 @@
-"""Home: its lists scroll, and what it lists first."""
+"""Home: its lists scroll, its search, and what it lists first."""
 
 from __future__ import annotations
 
+import re
+import socket
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from localspec.chat.session import ChatSession
+from localspec import paths
+from localspec.fit.speed import DeviceSpeed, from_devices
+from localspec.models import catalog
+from localspec.models.hub.client import HubClient
 from localspec.models.local_files.local_model import LocalModel
-from localspec.tui.dialogs.turns import TurnsScreen
+from localspec.tui.downloads import DownloadManager
 from localspec.tui.home_rows import HomeRow, MachineSurvey
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.help import HelpScreen
 from localspec.tui.widgets.pointer_list import PointerList
+from localspec.tui.widgets.screen_frame import KeyLine
+from localspec.tui.wizard.shortlist import suggest_candidates
+from localspec.tui.wizard.what_if import WhatIf
 from tests.support import scenes
+from tests.support.app_driver import demo_chat, home_app
+from tests.support.fake_hub import FakeHub
 from tests.support.scripted_engine import painted
-from tests.tui.screens.test_chat import Chat
+from tests.support.wizards import NO_CARD
+from tests.tui.screen_states import SHELF, seeing, with_room
 
-pytestmark = pytest.mark.asyncio
 MODELS = tuple(
     LocalModel(
-        Path(f"/models/file-{n}.gguf"),
-        10**9,
-        None,
-        f"file-{n}.gguf",
-        None,
-        None,
-        False,
-        "folder",
+        Path(f"/models/file-{n}.gguf"), 10**9, None, f"file-{n}.gguf", None, None, False, "folder",
         True,
     )
     for n in range(14)
-)
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [(80, 20), (80, 24), (120, 30), (60, 15), (40, 10)])
+@pytest.mark.parametrize("size", [(80, 24), (40, 10)])
 async def test_the_pointer_is_always_on_the_screen(size: tuple[int, int]) -> None:
     app = scenes.home(None, scenes.Still(), lambda: MachineSurvey(scenes.MACHINE, MODELS))
     async with app.run_test(size=size) as pilot:
@@ -46,15 +53,66 @@ async def test_the_pointer_is_always_on_the_screen(size: tuple[int, int]) -> Non
             assert row is not None and f"▸ {row.name[:3]}" in painted(app.screen), (key, row)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (60, 12)])
-async def test_the_selected_turn_is_always_on_the_screen(size: tuple[int, int]) -> None:
-    async with Chat() as chat:
-        await chat.pilot.resize_terminal(*size)
-        session: ChatSession = chat.screen.session
-        for n in range(30):
-            session.conversation.ask(f"question-{n}.")
-        await chat.press("f8")
-        assert isinstance(chat.app.screen, TurnsScreen)
-        for n in range(29, 0, -1):
-            assert f"question-{n}." in chat.shown
-            await chat.press("up")
+async def test_home_by_mouse_alone() -> None:
+    async with home_app() as one:
+        keys = one.home.query_one(KeyLine)
+        await one.pilot.click(KeyLine, offset=(keys.render_line(0).text.index("f1"), 0))
+        await one.reaches(HelpScreen)
+        await one.press("escape")
+        rows = one.home.query_one(PointerList)
+        await one.pilot.click(PointerList, offset=(8, rows.get_option_index("0") + 1))
+        await one.until("ready")
+        assert one.is_on(ChatScreen)
+
+
+async def test_a_search_marks_rows_without_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrows move while one types; enter opens what is marked."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a socket")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    async with demo_chat() as one:
+        await one.send("demo of rain")
+        await one.press("escape", "slash", *"demo")
+        await one.sees("In your chats")
+        assert "▸ demo-target" in one.shown or "▸ demo " in one.shown
+        await one.press("down")
+        assert "▸ demo of rain" in one.shown and "enter continue" in one.shown
+        await one.press("up")
+        assert "enter open" in one.shown
+        await one.press("escape", "slash", *"rain")
+        await one.sees("▸ demo of rain")
+        await one.open()
+        assert one.screen.session.title == "demo of rain"
+        await one.press("escape", "slash", *"nothing of the kind")
+        assert "In your chats" not in one.shown
+
+
+async def test_home_suggests_first_what_is_fast_enough_to_read() -> None:
+    """No download of 19 GB at 3 tok/s comes first."""
+    slow = replace(NO_CARD, hardware=from_devices((), DeviceSpeed(30.0, 1.0, 0.3, "cpu")))
+    found = suggest_candidates(slow, "chat", WhatIf(), catalog.load())
+    here = MachineSurvey(scenes.MACHINE, machine_profile=slow, candidates=found)
+    async with scenes.home(survey=lambda: here).run_test(size=(120, 40)) as pilot:
+        await scenes.surveyed(pilot)
+        ranges = re.findall(r"([\d.]+)–([\d.]+) tok/s", painted(pilot.app.screen))
+    assert len(ranges) >= 3
+    assert all(float(low) + float(high) >= 20 for low, high in ranges)
+
+
+@pytest.mark.pictures
+def test_picture_of_a_search(
+    snap_compare: Callable[..., bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the catalogue and the hub have of a name."""
+    (tmp_path / "shelf.yaml").write_text(SHELF)
+    monkeypatch.setattr(paths, "catalog_file", lambda: tmp_path / "shelf.yaml")
+    with FakeHub() as hub:
+        for repo in ("bartowski/Qwen3-8B-GGUF", "org/Qwen3"):
+            hub.add(repo, "m-Q4_K_M.gguf", b"GGUF")
+        hub.gated["org/Qwen3"] = "token"
+        downloads = DownloadManager(HubClient(hub.url, token=False))
+        steps = seeing("12 downloads", "slash", *"qwen3", "up", "enter")
+        assert snap_compare(scenes.home(downloads=downloads, survey=with_room), run_before=steps)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from textual.app import App
 from textual.pilot import Pilot
 
 from localspec import launch, paths
-from localspec.bench import workloads
+from localspec.bench import results, workloads
 from localspec.bench.benchmark import Benchmark
 from localspec.bench.lossless_check import LosslessMeasurement
-from localspec.bench.results import BenchReport
+from localspec.bench.results import BenchMachine, BenchReport
 from localspec.chat.session import ChatSession
 from localspec.errors import OutOfMemoryError
 from localspec.machine import measurements
@@ -25,13 +27,11 @@ from localspec.tui.screens import measurement as screen_of_bench
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.measurement import MeasurementScreen
-from localspec.tui.widgets.pointer_list import PointerList
 from tests.support import measuring as laboratory
 from tests.support import scenes
 from tests.support.measuring import Checkable, Measurable, held, late, measuring, until
+from tests.support.scenes import Steps
 from tests.support.scripted_engine import Gate, painted, wait_until
-
-pytestmark = pytest.mark.asyncio
 
 SIZE, VERIFY_SIZE = (100, 40), (120, 50)
 VERIFY_ANSWERS = 15 + 9
@@ -64,29 +64,41 @@ async def answers(pilot: Pilot[Any], engine: Measurable, n: int) -> None:
     await wait_until(pilot, told)
 
 
-# --- before -----------------------------------------------------------------------------------
+# --- bench ------------------------------------------------------------------------------------
 
 
-async def test_nothing_begins_by_itself_and_it_says_how_long_it_takes() -> None:
-    engine = Measurable()
-    async with laboratory.bench(engine).run_test(size=SIZE) as pilot:
+async def test_nothing_begins_by_itself_and_not_before_it_can() -> None:
+    gate, engine = Gate(), Measurable()
+    async with laboratory.bench(engine, gate=gate).run_test(size=SIZE) as pilot:
+        assert "Loading the pair" in shown(pilot)
+        gate.set()
         await until(pilot, "ready")
         assert "Benchmark qwen3-8b+qwen3-0.6b" in shown(pilot)
         assert "60 answers of 64 tokens: about 1 min 32 s." in shown(pilot)  # 60 × 64 × 24 ms
         assert not engine.requests and not engine.probes
-
-
-async def test_started_while_it_loads_it_begins_when_it_can() -> None:
     gate = Gate()
     async with laboratory.bench(Measurable(), gate=gate).run_test(size=SIZE) as pilot:
-        assert "Loading the pair" in shown(pilot)
         await pilot.press("enter")
         assert "Starts when loaded" in shown(pilot)
         gate.set()
         await until(pilot, "done")
 
 
-# --- while it runs ----------------------------------------------------------------------------
+@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+async def test_a_key_stops_within_the_answer_and_keeps_what_was_measured(key: str) -> None:
+    gate = Gate()
+    engine = Measurable(gates={7: gate})
+    async with laboratory.bench(engine).run_test(size=SIZE) as pilot:
+        await until(pilot, "ready")
+        await pilot.press("enter")
+        await answers(pilot, engine, 8)
+        await pilot.press(key)
+        assert "stopping" in shown(pilot)
+        gate.set()
+        await until(pilot, "done")
+        assert len(engine.requests) == 8 and found(pilot).interrupted
+        assert len(found(pilot).trials) == 3  # three prompts both ways, one one way
+        assert "Interrupted: partial results." in shown(pilot)
 
 
 async def test_the_report_grows_while_it_runs() -> None:
@@ -104,26 +116,6 @@ async def test_the_report_grows_while_it_runs() -> None:
         assert "Interrupted" not in shown(pilot)
 
 
-async def test_esc_stops_within_the_answer_and_keeps_what_was_measured() -> None:
-    gate = Gate()
-    engine = Measurable(gates={7: gate})
-    async with laboratory.bench(engine).run_test(size=SIZE) as pilot:
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await answers(pilot, engine, 8)
-        await pilot.press("escape")
-        assert "stopping" in shown(pilot)
-        gate.set()
-        await until(pilot, "done")
-        assert len(engine.requests) == 8
-        report = found(pilot)
-        assert (
-            report.interrupted and len(report.trials) == 3
-        )  # three prompts both ways, one one way
-        assert "Interrupted: partial results." in shown(pilot)
-        assert "7 answers, stopped" in shown(pilot)
-
-
 async def test_esc_twice_leaves_and_ends_the_engine() -> None:
     engine = Measurable(gates={3: held()})
     app = laboratory.bench(engine)
@@ -134,42 +126,6 @@ async def test_esc_twice_leaves_and_ends_the_engine() -> None:
         await pilot.press("escape", "escape")
         await wait_until(pilot, lambda: engine.closed)
         assert app.runner.engine is None
-
-
-async def test_ctrl_c_stops_too() -> None:
-    gate = Gate()
-    engine = Measurable(gates={3: gate})
-    async with laboratory.bench(engine).run_test(size=SIZE) as pilot:
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await answers(pilot, engine, 4)
-        await pilot.press("ctrl+c")
-        assert measuring(pilot).phase == "stopping"
-        gate.set()
-        await until(pilot, "done")
-
-
-async def test_drawn_a_few_times_a_second_whatever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = 0
-    draw = MeasurementScreen.draw
-
-    def counted(screen: MeasurementScreen) -> None:
-        nonlocal drawn
-        drawn += 1
-        draw(screen)
-
-    monkeypatch.setattr(MeasurementScreen, "draw", counted)
-    engine = Measurable()
-    async with laboratory.bench(engine).run_test(size=SIZE) as pilot:
-        await until(pilot, "ready")
-        drawn = 0
-        await pilot.press("enter")
-        await until(pilot, "done")
-        assert sum(request.max_tokens for request in engine.requests) > 3000
-        assert drawn < 25  # thousands of rounds, in whatever time they took
-
-
-# --- after ------------------------------------------------------------------------------------
 
 
 async def test_it_shows_what_the_command_prints() -> None:
@@ -202,9 +158,6 @@ async def test_the_card_and_the_document_are_copied(copied: list[str]) -> None:
     assert card.startswith("### localspec bench: qwen3-8b+qwen3-0.6b\n")
     assert card.count("\n| ") == 1 + len(workloads.load()) * 2
     assert json.loads(document)["trials"] == 30
-
-
-# --- where it fails ---------------------------------------------------------------------------
 
 
 async def test_an_engine_that_dies_leaves_what_was_measured(copied: list[str]) -> None:
@@ -257,18 +210,6 @@ async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
     store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
     kept = [one for one in store.read_all() if str(demo.target) in one.key]
     assert kept and kept[0].measured is not None and kept[0].measured.c
-
-
-async def test_home_says_where_there_is_nothing_to_measure() -> None:
-    app = scenes.home()
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await scenes.surveyed(pilot)
-        screen = app.screen
-        assert isinstance(screen, HomeScreen)
-        screen.query_one(PointerList).clear_options()
-        screen.action_measure("bench")
-        await pilot.pause()
-        assert "Select an installed pair" in shown(pilot)
 
 
 # --- from a chat ------------------------------------------------------------------------------
@@ -349,13 +290,6 @@ async def test_parts_one_after_the_other() -> None:
         assert "Lossless" not in words and "rejection" not in words
 
 
-async def test_nothing_differs() -> None:
-    words, found = await checked(laboratory.verify(Checkable()))
-    assert "Lossless" in words and found.report.verdict == "lossless"
-    assert "draft tokens verified" in words
-    assert "the model's distribution" in words
-
-
 async def test_another_text_by_rounding_is_lossless() -> None:
     words, found = await checked(laboratory.verify(Checkable(late, rounds=True)))
     assert "Lossless" in words and "rounds differently from a pass over one" in words
@@ -363,20 +297,14 @@ async def test_another_text_by_rounding_is_lossless() -> None:
     assert "12 with another text than plain" in words and "A bug" not in words
 
 
-async def test_it_differs_and_says_where() -> None:
-    words, found = await checked(laboratory.verify(Checkable(late)))
+async def test_it_differs_and_says_where(copied: list[str]) -> None:
+    words, found = await checked(laboratory.verify(Checkable(late)), "c", "j")
     assert "DIFFERS" in words and found.report.verdict == "divergent"
     assert "temperature 0 3 prompts, 12 answers, 480 tokens: 12 wrong" in words
     assert "prompt 1, token 18 (model, draft length 5)" in words and "A bug." in words
-
-
-async def test_copied_as_text_and_as_json(copied: list[str]) -> None:
-    await checked(laboratory.verify(Checkable(late)), "c", "j")
     text, document = copied
     assert text.startswith("qwen3-8b-q4_k_m.gguf with qwen3-0.6b-q8_0.gguf: DIFFERS")
-    body = json.loads(document)
-    assert (body["schema"], body["verdict"]) == (1, "divergent")
-    assert body["greedy"]["divergences"][0]["position"] == 17
+    assert json.loads(document)["greedy"]["divergences"][0]["position"] == 17
 
 
 async def test_a_pair_that_cannot_be_loaded() -> None:
@@ -391,3 +319,48 @@ async def test_a_pair_that_cannot_be_loaded() -> None:
         await pilot.press("enter")
         await until(pilot, "done")
         assert "Lossless" in shown(pilot)
+
+
+# --- pictures ---------------------------------------------------------------------------------
+
+BENCHED = 25
+"""Answers before the one that is being written in the pictures."""
+
+
+def picture(what: str) -> tuple[App[None], Steps]:
+    if what == "verify-differs":
+        app = laboratory.verify(Checkable(late))
+    else:
+        gates = {BENCHED: held()} if what != "bench-done" else {}
+        engine = Measurable(gates=gates)
+        look: dict[str, Any] = {}
+        if what == "bench-ascii":
+            look = {"colour": False, "ascii_only": True}
+        app = laboratory.bench(engine, **look)
+
+    async def over(pilot: Pilot[Any]) -> None:
+        await until(pilot, "ready")
+        await pilot.press("enter")
+        await until(pilot, "done")
+        await scenes.settled(pilot)
+
+    async def running(pilot: Pilot[Any]) -> None:
+        await until(pilot, "ready")
+        await pilot.press("down", "down", "enter")
+        await answers(pilot, engine, BENCHED + 1)
+        await scenes.settled(pilot)
+
+    return app, running if what in ("bench-running", "bench-ascii") else over
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("what", ["bench-running", "bench-done", "bench-ascii", "verify-differs"])
+def test_picture(
+    snap_compare: Callable[..., bool], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report names the computer: here always the same one."""
+    computer = BenchMachine("Ryzen 7 5800X", 8, 32 << 30, "Linux 6.12", {}, ("CPU",), 8)
+    monkeypatch.setattr(results, "describe_machine", lambda _: computer)
+    app, steps = picture(what)
+    size = (100, 30) if what == "bench-ascii" else (80, 24)
+    assert snap_compare(app, terminal_size=size, run_before=steps)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
-
-import pytest
 
 from localspec.protocol.events import (
     EngineReady,
@@ -21,7 +18,8 @@ from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.serve import ServeScreen
-from tests.support.scripted_engine import painted, wait_until
+from tests.support.app_driver import AppDriver
+from tests.support.scripted_engine import wait_until
 
 READY = EngineReady(
     {}, "Qwen3-8B-Q4_K_M.gguf", "Qwen3-0.6B-Q8_0.gguf", (), {"target": {"n_ctx": 8192}},
@@ -85,41 +83,23 @@ def busy() -> FakeServer:
     return server
 
 
-@pytest.mark.pictures
-def test_a_busy_board(snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(board(busy()))
-
-
-@pytest.mark.asyncio
 async def test_the_board_follows_the_server_and_ends_with_it() -> None:
+    """Without a rate while only a few tokens are drafted."""
     server = FakeServer(ready=None)
-    app = board(server)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(pilot, lambda: "Loading the model" in painted(app.screen))
+    async with board(server).run_test(size=(80, 24)) as pilot:
+        shown = AppDriver(pilot)
+        await shown.sees("Loading the model")
         server.ready = READY
-        await wait_until(pilot, lambda: "No request yet" in painted(app.screen))
-        server.answer(60)
-        await wait_until(pilot, lambda: "120 of 180" in painted(app.screen))
-        shown = painted(app.screen)
-        assert "1 done" in shown and "75 % reused" in shown and "model 90 of 135" in shown
-        server.is_running = False
-        await wait_until(pilot, lambda: not app.is_running)
-
-
-@pytest.mark.asyncio
-async def test_a_few_draft_tokens_are_counted_without_a_rate() -> None:
-    server = FakeServer()
-    app = board(server)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(pilot, lambda: "nothing drafted yet" in painted(app.screen))
+        await shown.sees("No request yet", "nothing drafted yet")
         server.answer(2)
-        await wait_until(pilot, lambda: "4 of 6 draft tokens accepted" in painted(app.screen))
-        assert "nothing drafted" not in painted(app.screen)
+        await shown.sees("4 of 6 draft tokens accepted")
+        server.answer(58)
+        await shown.sees("120 of 180", "2 done", "75 % reused", "lookup 28 of 42")
+        server.is_running = False
+        await shown.wait(lambda: not shown.app.is_running)
 
 
-@pytest.mark.asyncio
 async def test_a_key_ends_the_server() -> None:
-    app = board(FakeServer())
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with board(FakeServer()).run_test(size=(80, 24)) as pilot:
         await pilot.press("q")
-        await wait_until(pilot, lambda: not app.is_running)
+        await wait_until(pilot, lambda: not pilot.app.is_running)

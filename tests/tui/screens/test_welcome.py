@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +30,7 @@ from localspec.tui.screens.wizard import WizardScreen
 from localspec.tui.wizard.what_if import WhatIf
 from tests.models import packagefile
 from tests.support import wizards
+from tests.support.app_driver import AppDriver
 from tests.support.scenes import as_it_is, settled
 from tests.support.scripted_engine import Opening, ScriptedEngine, answer, painted, wait_until
 from tests.support.wizards import CARD, CPU, GIB, NO_CARD
@@ -97,41 +96,25 @@ def test_it_is_not_due_where_somebody_was(trace: str, tmp_path: Path) -> None:
     assert not welcome.is_first_run()
 
 
-@pytest.mark.asyncio
 async def test_it_is_shown_once_and_escape_leads_home(folder: Path) -> None:
-    for time in (1, 2):
+    for first in (WelcomeScreen, HomeScreen):
         async with app(lambda: survey(folder, "one-card")).run_test(size=(80, 24)) as pilot:
             await settled(pilot)
-            assert isinstance(pilot.app.screen, WelcomeScreen if time == 1 else HomeScreen)
+            assert isinstance(pilot.app.screen, first)
             await pilot.press("escape")
             await settled(pilot)
             assert isinstance(pilot.app.screen, HomeScreen)
 
 
-@pytest.mark.asyncio
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="nothing is refused")
 async def test_where_nothing_can_be_written_it_is_shown_all_the_same(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o500)
-    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(closed / "data"))
-    await _shown_in_spite(folder)
-
-
-@pytest.mark.asyncio
-async def test_where_the_data_folder_cannot_be_it_is_shown_all_the_same(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "file" / "data"))
-    await _shown_in_spite(folder)
-
-
-async def _shown_in_spite(folder: Path) -> None:
-    async with app(lambda: survey(folder, "no-gpu")).run_test(size=(80, 24)) as pilot:
+    (folder / "file").touch()
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(folder / "file" / "data"))
+    async with app(lambda: survey(folder, "no-gpu")).run_test(size=(60, 15)) as pilot:
         await told(pilot)
         assert isinstance(pilot.app.screen, WelcomeScreen)
+        assert pilot.app.screen.max_scroll_y == 0 and "skip" in painted(pilot.app.screen)
         await pilot.press("escape")
         await settled(pilot)
         assert isinstance(pilot.app.screen, HomeScreen)
@@ -140,40 +123,38 @@ async def _shown_in_spite(folder: Path) -> None:
 # --- where it leads -----------------------------------------------------------------------
 
 
-@pytest.mark.asyncio
 async def test_the_starter_is_the_first_row_and_what_enter_opens(
     folder: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packagefile.install(folder / "packages", zoo["chatty"], monkeypatch)
     screens = app(lambda: MachineSurvey("8 cores", local_models=inventory.list_models()))
     async with screens.run_test(size=(80, 24)) as pilot:
+        shown = AppDriver(pilot)
         await settled(pilot)
-        assert "enter SmolLM2 135M a real chat, here already" in painted(pilot.app.screen)
-        await pilot.press("escape")
+        assert "enter SmolLM2 135M a real chat, here already" in shown.shown
+        await shown.press("escape")
         await settled(pilot)
-        home = pilot.app.screen
-        assert isinstance(home, HomeScreen)
-        assert [row.name for row in home._list.rows] == ["SmolLM2 135M", "demo"]
-        assert "a real chat, here already" in painted(home)
-        assert "×" not in painted(home)  # no speed-up is promised
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, ChatScreen))
-        assert isinstance(pilot.app.screen, ChatScreen)
-        assert pilot.app.screen.session.pair.target.name == packagefile.FILE
+        rows = shown.top(HomeScreen)._list.rows
+        assert [row.name for row in rows] == ["SmolLM2 135M", "demo"]
+        assert "a real chat, here already" in shown.shown
+        assert "×" not in shown.shown  # no speed-up is promised
+        await shown.press("enter")
+        await shown.reaches(ChatScreen)
+        assert shown.screen.session.pair.target.name == packagefile.FILE
         await settled(pilot)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("key", "screen"), [("enter", ChatScreen), ("w", WizardScreen)])
 async def test_the_demo_and_the_wizard_are_one_key_away(
     key: str, screen: type, folder: Path
 ) -> None:
     async with app(lambda: survey(folder, "one-card")).run_test(size=(80, 24)) as pilot:
+        shown = AppDriver(pilot)
         await told(pilot)
-        await pilot.press(key)
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, screen))
-        if isinstance(pilot.app.screen, ChatScreen):
-            assert pilot.app.screen.session.pair.target.name == "demo-target.gguf"
+        await shown.press(key)
+        await shown.reaches(screen)
+        if shown.is_on(ChatScreen):
+            assert shown.screen.session.pair.target.name == "demo-target.gguf"
         await settled(pilot)
 
 
@@ -218,10 +199,7 @@ def test_what_is_unknown_is_said_to_be(folder: Path) -> None:
     assert idle[2] == "This llama.cpp build cannot use your GPU: f9 fixes that."
 
 
-@pytest.mark.asyncio
 async def test_it_waits_for_nothing_and_what_is_found_out_is_put_in(folder: Path) -> None:
-    import threading  # noqa: PLC0415
-
     gate = threading.Event()
 
     def closer(seen: MachineSurvey) -> MachineSurvey:
@@ -238,43 +216,3 @@ async def test_it_waits_for_nothing_and_what_is_found_out_is_put_in(folder: Path
         await told(pilot)
         assert "RTX 4070" in painted(pilot.app.screen)
         assert "cannot be used" not in painted(pilot.app.screen)  # it is said in other words
-
-
-# --- in a terminal ------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux")
-@pytest.mark.parametrize("size", [(80, 24), (60, 15)], ids=["80x24", "60x15"])
-def test_the_very_first_start(tmp_path: Path, size: tuple[int, int]) -> None:
-    from tests.support.tmux import ENTER, ESCAPE, Tmux  # noqa: PLC0415  not on Windows
-
-    with Tmux(size, tmp_path / "data", first=True) as tmux:
-        tmux.run()
-        seen = tmux.wait_for(lambda now: "billion" in now or "Little memory" in now)
-        for words in ("Chat with models", "enter", "find a model", "skip"):
-            assert words in seen
-        tmux.press(ENTER)
-        tmux.wait_for("Text-completion model")
-        tmux.press("C-q")
-        tmux.wait_for("shell>")
-        tmux.run()
-        tmux.wait_for("Ready to run")
-        tmux.press(ESCAPE, "C-q")
-
-
-# --- pictures -----------------------------------------------------------------------------
-
-
-@pytest.mark.pictures
-@pytest.mark.parametrize("computer", COMPUTERS)
-def test_first_run(snap_compare: Callable[..., bool], computer: str, folder: Path) -> None:
-    assert snap_compare(app(lambda: survey(folder, computer)), run_before=told)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("computer", COMPUTERS)
-async def test_there_is_nothing_to_scroll(computer: str, folder: Path) -> None:
-    async with app(lambda: survey(folder, computer)).run_test(size=(60, 15)) as pilot:
-        await told(pilot)
-        assert pilot.app.screen.max_scroll_y == 0
-        assert "skip" in painted(pilot.app.screen)

@@ -10,8 +10,8 @@ import pytest
 
 from localspec.tui.app import LocalspecApp
 from localspec.tui.widgets.composer import CompletionList
+from tests.support.app_driver import Chat, long, said
 from tests.support.scripted_engine import ScriptedEngine, wait_until
-from tests.tui.screens.test_chat import Chat, long, said
 
 
 @pytest.fixture
@@ -32,7 +32,6 @@ async def typed(chat: Chat, text: str) -> None:
     await chat.press(*("slash" if c == "/" else "space" if c == " " else c for c in text))
 
 
-@pytest.mark.asyncio
 async def test_a_slash_lists_the_commands_and_enter_takes_one() -> None:
     async with Chat() as chat:
         await typed(chat, "/")
@@ -47,7 +46,6 @@ async def test_a_slash_lists_the_commands_and_enter_takes_one() -> None:
         assert not is_open(chat)
 
 
-@pytest.mark.asyncio
 async def test_what_is_whole_is_run_at_once_however_fast_it_is_typed() -> None:
     async with Chat() as chat:
         await chat.press(*"//undo"[1:], "enter")
@@ -56,7 +54,6 @@ async def test_what_is_whole_is_run_at_once_however_fast_it_is_typed() -> None:
         assert chat.screen.session.settings.sampling.top_k == 7
 
 
-@pytest.mark.asyncio
 async def test_a_path_is_completed_folder_by_folder(folder: Path) -> None:
     async with Chat() as chat:
         await typed(chat, "/read s")
@@ -71,7 +68,6 @@ async def test_a_path_is_completed_folder_by_folder(folder: Path) -> None:
         assert files == ["main.py", "notes.txt"]
 
 
-@pytest.mark.asyncio
 async def test_a_new_name_is_not_replaced_by_that_of_a_file(folder: Path) -> None:
     async with Chat(ScriptedEngine(said)) as chat:
         await chat.send("hi")
@@ -81,7 +77,6 @@ async def test_a_new_name_is_not_replaced_by_that_of_a_file(folder: Path) -> Non
         assert (folder / "no.txt").exists() and (folder / "notes.txt").read_text() == "seven\n"
 
 
-@pytest.mark.asyncio
 async def test_escape_closes_the_list_and_keeps_what_is_typed() -> None:
     async with Chat() as chat:
         await typed(chat, "/mo")
@@ -91,7 +86,6 @@ async def test_escape_closes_the_list_and_keeps_what_is_typed() -> None:
         assert is_open(chat)
 
 
-@pytest.mark.asyncio
 async def test_up_goes_through_earlier_messages_and_not_through_the_list() -> None:
     async with Chat() as chat:
         await chat.send("first")
@@ -102,7 +96,6 @@ async def test_up_goes_through_earlier_messages_and_not_through_the_list() -> No
         assert chat.typed == "first"
 
 
-@pytest.mark.asyncio
 async def test_the_mouse_takes_a_completion() -> None:
     async with Chat() as chat:
         await typed(chat, "/st")
@@ -110,7 +103,6 @@ async def test_the_mouse_takes_a_completion() -> None:
         assert chat.typed == "/stats" and chat.screen.composer.has_focus
 
 
-@pytest.mark.asyncio
 async def test_a_message_and_its_files_are_counted_against_what_is_left(folder: Path) -> None:
     (folder / "long.txt").write_text("word " * 8000)
     async with Chat(ScriptedEngine(long)) as chat:
@@ -129,12 +121,10 @@ async def test_a_message_and_its_files_are_counted_against_what_is_left(folder: 
 
 
 pytestmark = [
-    pytest.mark.asyncio,
     pytest.mark.skipif(sys.platform == "win32", reason="a shell script is the editor"),
 ]
 
 
-@pytest.mark.asyncio
 async def test_undo_and_redo_also_of_what_was_replaced() -> None:
     async with Chat() as chat:
         await chat.send("first")
@@ -150,7 +140,6 @@ async def test_undo_and_redo_also_of_what_was_replaced() -> None:
         assert chat.typed == "something else"
 
 
-@pytest.mark.asyncio
 async def test_the_message_is_written_in_the_editor_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,8 @@ from localspec.protocol.events import (
 from localspec.protocol.wire import MeasuredCosts
 from localspec.tui.widgets import speculation_panel
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
+from tests.support.app_driver import Chat
 from tests.support.scripted_engine import Script, ScriptedEngine, painted
-from tests.tui.screens.test_chat import Chat
 
 ON = SpeculationPlan("on", "worth it for this text", 1.8)
 OFF = SpeculationPlan("off", "turned off")
@@ -60,6 +60,87 @@ def lines(shown: SpeculationStats, ascii_only: bool = False) -> list[str]:
 MEASURED = MeasuredCosts(PLAIN_MS, {"1": 1.0, "2": 1.3, "4": 1.8}, c=0.1)
 
 
+def shown(*events: Event, measured: MeasuredCosts | None = MEASURED) -> str:
+    return " ".join(" ".join(lines(stats(*events, measured=measured))).split())
+
+
+def paused(why: str, until: int | None = None) -> SpeculationPlan:
+    return SpeculationPlan("paused", why, 1.0, until)
+
+
+# --- what a glance says -----------------------------------------------------------------------
+
+UNEVEN = [round_(0, 0, 0), *(round_(n, 4, 4 * (n % 2)) for n in range(1, 20))]
+MIXED = [round_(0, 0, 0), round_(1, 4, 0), round_(2, 4, 4), round_(3, 8, 8)]
+FELL = [*rounds(20, 4, 0), *(round_(n, 0, 0) for n in range(20, 30))]
+STEEP = MeasuredCosts(PLAIN_MS, {"1": 1.0, "2": 2.1, "4": 4.3}, c=0.3)
+FLAT = MeasuredCosts(PLAIN_MS, {"1": 1.0, "2": 0.9, "8": 0.9})
+LATE = [replace(round_(n, 4, 2), overlap="miss") for n in range(32)]
+IN_TIME = [replace(round_(n, 4, 2), overlap="hit") for n in range(96)]
+NOT_WORTH, NO_TEXT = "not worth it for this text", "no repeated text yet"
+GLANCES: dict[str, tuple[list[Event], MeasuredCosts | None, str]] = {
+    "a gain": (
+        [ON, *rounds(40, 4, 2)],
+        MEASURED,
+        "ON 2.0× plain speed with speculation 100 tok/s plain decoding 50.0 tok/s",
+    ),
+    "six rounds prove nothing": ([ON, *rounds(6, 4, 2)], MEASURED, "ON few rounds so far"),
+    "twenty uneven ones a range": ([ON, *UNEVEN], MEASURED, "ON 1.4–2.7× plain speed"),
+    "plain rounds are no full bars": (
+        [ON, *rounds(12, 0, 0)],
+        MEASURED,
+        "last 12 rounds: accepted, 0–4 ············ · plain",
+    ),
+    "all rejected": (
+        [ON, *MIXED],
+        MEASURED,
+        "last 4 rounds: accepted, 0–8 █ ·×██ · plain × all rejected",
+    ),
+    "plain passes count": (
+        [ON, *rounds(40, 0, 0), *(round_(n, 4, 4) for n in range(40, 50))],
+        MEASURED,
+        "1.8 tokens per target pass",
+    ),
+    "no rate of one token": (
+        [ON, round_(0, 0, 0), round_(1, 1, 1)],
+        MEASURED,
+        "acceptance rate 1 of 1 drafted now 1 of 1 drafted chat",
+    ),
+    "a rate of sixteen": ([ON, *rounds(5, 4, 3)], MEASURED, "75 % of 16 drafted now"),
+    "a pause": (
+        [paused(NOT_WORTH, 42), *FELL],
+        MEASURED,
+        "PAUSED at plain speed with speculation 37.7 tok/s plain decoding 50.0 tok/s "
+        "not worth it for this text speculation would give 0.8× 0 % accepted, pays above 41 % "
+        "next trial in 12 rounds",
+    ),
+    "nothing pays here": (
+        [paused(NOT_WORTH), *rounds(9, 0, 0)],
+        STEEP,
+        "on this computer no acceptance",
+    ),
+    "a loss": (
+        [SpeculationPlan("on", "max draft tokens 4, model"), *rounds(30, 4, 0)],
+        MEASURED,
+        "drafts cost more than they save",
+    ),
+    "in time": ([*rounds(5, 4, 2), *IN_TIME, *LATE], MEASURED, "75 % drafted in time"),
+}
+
+
+@pytest.mark.parametrize("name", GLANCES)
+def test_what_a_glance_says(name: str) -> None:
+    events, measured, words = GLANCES[name]
+    assert words in shown(*events, measured=measured)
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    assert "%" not in shown(ON, round_(0, 0, 0), round_(1, 1, 1))
+    assert "drafted in time" not in shown(*rounds(5, 4, 2))
+    for costs in (None, FLAT):  # unknown, and from 0 %
+        assert "pay" not in shown(paused(NO_TEXT), *rounds(9, 0, 0), measured=costs)
+
+
 # --- through the app --------------------------------------------------------------------------
 
 
@@ -69,23 +150,10 @@ def said(plan: SpeculationPlan, events: Iterable[Round]) -> Callable[[], Script]
     return lambda: script
 
 
-async def shown_after(*answers: Callable[[], Script]) -> str:
-    """The panel after the answers to so many questions."""
-    async with Chat(ScriptedEngine(*answers)) as chat:
-        await chat.press("f3")
-        for _ in answers:
-            await chat.send("hi")
-        return " ".join(str(chat.screen.query_one(SpeculationPanel).content).split())
+def panel_of(chat: Chat) -> str:
+    return " ".join(str(chat.screen.query_one(SpeculationPanel).content).split())
 
 
-@pytest.mark.asyncio
-async def test_one_line_says_what_speculation_gives_now() -> None:
-    shown = await shown_after(said(ON, rounds(40, 4, 2)))
-    assert shown.startswith("ON 2.0× plain speed")
-    assert "with speculation 100 tok/s plain decoding 50.0 tok/s" in shown
-
-
-@pytest.mark.asyncio
 async def test_the_panel_leaves_the_chat_its_room() -> None:
     """In a window that became narrow it would cover the chat; it comes back with the room."""
     async with Chat(ScriptedEngine(said(ON, rounds(9, 4, 2)))) as chat:
@@ -103,41 +171,6 @@ async def test_the_panel_leaves_the_chat_its_room() -> None:
         assert "needs 80 columns" in chat.shown
 
 
-@pytest.mark.asyncio
-async def test_a_range_while_little_is_known() -> None:
-    """Six rounds prove nothing; twenty uneven ones a range."""
-    assert "ON few rounds so far" in await shown_after(said(ON, rounds(6, 4, 2)))
-    uneven = [round_(0, 0, 0), *(round_(n, 4, 4 * (n % 2)) for n in range(1, 20))]
-    assert "ON 1.4–2.7× plain speed" in await shown_after(said(ON, uneven))
-
-
-@pytest.mark.asyncio
-async def test_plain_rounds_are_not_drawn_as_full_bars() -> None:
-    """Review B 3: an answer without drafts looked like perfect acceptance."""
-    plain = await shown_after(said(ON, rounds(12, 0, 0)))
-    assert "last 12 rounds: accepted, 0–4 ············ · plain" in plain
-    mixed = [round_(0, 0, 0), round_(1, 4, 0), round_(2, 4, 4), round_(3, 8, 8)]
-    shown = await shown_after(said(ON, mixed))
-    assert "last 4 rounds: accepted, 0–8 █ ·×██ · plain × all rejected" in shown
-
-
-@pytest.mark.asyncio
-async def test_tokens_per_pass_counts_plain_passes() -> None:
-    """Review B 4: 4.7 tokens per pass stood beside 27.8 tok/s, plain 25.8."""
-    events = [*rounds(40, 0, 0), *(round_(n, 4, 4) for n in range(40, 50))]
-    assert "1.8 tokens per target pass" in await shown_after(said(ON, events))
-
-
-@pytest.mark.asyncio
-async def test_below_ten_draft_tokens_there_is_no_rate() -> None:
-    """Review B 6: 100 % rested on one draft token."""
-    shown = await shown_after(said(ON, [round_(0, 0, 0), round_(1, 1, 1)]))
-    assert "acceptance rate 1 of 1 drafted now 1 of 1 drafted chat" in shown
-    assert "%" not in shown
-    assert "75 % of 16 drafted now" in await shown_after(said(ON, rounds(5, 4, 3)))
-
-
-@pytest.mark.asyncio
 async def test_on_and_off_with_one_key_and_both_speeds_beside_each_other() -> None:
     answers = said(ON, rounds(40, 4, 2)), said(OFF, rounds(40, 0, 0)), said(ON, rounds(40, 4, 2))
     async with Chat(ScriptedEngine(*answers)) as chat:
@@ -152,15 +185,15 @@ async def test_on_and_off_with_one_key_and_both_speeds_beside_each_other() -> No
         engine = chat.opening.engines[0]
         assert isinstance(engine, ScriptedEngine)
         assert [request.spec for request in engine.asked] == ["auto", "off"]
-        panel = " ".join(str(chat.screen.query_one(SpeculationPanel).content).split())
-        assert panel.startswith("OFF speculation, before 100 tok/s plain decoding 50.0 tok/s")
+        assert panel_of(chat).startswith(
+            "OFF speculation, before 100 tok/s plain decoding 50.0 tok/s"
+        )
         await chat.press("ctrl+s")
         assert "ON FROM THE NEXT ANSWER" in chat.shown
         await chat.send("and again")
         assert [request.spec for request in engine.asked] == ["auto", "off", "auto"]
 
 
-@pytest.mark.asyncio
 async def test_one_key_shows_the_draft_that_auto_pauses() -> None:
     """On for show, then off, then `auto` again."""
     pause = said(SpeculationPlan("paused", "not worthwhile", 0.6), rounds(40, 0, 0))
@@ -178,75 +211,27 @@ async def test_one_key_shows_the_draft_that_auto_pauses() -> None:
         assert [request.spec for request in engine.asked] == ["auto", "model", "off", "auto"]
 
 
-@pytest.mark.asyncio
-async def test_speeds_of_a_pair_are_kept_for_a_new_chat() -> None:
+async def test_how_plain_speed_becomes_known_and_stays_for_a_new_chat() -> None:
     engine = ScriptedEngine(said(OFF, rounds(40, 0, 0)), said(ON, rounds(9, 4, 2)), measured=None)
     async with Chat(engine) as chat:
         await chat.press("f3")
         await chat.send("hi")
         await chat.send("/clear")
         await chat.send("hi")
-        shown = " ".join(str(chat.screen.query_one(SpeculationPanel).content).split())
-        assert shown.startswith("ON 2.0× plain speed with speculation 100 tok/s")
-
-
-@pytest.mark.asyncio
-async def test_how_plain_speed_becomes_known() -> None:
+        assert panel_of(chat).startswith("ON 2.0× plain speed with speculation 100 tok/s")
     async with Chat(ScriptedEngine(said(ON, rounds(9, 4, 2)), measured=None)) as chat:
         await chat.press("f3")
         await chat.send("hi")
-        shown = " ".join(str(chat.screen.query_one(SpeculationPanel).content).split())
-        assert shown.startswith("ON plain speed unknown")
-        assert "/spec off, once, measures it" in shown
+        assert panel_of(chat).startswith("ON plain speed unknown")
+        assert "/spec off, once, measures it" in panel_of(chat)
 
 
-@pytest.mark.asyncio
 async def test_on_again_is_the_drafter_of_before() -> None:
     async with Chat() as chat:
         await chat.send("/spec lookup")
         await chat.press("ctrl+s", "ctrl+s")
         assert chat.screen.session.settings.spec == "lookup"
         assert "spec: lookup" in painted(chat.app.screen)
-
-
-# --- reasons ----------------------------------------------------------------------------------
-
-
-def paused(why: str, until: int | None = None) -> SpeculationPlan:
-    return SpeculationPlan("paused", why, 1.0, until)
-
-
-def test_a_pause_says_what_would_have_to_change() -> None:
-    events = [*rounds(20, 4, 0), *(round_(n, 0, 0) for n in range(20, 30))]
-    shown = stats(paused("not worth it for this text", 42), *events, measured=MEASURED)
-    assert lines(shown)[:7] == [
-        "PAUSED at plain speed",
-        "with speculation 37.7 tok/s",
-        "plain decoding 50.0 tok/s",
-        "not worth it for this text",
-        "speculation would give 0.8×",
-        "0 % accepted, pays above 41 %",
-        "next trial in 12 rounds",
-    ]
-
-
-def test_a_computer_on_which_nothing_pays_is_said_to_be_one() -> None:
-    steep = MeasuredCosts(PLAIN_MS, {"1": 1.0, "2": 2.1, "4": 4.3}, c=0.3)
-    shown = stats(paused("not worth it for this text"), *rounds(9, 0, 0), measured=steep)
-    assert "on this computer no acceptance" in lines(shown)
-    unknown = stats(paused("no repeated text yet"), *rounds(9, 0, 0))
-    assert not any("pay" in line for line in lines(unknown))
-    flat = MeasuredCosts(PLAIN_MS, {"1": 1.0, "2": 0.9, "8": 0.9})
-    free = stats(paused("no repeated text yet"), *rounds(9, 0, 0), measured=flat)
-    assert not any("pay" in line for line in lines(free)), "from 0 %"
-
-
-def test_drafts_that_lose_time_are_said_to() -> None:
-    shown = stats(SpeculationPlan("on", "max draft tokens 4, model"), *rounds(30, 4, 0))
-    assert lines(stats(*rounds(2, 0, 0)))[0] == "READY"
-    shown.measured = MEASURED
-    assert lines(shown)[0] == "ON 0.7× plain speed"
-    assert "drafts cost more than they save" in lines(shown)
 
 
 # --- the numbers ------------------------------------------------------------------------------
@@ -278,15 +263,6 @@ def test_the_acceptance_rate_of_the_chat_and_of_the_last_rounds() -> None:
     assert "3.0 tokens per target pass" in shown
 
 
-def test_the_share_of_overlapped_rounds_that_were_drafted_in_time() -> None:
-    """Of those that were overlapped, over the whole chat."""
-    plain = [round_(n, 4, 2) for n in range(5)]
-    assert not any("drafted in time" in line for line in lines(stats(*plain)))
-    missed = [replace(round_(n, 4, 2), overlap="miss") for n in range(RECENT_ROUNDS)]
-    hit = [replace(round_(n, 4, 2), overlap="hit") for n in range(3 * RECENT_ROUNDS)]
-    assert "75 % drafted in time" in lines(stats(*plain, *hit, *missed))
-
-
 def test_speeds_leave_out_the_round_that_reads_the_prompt_and_forced_ones() -> None:
     forced = Round(9, None, "", 0, 0, (Token(1, "x", "plain"),), RoundTimes(0, 0, 0))
     assert stats(*rounds(9, 4, 2), forced).tokens_per_second == 100.0
@@ -307,6 +283,7 @@ def test_a_table_of_draft_sources() -> None:
         *(round_(n, 2, 1, "lookup") for n in range(3)),
         round_(8, 5, 5, "model+lookup"),
         round_(9, 5, 5, "lookup+model"),
+        *(round_(n, 1, 0, "eagle3") for n in range(10, 12)),
     )
     table = lines(shown)
     start = table.index("source drafted accepted ms")
@@ -315,6 +292,7 @@ def test_a_table_of_draft_sources() -> None:
         "mixed 10 100 % 2.0",
         "lookup 6 – 2.0",
     ]
+    assert "EAGLE-3 2 – 2.0" in table
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])

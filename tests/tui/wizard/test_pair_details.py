@@ -1,4 +1,4 @@
-"""Draft heads on the screens: description, compatibility, automatic detection."""
+"""The card of a pair: bars of memory, and draft heads: description, fit, automatic detection."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Input
 
 from localspec import launch
 from localspec.chat.session import ChatSession
-from localspec.chat.speculation_stats import SpeculationStats
 from localspec.fit import pair_shapes
 from localspec.fit.pair_shapes import PairShapes
+from localspec.fit.verdict import DeviceFit
 from localspec.launch import recent_pairs
-from localspec.models import catalog, draft_heads
+from localspec.machine.device import DeviceMemory
+from localspec.models import catalog
 from localspec.models.catalog import CatalogPair
 from localspec.models.gguf import reader
-from localspec.protocol.events import Round, RoundTimes, Token
+from localspec.symbols import ASCII_TRANSLATION, MEMORY_PARTS
 from localspec.tui import home_rows
 from localspec.tui.app_options import AppOptions
-from localspec.tui.dialogs.open_files import OpenFilesScreen
 from localspec.tui.saved_chats import ChatSessions
-from localspec.tui.widgets import speculation_panel
+from localspec.tui.wizard import fit_text, pair_details
 from localspec.tui.wizard.shortlist import WizardServices
+from localspec.tui.wizard.what_if import WhatIf
 from tests.support import head_models, headshapes, wizards
+from tests.support.wizards import CARD, GIB, PLACE
 from tests.support.zoo import Zoo
 from tests.tui.screens.test_wizard import shown
 
@@ -56,7 +57,6 @@ def of_the_hub(target: str, head: str, zoo: Zoo) -> PairShapes:
     return pair_shapes.join(*members)
 
 
-@pytest.mark.asyncio
 async def test_the_card_says_what_a_head_is_and_why(tmp_path: Path, zoo: Zoo) -> None:
     def refine(pair: CatalogPair) -> PairShapes | None:
         name = "dspark-qwen3-8b"
@@ -68,7 +68,6 @@ async def test_the_card_says_what_a_head_is_and_why(tmp_path: Path, zoo: Zoo) ->
         await wizard.sees("speculative", "tok/s", "from the files' headers")
 
 
-@pytest.mark.asyncio
 async def test_a_head_of_another_model_says_what_differs(tmp_path: Path, zoo: Zoo) -> None:
     def refine(pair: CatalogPair) -> PairShapes | None:
         named = "dspark-qwen3-8b", "eagle3-gpt-oss"
@@ -76,27 +75,6 @@ async def test_a_head_of_another_model_says_what_differs(tmp_path: Path, zoo: Zo
 
     async with shown(stock(tmp_path, read_headers=refine), "1", "enter", "d", "d") as wizard:
         await wizard.sees("✗ DSpark head does not fit: it reads hidden states 2,880")
-
-
-@pytest.mark.asyncio
-async def test_files_of_ones_own_with_a_head(tmp_path: Path) -> None:
-    target = head_models.quantised(head_models.deep()).write(tmp_path / "deep.gguf")
-    (tmp_path / "elsewhere").mkdir()
-    head = head_models.quantised(head_models.eagle3()).write(tmp_path / "elsewhere" / "head.gguf")
-    inside = head_models.quantised(head_models.mimo2()).write(tmp_path / "inside.gguf")
-    async with shown(stock(tmp_path), "1", "o") as wizard:
-        screen = wizard.pilot.app.screen
-        assert isinstance(screen, OpenFilesScreen)
-        screen.query_one("#target", Input).value = f"'{target}'"
-        await wizard.press("enter")
-        await wizard.sees("a GGUF model", "with prompt lookup")
-        screen.query_one("#draft", Input).value = head.as_uri()
-        await wizard.sees("with the EAGLE-3 head")
-        assert screen._check_file("draft")
-        await wizard.sees("an EAGLE-3 head")
-        screen.query_one("#draft", Input).value = ""
-        screen.query_one("#target", Input).value = str(inside)
-        await wizard.sees("with its own MTP layer")
 
 
 def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> None:
@@ -140,19 +118,36 @@ def test_home_names_the_head(tmp_path: Path) -> None:
     assert found == {PAIR: "chat, writing · DSpark head · untested"}
 
 
-def test_every_kind_of_head_is_explained_in_a_sentence() -> None:
-    said = {
-        kind: draft_heads.HEAD_DESCRIPTIONS[kind] for kind in ("eagle3", "mtp", "dflash", "dspark")
-    }
-    assert all("draft" in text or "confidence" in text for text in said.values())
+# --- bars of memory ---------------------------------------------------------------------------
 
 
-def test_the_panel_names_the_draft_sources() -> None:
-    figures = SpeculationStats()
-    for n, source in enumerate(("eagle3", "mtp+lookup", "dspark")):
-        tokens = (Token(5, "a", "accepted"), Token(6, "b", "bonus"))
-        figures.add(Round(n, source, "", 1, 1, tokens, RoundTimes(1.0, 1.0, 1.0)))
-    drawn = [line.plain for line in speculation_panel._panel_lines(figures, "", 40)]
-    assert any(line.startswith("EAGLE-3") for line in drawn)
-    assert any(line.startswith("mixed") for line in drawn)
-    assert any("1 drafted, DSpark" in line for line in drawn)
+@pytest.mark.parametrize("width", [24, 46, 64])
+def test_a_bar_has_as_many_cells_as_it_was_given(width: int) -> None:
+    for gib in (0.0, 0.01, 3, 8, 11.5, 40):
+        part = DeviceMemory(int(gib * GIB), int(0.01 * GIB), int(gib * GIB / 20))
+        room = DeviceFit(CARD, GIB // 2, part, DeviceMemory(int(0.01 * GIB)))
+        drawn = pair_details.render_bar(room, width)
+        assert drawn.cell_length == width
+        assert len(pair_details.render_scale(room, width)) <= width
+        signs = set(MEMORY_PARTS) & set(drawn.plain)
+        assert len(signs) >= (3 if gib else 2), drawn.plain  # what is small is seen as well
+        assert drawn.plain.translate(ASCII_TRANSLATION).isascii()
+
+
+def test_a_bar_of_what_is_unknown() -> None:
+    device = replace(CARD, free=None, total=None)
+    room = DeviceFit(device, 0, DeviceMemory(GIB), DeviceMemory())
+    assert pair_details.render_bar(room, 30).cell_length == 30
+    assert pair_details.render_scale(room, 30) == "0 GiB"
+
+
+def test_memory_that_a_gpu_shares_has_one_bar(tmp_path: Path) -> None:
+    one, *_ = wizards.candidates(PLACE, "chat", WhatIf(), wizards.catalogue(tmp_path))
+    assert one.fit is not None and one.fit.device_fits
+    gpu = replace(one.fit.device_fits[0], device=replace(CARD, unified=True))
+    pool = replace(one.fit, device_fits=(gpu,), host=replace(one.fit.host, sharing=(gpu,)))
+    page = pair_details.DetailsPage(replace(one, fit=pool), "chat", ())
+    lines = [line.plain for line in pair_details.render_page(page, 100, 30)]
+    (legend,) = [line for line in lines if " KV " in line]
+    assert f"target {fit_text.gib_text(gpu.target.weights + pool.host.target.weights)}" in legend
+    assert not any("of this computer's memory" in line for line in lines), "it is in the bar"

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_SERVER = "from tests.cli.prefork import serve; serve({})"
+_SERVER = "from tests.support.prefork import serve; serve({})"
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 """Beginnings of the variables that a process reads before its first import."""
 

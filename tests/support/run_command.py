@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cli import prefork
+from tests.support import prefork
 from tests.support.zoo import Zoo
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.command import Done, localspec
 from tests.support import head_models
 from tests.support.fake_hub import FakeHub
+from tests.support.run_command import Done, localspec
 from tests.support.tinygguf import Model
 from tests.support.zoo import Zoo
 
 BIG, SMALL, ODD = "org/Tiny-GGUF", "org/Tiny-Draft-GGUF", "else/Odd-GGUF"
 DEEP, INSIDE = "org/Deep-GGUF", "org/Inside-MTP-GGUF"
 """A target with heads beside it, and one with a layer of its own that guesses."""
+HEAD = f"hf://{DEEP}/eagle3-Deep-Q8_0.gguf"
 CATALOGUE = """\
 schema: 1
 models:

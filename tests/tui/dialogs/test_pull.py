@@ -1,0 +1,52 @@
+"""Pictures of the sheet before a download: what the hub says of a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from localspec import paths
+from localspec.models.hub.client import HubClient
+from localspec.models.local_files import hub_cache
+from localspec.tui.downloads import DownloadManager
+from tests.support import scenes
+from tests.support.fake_hub import FakeHub
+from tests.support.scenes import settled, surveyed
+from tests.support.scripted_engine import painted, wait_until
+from tests.support.zoo import Zoo
+from tests.tui.screen_states import SHELF
+
+
+async def looked_at(pilot: Pilot[Any]) -> None:
+    await surveyed(pilot)
+    await pilot.press("slash", *"qwen3-8b", "tab", "enter")
+    await wait_until(pilot, lambda: "esc back" in painted(pilot.app.screen))
+    await wait_until(pilot, lambda: "Contacting the hub" not in painted(pilot.app.screen))
+    await settled(pilot)
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize(("what", "draft"), [("fits", "cousin"), ("refused", "renamed")])
+def test_picture(
+    snap_compare: Callable[..., bool],
+    what: str,
+    draft: str,
+    zoo: Zoo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "shelf.yaml").write_text(SHELF)
+    monkeypatch.setattr(paths, "catalog_file", lambda: tmp_path / "shelf.yaml")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub_cache, "free_bytes", lambda _: 250 * 10**9)
+    with FakeHub() as hub:
+        hub.add("a/A-GGUF", "A.gguf", zoo["target"].read_bytes())
+        hub.add("a/B-GGUF", "B.gguf", zoo[draft].read_bytes())
+        hub.cards["a/A-GGUF"] = {"license": "apache-2.0"}
+        hub.gated["a/B-GGUF"] = "token"
+        app = scenes.home(downloads=DownloadManager(HubClient(hub.url, token="token")))
+        assert snap_compare(app, run_before=looked_at)

@@ -1,0 +1,36 @@
+"""The settings sheet of a chat: taken over, or refused whole."""
+
+from __future__ import annotations
+
+from textual.widgets import Input
+
+from localspec.tui.screens.chat_settings import ChatSettingsScreen
+from tests.support.app_driver import Chat, said
+from tests.support.scripted_engine import ScriptedEngine
+
+
+async def test_settings_are_taken_over() -> None:
+    engine = ScriptedEngine(said)
+    async with Chat(engine) as chat:
+        await chat.press("f4", "0", ".", "3", "down", "x")
+        assert "cannot be" in chat.shown
+        await chat.press("backspace", "7", "up", "up")  # round to the system prompt
+        await chat.press(*"Hi", "escape")
+        await chat.send("hello")
+        request = engine.asked[-1]
+        assert (request.sampling.temperature, request.sampling.top_k) == (0.3, 7)
+        assert (request.messages[0].role, request.messages[0].content) == ("system", "Hi")
+
+
+async def test_an_invalid_setting_changes_nothing() -> None:
+    async with Chat() as chat:
+        before = chat.screen.session.settings
+        await chat.press("f4", *"2", "full_stop", *"5x", "enter")
+        assert "temperature cannot be '2.5x'" in chat.shown
+        field = chat.top(ChatSettingsScreen).focused
+        assert isinstance(field, Input) and (field.name, field.value) == ("temperature", "0.8")
+        await chat.press(*"2x", "escape")  # half typed when the sheet closes
+        assert chat.on_top and "Not changed: temperature cannot be '2x'" in chat.shown
+        assert chat.screen.session.settings == before
+        await chat.press("f4", *"2", "escape")
+        assert chat.screen.session.settings.sampling.temperature == 2
