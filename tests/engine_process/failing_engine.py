@@ -15,6 +15,7 @@ from dataclasses import fields
 
 from localspec import child_process
 from localspec.engine.__main__ import CommandServer
+from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.protocol import wire
 from localspec.protocol.events import (
     EngineReady,
@@ -52,6 +53,7 @@ def make_faults(out: int) -> dict[str, Callable[[], object]]:
         os.kill(os.getpid(), number)
 
     def hang() -> None:
+        os.write(2, b"about to hang\n")
         while True:
             signal.pause()
 
@@ -163,6 +165,7 @@ def _phase_of(output: wire.EngineOutput) -> str:
 
 
 if __name__ == "__main__":
+    OtherCpuLoad.read = lambda _: 0.0  # type: ignore[method-assign,assignment]  # as in tests/conftest.py
     child_process.set_up_child(int(sys.argv[1]))
     make = ScriptedEngine if sys.argv[2] == "scripted" else FailingServer
     make(child_process.take_over_stdout(), *sys.argv[3:]).run()

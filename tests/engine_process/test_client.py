@@ -13,7 +13,13 @@ from localspec.child_process import child_environment
 from localspec.engine_process import exit_causes
 from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
-from localspec.protocol.wire import GenerateCommand, LoadCommand, ProbeCommand, ReplayCommand
+from localspec.protocol.wire import (
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    ProbeCommand,
+    ReplayCommand,
+)
 from tests.engine_process.ends import ended, start_failing, text_of
 from tests.engine_process.failing_engine import EXITS, MEASURED, REPLAYED
 
@@ -36,11 +42,13 @@ def start() -> Iterator[Start]:
         fault: str = "none",
         timeouts: EngineTimeouts | None = None,
         file: str = "a.gguf",
+        workers: tuple[str, ...] = (),
     ) -> EngineProcess:
         patience = timeouts or (IMPATIENT if fault == "hang" else QUICK)
         made.append(start_failing(phase, fault, patience))
         if phase != "load":
-            assert made[-1].load(LoadCommand(file)).model == file
+            settings = ContextSettings(workers=workers)
+            assert made[-1].load(LoadCommand(file, target_settings=settings)).model == file
         return made[-1]
 
     yield make
@@ -165,6 +173,7 @@ def test_an_answer_without_progress_has_a_notice_before_it_is_given_up(start: St
     assert notice == exit_causes.SLOW_NOTICE and notice not in events
     assert "Esc stops the answer" in exit_causes.SLOW_NOTICE.hint
     assert isinstance(last, EngineExit) and last.how == "hang"
+    assert last.log == ("about to hang",)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +194,13 @@ def test_a_driver_may_compile_on_a_gpu_while_it_computes_and_not_for_ever(
     assert events.count(notice) == 1
     assert text_of(events) == ("" if end else TEXT)
     assert [event.how for event in events if isinstance(event, EngineExit)] == end
+
+
+def test_a_worker_that_is_silent_ends_the_answer_though_a_gpu_computes(start: Start) -> None:
+    patience = EngineTimeouts(handshake=20, load=20, answer=120, worker_check=0)
+    engine = start("prefill", "compiles", patience, "gpu.gguf", ("127.0.0.1:1",))
+    last = list(engine.generate(ASK))[-1]
+    assert isinstance(last, EngineExit) and last.how == "worker"
 
 
 @pytest.mark.parametrize(

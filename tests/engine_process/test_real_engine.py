@@ -95,7 +95,7 @@ def test_a_template_that_hangs_costs_a_reload(tmp_path: Path, start: Start) -> N
 
 
 def test_it_measures_while_nobody_waits(zoo: Zoo, start: Start) -> None:
-    engine = start()
+    engine = start(PATIENT, ("never", "none"))
     engine.load(LoadCommand(str(zoo["target"]), None, SMALL, measure_when_idle=True))
     ask = GenerateCommand("Hello", GREEDY, max_tokens=12, spec="off")
     texts = {text_of(engine.generate(ask))}
