@@ -39,7 +39,7 @@ _EXACT_NOTE = (
     "Exact mode: the KV cache is {}, so that this CPU's attention computes passes of every width "
     "alike. Products with weights may still differ by width: localspec verify --exact shows it."
 )
-_QUICK_ORDER: tuple[FitVerdict, ...] = ("fits", "tight", "no")
+_QUICK_ORDER: tuple[FitVerdict, ...] = ("fits", "unknown", "tight", "no")
 _TYPICAL_DRAFT_SPEEDUP = 1.25  # Speed-up by a draft if the speed is unknown.
 _GPU_BYTES_PER_S, _CPU_BYTES_PER_S = 400e9, 40e9
 """Bandwidths that rank settings if the real ones are unknown."""
@@ -170,10 +170,10 @@ class SettingsAdvisor:
             if fit.verdict in ("fits", "unknown"):
                 return fit
             fits.append(fit)
-        if self.target.is_moe:  # a mixture is fast enough with experts in RAM
+        if self.target.is_moe and request.cpu_moe is None:
+            # A mixture is fast enough with experts in RAM.
             *_, load = (each for each in tries if _n_ctx(each) == max(map(_n_ctx, tries)))
-            split = self._offload_variants(load, request)[1:2]
-            fits += [fit for fit in split if fit.load.target_settings.cpu_moe > 0]
+            fits += self._fewest_experts_in_ram(load)
         return min(fits, key=lambda fit: _QUICK_ORDER.index(fit.verdict))
 
     def _quick_loads(self, request: SettingsRequest) -> list[LoadCommand]:
@@ -295,16 +295,17 @@ class SettingsAdvisor:
         variants = [full]
         if full.verdict == "fits" or not self.machine.devices or request.n_gpu_layers is not None:
             return variants
-        n_layer = self.target.n_layer
         if self.target.is_moe and request.cpu_moe is None:
-            variants += self._fullest(
-                [with_settings(load, cpu_moe=n) for n in range(n_layer, 0, -1)]
-            )
+            variants += self._fewest_experts_in_ram(load)
             load = with_settings(load, cpu_moe=ALL_LAYERS)
         if variants[-1] is full or variants[-1].verdict not in ("fits", "tight"):
             n_all = len(self.target.layers) + 1
             variants += self._fullest([with_settings(load, n_gpu_layers=n) for n in range(n_all)])
         return variants
+
+    def _fewest_experts_in_ram(self, load: LoadCommand) -> list[FitReport]:
+        layers = range(self.target.n_layer, 0, -1)
+        return self._fullest([with_settings(load, cpu_moe=n) for n in layers])
 
     def _fullest(self, loads: Sequence[LoadCommand]) -> list[FitReport]:
         """The last that fits into the devices, if any; `loads`: by growing need of them."""

@@ -217,3 +217,10 @@ def test_a_recurrent_state_is_copied_for_no_more_tokens_than_are_drafted() -> No
     assert fit.verdict == "fits" and fit.load.draft_max == 6
     more = advisor(pair, card).estimate_fit(replace(fit.load, draft_max=16))
     assert 1.4 * GIB < more.total - fit.total < 1.7 * GIB
+
+
+def test_experts_may_go_to_an_unknown_amount_of_memory() -> None:
+    card = gpu_catalog.find("RTX 4060").as_device()
+    profile = shapes.machine(card, cpu=replace(shapes.CPU, free=None, total=None))
+    fit = advisor("qwen3-30b-a3b+qwen3-0.6b", profile).quick_fit(request())
+    assert fit.verdict == "unknown" and fit.load.target_settings.cpu_moe > 0
