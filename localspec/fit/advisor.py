@@ -6,17 +6,17 @@ from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import accumulate, pairwise, product
 from typing import Any, Literal
 
 from localspec.errors import Hint, UsageError
-from localspec.fit import machine_profile, verdict
+from localspec.fit import machine_profile, placement, verdict
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import UseCase
-from localspec.fit.verdict import DeviceFit, FitReport, FitVerdict
+from localspec.fit.verdict import DeviceFit, FitReport
 from localspec.lazy_dataclass import dataclass
-from localspec.machine.device import HOST
+from localspec.machine.device import HOST, reserve_bytes
 from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
 from localspec.protocol.wire import ALL_LAYERS, KvType, LoadCommand
 from localspec.units import gib
@@ -30,8 +30,7 @@ _LONG_CTX_FREE_SHARE = 0.1
 """A context longer than `_COMFORTABLE_CTX` needs this share of usable memory to stay free."""
 _KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
 """Quality of answers by KV cache type, relative to f16."""
-_TIGHT_SCORE = 0.7
-_LONG_CTX_SCORE = 1.05  # Of a context longer than the default.
+_TIGHT_SCORE, _LONG_CTX_SCORE = 0.7, 1.05  # The second of a context longer than the default.
 _SWA_CUT_SCORE = 0.97  # Without swa_full a rollback may change the last bits of later logits.
 _EXACT_KV: KvType = "q8_0/f16"
 """Of the types with which a CPU's attention computes every width alike the fastest."""
@@ -39,14 +38,12 @@ _EXACT_NOTE = (
     "Exact mode: the KV cache is {}, so that this CPU's attention computes passes of every width "
     "alike. Products with weights may still differ by width: localspec verify --exact shows it."
 )
-_QUICK_ORDER: tuple[FitVerdict, ...] = ("fits", "unknown", "tight", "no")
 _TYPICAL_DRAFT_SPEEDUP = 1.25  # Speed-up by a draft if the speed is unknown.
 _GPU_BYTES_PER_S, _CPU_BYTES_PER_S = 400e9, 40e9
 """Bandwidths that rank settings if the real ones are unknown."""
 _MIN_WORKER_GAIN = 1.25
 """Speed-up by workers, as estimated, that is worth sending them the model at each load."""
-_SMALL_UBATCH = 128
-"""Of the draft model: it reads prompts in smaller steps and needs a quarter of the buffers."""
+_SMALL_UBATCH = 128  # Of the draft model: it reads prompts slower, with a quarter of the buffers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +79,6 @@ class SettingsAdvice:
     fit: FitReport
     explanation: str
     exact_note: str = ""  # What exact mode does, if it was asked for.
-
-    @property
-    def fits(self) -> bool:
-        """Also true if free memory is unknown."""
-        return self.fit.verdict != "no"
 
 
 class SettingsAdvisor:
@@ -174,7 +166,7 @@ class SettingsAdvisor:
             # A mixture is fast enough with experts in RAM.
             *_, load = (each for each in tries if _n_ctx(each) == max(map(_n_ctx, tries)))
             fits += self._fewest_experts_in_ram(load)
-        return min(fits, key=lambda fit: _QUICK_ORDER.index(fit.verdict))
+        return max(fits, key=lambda fit: verdict.WORST_FIRST.index(fit.verdict))
 
     def _quick_loads(self, request: SettingsRequest) -> list[LoadCommand]:
         """By context size as usual and with a cut window, then with a smaller cache."""
@@ -305,7 +297,21 @@ class SettingsAdvisor:
 
     def _fewest_experts_in_ram(self, load: LoadCommand) -> list[FitReport]:
         layers = range(self.target.n_layer, 0, -1)
-        return self._fullest([with_settings(load, cpu_moe=n) for n in layers])
+        return self._fullest([self._balance(with_settings(load, cpu_moe=n)) for n in layers])
+
+    def _balance(self, load: LoadCommand) -> LoadCommand:
+        """With the layers shared by several GPUs by their bytes: without experts they are small."""
+        settings, shape = load.target_settings, self.target
+        devices = placement.offload_devices(settings, self.machine.devices)
+        if len(devices) < 2 or settings.tensor_split or settings.split_mode != "layer":
+            return load
+        free = [*accumulate(max(1, (d.free or 0) - reserve_bytes(d)) for d in devices)]
+        layers = enumerate(shape.layers)
+        sizes = (each.weights + each.experts * (il >= settings.cpu_moe) for il, each in layers)
+        sums = [*accumulate((*sizes, shape.output_matrix))]
+        ends = (bisect(sums, sums[-1] * each / free[-1]) for each in free)
+        shares = tuple(float(end - start) for start, end in pairwise((0, *ends)))
+        return with_settings(load, tensor_split=shares)
 
     def _fullest(self, loads: Sequence[LoadCommand]) -> list[FitReport]:
         """The last that fits into the devices, if any; `loads`: by growing need of them."""

@@ -19,7 +19,7 @@ from localspec.protocol.wire import LoadCommand
 
 FitVerdict = Literal["fits", "tight", "no", "unknown"]
 
-_VERDICTS_WORST_FIRST: tuple[FitVerdict, ...] = ("no", "unknown", "tight", "fits")
+WORST_FIRST: tuple[FitVerdict, ...] = ("no", "unknown", "tight", "fits")
 _MIB = 1 << 20
 _COMPUTE_SAFETY = 0.05  # Backends allocate a little more than llama.cpp reports.
 _BACKEND_RUNTIME_MIB = {"CUDA": 330, "ROCm": 330, "Vulkan": 200, "Metal": 150}
@@ -120,7 +120,7 @@ class FitReport:
     @property
     def verdict(self) -> FitVerdict:
         """The worst verdict of any device."""
-        return min((each.verdict for each in self.all_fits), key=_VERDICTS_WORST_FIRST.index)
+        return min((each.verdict for each in self.all_fits), key=WORST_FIRST.index)
 
     @property
     def loses(self) -> bool:

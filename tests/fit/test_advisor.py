@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec.errors import UsageError
-from localspec.fit import machine_profile
+from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import (
     SettingsAdvice,
     SettingsAdvisor,
@@ -24,6 +24,7 @@ from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.machine.rpc.preflight import WorkerReport
 from localspec.machine.rpc.wire import WorkerDevice, WorkerStatus
+from localspec.models import catalog
 from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.worker_address import WorkerAddress
@@ -224,3 +225,19 @@ def test_experts_may_go_to_an_unknown_amount_of_memory() -> None:
     profile = shapes.machine(card, cpu=replace(shapes.CPU, free=None, total=None))
     fit = advisor("qwen3-30b-a3b+qwen3-0.6b", profile).quick_fit(request())
     assert fit.verdict == "unknown" and fit.load.target_settings.cpu_moe > 0
+
+
+def test_two_cards_share_a_mixture_by_bytes() -> None:
+    """The layers without experts are small: as many layers each left 19 GiB of one card empty."""
+    one = gpu_catalog.find("RTX 3090").as_device()
+    cards = (one, replace(one, name="CUDA1"))
+    profile = shapes.machine(*cards, cpu=replace(shapes.CPU, free=60 * GIB, total=64 * GIB))
+    model = catalog.load().models["gpt-oss-120b"]
+    shape = pair_shapes.shape_from_catalog(model)
+    assert shape is not None
+    settings = SettingsAdvisor(shape, None, profile)
+    fit = settings.advise(request(draft=False)).fit
+    assert fit.verdict == "fits" and fit.load.target_settings.cpu_moe > 0
+    assert all(0 <= (each.headroom or 0) < 1.5 * GIB for each in fit.device_fits)
+    asked = SettingsRequest(LoadCommand("t", None, ContextSettings(tensor_split=(1.0, 1.0))))
+    assert settings.advise(asked).fit.load.target_settings.tensor_split == (1.0, 1.0)

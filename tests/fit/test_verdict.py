@@ -126,7 +126,10 @@ def test_what_is_said_of_shared_memory() -> None:
     advisor = SettingsAdvisor(*pair.shapes, shared_machine("igpu", 18))
     load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096))
     advice = advisor.advise(SettingsRequest(load, 4096, n_gpu_layers=33))
-    assert not advice.fits and "of this computer's memory, which has 18.0 GiB" in advice.explanation
+    assert (
+        advice.fit.verdict == "no"
+        and "of this computer's memory, which has 18.0 GiB" in advice.explanation
+    )
     savings = advisor.list_memory_savings(advice.fit)
     assert "--draft-gpu-layers 0" not in {saving.flags for saving in savings}, "the same memory"
     text = "\n".join(fit_command.format_fit(advice, savings, pair))
