@@ -89,8 +89,7 @@ class SettingsAdvisor:
         machine: MachineProfile,
         use: UseCase | None = None,
     ) -> None:
-        self.target, self.draft, self.machine = target, draft, machine
-        self.use = use
+        self.target, self.draft, self.machine, self.use = target, draft, machine, use
 
     def estimate_fit(self, load: LoadCommand) -> FitReport:
         return verdict.estimate_fit(load, self.target, self.draft, self.machine, self.use)
@@ -162,8 +161,7 @@ class SettingsAdvisor:
             if fit.verdict in ("fits", "unknown"):
                 return fit
             fits.append(fit)
-        if self.target.is_moe and request.cpu_moe is None:
-            # A mixture is fast enough with experts in RAM.
+        if self.target.is_moe and request.cpu_moe is None:  # fast enough with experts in RAM
             *_, load = (each for each in tries if _n_ctx(each) == max(map(_n_ctx, tries)))
             fits += self._fewest_experts_in_ram(load)
         return max(fits, key=lambda fit: verdict.WORST_FIRST.index(fit.verdict))
@@ -274,8 +272,7 @@ class SettingsAdvisor:
                 yield with_settings(load, "draft", n_ubatch=_SMALL_UBATCH)
                 if request.draft_n_gpu_layers is None and self.machine.devices:
                     yield with_settings(load, "draft", n_gpu_layers=0)
-        plain = replace(defaults, draft=None)
-        yield plain
+        yield (plain := replace(defaults, draft=None))
         if self.target.can_rollback:
             yield replace(plain, draft_max=0)
 

@@ -363,6 +363,7 @@ class UseCase:
 class WorkloadSpeed:
     speedup: FloatRange
     tokens_per_second: FloatRange
+    gain: float = 1.0  # The middle of the speed-up, without its error.
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,4 +497,4 @@ def _workload_speed(
     slowest = tok_s * max(low * (1 - hypot(error, low_error)), (1 - error) * _WORST_SPEEDUP)
     fastest = tok_s * max(high * (1 + hypot(error, high_error)), 1 + error)
     speedup = max(low * (1 - low_error), _WORST_SPEEDUP), max(high * (1 + high_error), 1.0)
-    return WorkloadSpeed(speedup, (slowest, fastest))
+    return WorkloadSpeed(speedup, (slowest, fastest), (low + high) / 2)

@@ -113,9 +113,11 @@ def suggest(
         for each in assessed
         if each
         and (target or each.verdict in ("fits", "unknown") or each.is_bundled)
-        and (target or each.is_bundled or each.fit is None or not each.fit.loses)
         and (target or not each.is_bundled or each.pair.draft_kind == "model")
     ]
+    gaining = {each.pair.target.id for each in shown if not (each.fit and each.fit.loses)}
+    if not target:  # a draft that loses is left out, unless the target is in no other pair
+        shown = [e for e in shown if not (e.fit and e.fit.loses) or e.pair.target.id not in gaining]
     best: dict[str, CatalogPair] = {}
     for each in sorted(shown, key=_draft_sort_key):
         best.setdefault(each.pair.target.id, each.pair)

@@ -126,7 +126,7 @@ class FitReport:
     def loses(self) -> bool:
         """Whether the draft is not expected to make it faster."""
         chat = self.speed.by_workload.get("chat")
-        return chat is not None and bool(self.memory_estimate.draft) and sum(chat.speedup) <= 2
+        return chat is not None and bool(self.memory_estimate.draft) and chat.gain < 1
 
     @property
     def is_too_close(self) -> bool:
