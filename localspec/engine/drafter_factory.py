@@ -59,7 +59,10 @@ class DrafterFactory:
             if not name.startswith("second draft")  # of an earlier version
         }
         context = pair.draft
-        self._cache = BranchCache(context) if isinstance(context, LlamaContext) else None
+        self._cache = None
+        if isinstance(context, LlamaContext):
+            saves = context.save_checkpoint if context.is_recurrent else None
+            self._cache = BranchCache(context, saves)
         can_overlap = (
             isinstance(context, LlamaContext)
             and not context.needs_checkpoints

@@ -176,7 +176,9 @@ class PairProfiler:
         """Whether passes after the text in memory leave it as it is."""
         models = [model for model in (self._target, self._draft) if model is not None]
         has_space = all(model.n_ctx - model.n_past >= _WIDE_PASS + 1 for model in models)
-        is_simple = not self._target.needs_checkpoints and not isinstance(self._draft, HeadContext)
+        draft = self._draft
+        has_own = draft is None or (isinstance(draft, LlamaContext) and not draft.is_recurrent)
+        is_simple = not self._target.needs_checkpoints and has_own
         return has_space and (is_simple or not self._target.n_past)
 
     def _set_threads(self, n: int, n_batch: int) -> None:

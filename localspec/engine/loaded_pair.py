@@ -90,7 +90,7 @@ class LoadedDraft:
         self._check(pair_compatibility.check_compatibility(header, gguf, self.path))
         self.kind = draft_heads.file_draft_kind(gguf)
         if self.kind == "mtp":
-            self._open_mtp_layer(self.path)
+            self._open_mtp_layer(self.path, is_assistant=draft_heads.is_assistant(gguf))
             return
         source = hidden_states.LayerHiddenStates(
             target.handle, model, draft_heads.target_layers(gguf)
@@ -107,12 +107,15 @@ class LoadedDraft:
             self.head_runner = BlockHeadRunner(block, self.kind, target.n_batch)
         target.set_listener(source, self.head_runner)
 
-    def _open_mtp_layer(self, path: Path | None) -> None:
-        """Load an MTP layer from a file of its own, or from the target's file if `path` is None."""
-        self.kind, target = "mtp", self._target
+    def _open_mtp_layer(self, path: Path | None, *, is_assistant: bool = False) -> None:
+        """Load an MTP head from a file of its own, or from the target's file if `path` is None."""
+        self.kind, target, settings = "mtp", self._target, self._load.draft_settings
+        if is_assistant:  # it reads the target's cache, whose layout depends on these
+            same = self._load.target_settings
+            settings = replace(settings, flash_attn=same.flash_attn, kv_type=same.kv_type)
         source = hidden_states.FinalHiddenStates(target.handle, target.model)
         self.context = head = HeadContext(
-            path, self._load.draft_settings, target, target_width=source.width, is_mtp=True
+            path, settings, target, target_width=source.width, is_mtp=True
         )
         self.head_runner = HeadRunner(head, "mtp", target.n_batch, first_position=0)
         target.set_listener(source, self.head_runner)
@@ -140,7 +143,8 @@ class LoadedDraft:
             self.notices.append(
                 Notice("info" if is_target else "warning", "large-draft", message, hint)
             )
-        if draft.is_recurrent:  # it would decode the whole text again after each rejection
+        # Else it would decode the whole text again after each rejection.
+        if draft.is_recurrent and not _can_return(draft):
             draft.close()
             self.context = None
             message = (
@@ -189,6 +193,17 @@ def _spelled_vocabulary(path: Path, context: LlamaContext) -> SpelledVocabulary:
         (vocabulary.bos,) if vocabulary.add_bos else (),
         tuple(sorted(metadata.eog_ids)),
     )
+
+
+def _can_return(context: LlamaContext) -> bool:
+    """Whether a checkpoint brings the state back; measured, the memory is empty after it."""
+    context.decode([0], 0)
+    context.save_checkpoint(until_next=True)
+    context.decode([0], 0)
+    context.truncate(1)
+    works = context.n_past == 1
+    context.truncate(0)
+    return works
 
 
 def _main_device(context: AnyContext) -> str:

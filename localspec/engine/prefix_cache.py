@@ -24,9 +24,12 @@ class PrefixCache:
     """Keeps the cached prefix that a text shares and decodes only the rest."""
 
     def __init__(
-        self, model: LanguageModel, save_checkpoint: Callable[[], None] | None = None
+        self, model: LanguageModel, save_checkpoint: Callable[..., None] | None = None
     ) -> None:
-        """`save_checkpoint` saves the model's state, if its memory cannot be truncated."""
+        """`save_checkpoint` saves the model's state, if its memory cannot be truncated.
+
+        With `until_next` it replaces the last one saved so: that before the last draft.
+        """
         self.model, self._save_checkpoint = model, save_checkpoint
         self._cached_tokens: list[int] = []
         self._last_text: Sequence[int] = ()
@@ -105,6 +108,11 @@ class PrefixCache:
                 self._save_checkpoint()
             yield done
 
+    def save_draft_start(self) -> None:
+        """Call it before the first draft token is decoded."""
+        if self._save_checkpoint is not None:
+            self._save_checkpoint(until_next=True)
+
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
         """Append tokens; return the logits of the last `outputs`."""
         rows = self.model.decode(tokens, outputs)
@@ -129,8 +137,10 @@ class BranchCache(PrefixCache):
     If one comes true, `rewind_to` makes it the text, and `decode` returns the rows that it has.
     """
 
-    def __init__(self, model: BranchingModel) -> None:
-        super().__init__(model)
+    def __init__(
+        self, model: BranchingModel, save_checkpoint: Callable[..., None] | None = None
+    ) -> None:
+        super().__init__(model, save_checkpoint)
         self._model = model
         self.branches: list[Branch] = []
         self._branch_text: Sequence[int] = ()

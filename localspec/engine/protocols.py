@@ -99,6 +99,9 @@ class AutoregressiveHead(LanguageModel, Protocol):
     """A trained draft head (EAGLE-3, MTP): each input row is a token and a hidden state."""
 
     target_width: int  # Width of the target's hidden states that the head takes.
+    reads_target_memory: bool
+    """Without a memory of its own: each row needs only the newest state of the text."""
+    max_draft: int  # Maximum number of draft tokens.
 
     def encode(self, states: HiddenStates) -> HiddenStates:
         """Convert the target's hidden states, at most n_batch rows, to the head's input."""
@@ -108,8 +111,8 @@ class AutoregressiveHead(LanguageModel, Protocol):
     ) -> Logits:
         """As for a model, with one row of `states` per token."""
 
-    def last_hidden_state(self) -> HiddenStates:
-        """The last row's hidden state, input for the next token, shape (1, width)."""
+    def continue_draft(self, token: int) -> Logits:
+        """Logits after one more draft token, shape (1, n_vocab), from the last row's state."""
 
 
 class BlockHead(LanguageModel, Protocol):
@@ -117,13 +120,16 @@ class BlockHead(LanguageModel, Protocol):
 
     block_size: int  # Rows per block.
     first_draft_row: int  # Index of the block's first row that gives a draft token.
+    top_k: int
+    """DFlash2: the number of candidates. A row is a part of a lattice, not of logits: the k tokens,
+    then for each candidate of the row before the k scores after it; in the first row all alike."""
     target_width: int  # Width of the target's hidden states that the head takes.
 
     def inject(self, states: HiddenStates) -> None:
         """Append the target's hidden states, at most n_batch rows, to the head's memory."""
 
     def draft_block(self, last: int, n: int) -> tuple[Logits, HiddenStates | None]:
-        """Logits of the n tokens after `last`, and the head's confidence in each, if it has one."""
+        """Rows of the n tokens after `last`, and the head's confidence in each, if it has one."""
 
 
 class HiddenStateListener(Protocol):

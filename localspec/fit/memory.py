@@ -92,10 +92,6 @@ def estimate_pair(
     load: LoadCommand, target: ModelShape, draft: ModelShape | None, devices: Sequence[Device]
 ) -> MemoryEstimate:
     """Works for any devices, absent ones too.  Raises UsageError for an impossible context."""
-    note = ""
-    if draft is not None and draft.has_recurrent_state and not draft.head_kind:
-        draft = None  # the engine would not use it
-        note = "The draft model cannot roll back (recurrent state), so it is not used."
     params, draft_params = placement.context_params(load, target, draft)
     settings = load.target_settings
     target_memory = estimate_model(target, params, settings, devices)
@@ -121,7 +117,7 @@ def estimate_pair(
         for device in devices
         if device.backend == "Vulkan"
     }
-    estimate = MemoryEstimate(target_memory, draft_memory, "analytic", 0, note, scratch)
+    estimate = MemoryEstimate(target_memory, draft_memory, "analytic", 0, "", scratch)
     return replace(estimate, error=_error_bound(estimate, [part[0] for part in parts], load))
 
 
@@ -203,10 +199,11 @@ def estimate_model(
 def _weights(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -> list[int]:
     """Bytes by backend."""
     sums = [0] * len(placed.backend_names)
-    if shape.head_kind == "mtp":
-        return sums  # the target's
+    if shape.has_target_weights:
+        return sums
     cpu, output = placed.cpu_backend, placed.output_backend
-    for il, layer in enumerate(shape.layers[: None if params.load_mtp else shape.n_layer]):
+    has_mtp = params.load_mtp or shape.head_kind
+    for il, layer in enumerate(shape.layers[: None if has_mtp else shape.n_layer]):
         sums[placed.layer_backends[il]] += layer.weights
         sums[placed.expert_backends[il]] += layer.experts
     sums[cpu] += shape.input_bytes

@@ -27,6 +27,7 @@ from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import reader
+from localspec.models.gguf.architectures import ASSISTANT
 from localspec.models.gguf.header import Header
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
 
@@ -165,7 +166,7 @@ def _catalog_member(model: CatalogModel, target: PairMember | None = None) -> Pa
     is_head = model.kind != "model"
     known = shape_from_catalog(model)
     if is_head and target is not None and model.size is not None:
-        known = _head_shape(model.kind, model.quantization, model.size, target.shape)
+        known = _head_shape(model, model.size, target.shape)
     return PairMember(model.id, "shape", known) if known else None
 
 
@@ -234,16 +235,19 @@ _BLOCK_LAYERS, _BLOCK_ROWS = 5, 16  # Of DFlash and DSpark heads, as published.
 _REDUCED_VOCABULARY = 32_000  # Tokens that an EAGLE-3 head drafts.
 
 
-def _head_shape(kind: str, quantization: str, n_bytes: int, target: ModelShape) -> ModelShape:
+def _head_shape(model: CatalogModel, n_bytes: int, target: ModelShape) -> ModelShape:
     """A head of `n_bytes`: layers like the target's last one with attention.
 
-    A separate MTP layer has embeddings and an output matrix of its own, EAGLE-3 an output matrix
-    for fewer tokens; block heads borrow the target's.
+    A separate MTP layer has embeddings and an output matrix of its own, a Gemma 4 assistant an
+    output matrix and no KV cache, EAGLE-3 an output matrix for fewer tokens; block heads borrow
+    the target's.
     """
+    kind, quantization = model.kind, model.quantization
+    is_assistant = model.architecture == ASSISTANT
     bits = next((_BITS[name] for name in _BITS if name in quantization), 4.5)
     n_rows = {"mtp": target.n_vocab, "eagle3": _REDUCED_VOCABULARY}.get(kind, 0)
     table = min(int(n_rows * target.n_embd * bits / 8), n_bytes // 2)
-    n_input = table if kind == "mtp" else 0
+    n_input = table if kind == "mtp" and not is_assistant else 0
     is_block = kind in ("dflash", "dspark")
     n_layers = _BLOCK_LAYERS if is_block else 1
     weights = (n_bytes - table - n_input) // n_layers
@@ -251,8 +255,11 @@ def _head_shape(kind: str, quantization: str, n_bytes: int, target: ModelShape) 
     layer = replace(
         like, weights=weights, experts=0, expert_matrix=0, matrix=weights // 4, is_swa=False
     )
+    if is_assistant:
+        layer = replace(layer, has_kv=False)
+    architecture = target.architecture if kind == "mtp" else kind
     return ModelShape(
-        target.architecture if kind == "mtp" else kind,
+        ASSISTANT if is_assistant else architecture,
         (layer,) * n_layers,
         target.n_embd,
         target.n_vocab,

@@ -14,7 +14,7 @@ from localspec.errors import ModelFileError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.llama_params import has_amx
 from localspec.models import draft_heads
-from localspec.models.gguf.architectures import HYBRID, RECURRENT, ROLLBACK
+from localspec.models.gguf.architectures import ASSISTANT, HYBRID, RECURRENT, ROLLBACK
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import TensorInfo
 
@@ -142,6 +142,11 @@ class ModelShape:
         return self.architecture in ROLLBACK
 
     @property
+    def has_target_weights(self) -> bool:
+        """An MTP layer's weights are the target's; a Gemma 4 assistant has its own."""
+        return self.head_kind == "mtp" and self.architecture != ASSISTANT
+
+    @property
     def own_layers(self) -> range:
         """Numbers of the layers that this model runs; the MTP layers are a draft of their own."""
         if self.head_kind == "mtp":
@@ -169,7 +174,7 @@ def for_target(shape: ModelShape, target: Header, draft: Header) -> ModelShape:
     kind = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
     if not kind:
         return shape
-    if kind == "mtp" and draft is not target:
+    if kind == "mtp" and draft is not target and not draft_heads.is_assistant(draft):
         shape = from_header(target)
     block = draft_heads.read_block_format(draft).size if kind in ("dflash", "dspark") else 0
     n_layers = len(set(draft_heads.target_layers(draft)))
@@ -251,7 +256,7 @@ def _read_layer(header: Header, tensors: Mapping[str, TensorInfo], il: int) -> L
     n_head_kv = _layer_number(header, "attention.head_count_kv", il, header.n_head)
     is_fused = "attn_qkv.weight" in tensors and not is_recurrent
     has_kv = il < header.n_layer - _n_shared_kv(header) and n_head_kv > 0
-    if architecture in HYBRID:
+    if architecture in HYBRID or architecture == ASSISTANT:
         has_kv = is_fused or "attn_k.weight" in tensors or "attn_kv_a_mqa.weight" in tensors
     default, swa = header.n_embd // max(1, header.n_head), "_swa" * is_swa
     k, v = (

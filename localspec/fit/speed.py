@@ -269,9 +269,9 @@ def count_reads(
         part.kv_cache += n_bytes + state_bytes
         part.attention += n_bytes * layer.queries_per_kv + state_bytes
     output = reads[placed.output_backend]
-    if shape.head_kind != "mtp":
+    if not shape.has_target_weights:
         output.dense += shape.output_reads
-    borrows = not (shape.has_mtp_output if shape.head_kind == "mtp" else shape.output_matrix)
+    borrows = not (shape.has_mtp_output if shape.has_target_weights else shape.output_matrix)
     if target and borrows:
         output.dense += target.output_matrix
     pairs = zip(placed.backend_names, reads, strict=True)

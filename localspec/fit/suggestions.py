@@ -106,7 +106,7 @@ def suggest(
                 "It runs without a draft model, by prompt lookup. Or use: --draft FILE",
             )
     assess = partial(assess_pair, machine=machine, criteria=criteria, searches=bool(target))
-    assessed = [assess(pair) for pair in pairs if pair.is_supported]
+    assessed = [assess(pair) for pair in pairs]
     # The bundled pair is always suggested: it runs anywhere, if need be on the CPU.
     shown = [
         each
@@ -200,8 +200,6 @@ def _speed_reasons(fit: FitReport) -> Iterator[str]:
 def _draft_reason(pair: CatalogPair, fit: FitReport) -> str:
     if pair.draft_kind == "lookup":
         return "prompt lookup, no draft model"
-    if fit.memory_estimate.draft is None:
-        return fit.memory_estimate.note
     if head := HEAD_DESCRIPTIONS.get(pair.draft_kind):
         return head
     family = pair.draft.family if pair.draft else ""

@@ -134,6 +134,10 @@ HEAD_FUNCTIONS = {
         "_Z26llama_get_embeddings_nextnP13llama_context",
         "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z",
     ),
+    "llama_set_nextn_layer_offset": (
+        "_Z28llama_set_nextn_layer_offsetP13llama_contexti",
+        "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z",
+    ),
 }
 """C++ functions of llama.cpp, not part of its C API, which a build may lack: by plain name, the
 symbols of GCC and Clang, and of Microsoft's compiler."""

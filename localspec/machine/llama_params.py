@@ -74,7 +74,8 @@ def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
     if may_overlap is None:  # where target and draft use different devices
         may_overlap = bool(target.workers) or target.n_gpu_layers != draft.n_gpu_layers
     settings = replace(draft, n_ctx=draft.n_ctx or n_ctx)
-    role = ModelRole(settings, n_outputs, load.draft_max, limit_to_trained_ctx=True)
+    # A draft is decoded token by token, so snapshots of the last pass could not roll it back.
+    role = ModelRole(settings, n_outputs, 0, limit_to_trained_ctx=True)
     if not may_overlap:
         return role
     return replace(role, n_branches=N_BRANCHES, n_outputs_max=max(n_outputs, N_BRANCHES + 1))

@@ -62,7 +62,6 @@ class ModelBuffers:
 class PairBuffers:
     target: ModelBuffers
     draft: ModelBuffers | None
-    """None also for a draft that the engine does not use because it cannot roll back."""
 
 
 def query_llama_cpp() -> LlamaCppInfo:

@@ -81,8 +81,7 @@ class ProbeServer:
             role = llama_params.draft_role(load, n_ctx)
             draft = _open_model(load.draft, role, stack)
             _create_context(draft, llama_params.limit_to_trained(C, draft, role), stack)
-            is_used = not llama_params.is_recurrent(C, draft)
-            return reply | {"draft": self._take_counts() if is_used else None}
+            return reply | {"draft": self._take_counts()}
         role = llama_params.head_role(load, n_ctx)
         if request["separate"]:
             head = _open_model(load.draft, role, stack)

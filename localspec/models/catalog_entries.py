@@ -18,8 +18,6 @@ Tier = Literal["current", "good", "old"]
 
 USE_CASES: tuple[UseCase, ...] = get_args(UseCase)
 _QUANTIZATION = re.compile(r"[-._](I?Q[1-8](_[A-Z0-9]+)*|MXFP4(_MOE)?|BF16|F16|F32)(?=[-.]|\Z)")
-UNSUPPORTED_HEADS = ("gemma4-assistant", "dflash2")
-"""Heads that the engine cannot run: Gemma's architecture, and our name for DFlash2."""
 TIERS: tuple[Tier, ...] = get_args(Tier)
 """The best first."""
 MEMORY_KINDS = ("attention", "swa", "hybrid-rollback", "hybrid-checkpoint")
@@ -237,11 +235,6 @@ class CatalogPair:
         """`model`, `lookup` without a draft, or the kind of head."""
         own_head = "mtp" if self.spec == "mtp" else "lookup"
         return self.draft.kind if self.draft else own_head
-
-    @property
-    def is_supported(self) -> bool:
-        """False if the engine cannot run the draft."""
-        return self.draft is None or self.draft.architecture not in UNSUPPORTED_HEADS
 
     @property
     def size(self) -> int | None:

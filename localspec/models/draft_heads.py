@@ -11,6 +11,7 @@ from localspec.models.gguf import architectures
 from localspec.models.gguf.header import Header
 from localspec.sanitize import sanitize
 
+SELECTOR = "selector_hidden.weight"  # Of DFlash2.
 KIND_TITLES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
 HEAD_DESCRIPTIONS = {
     "eagle3": "EAGLE-3 head: one layer trained on the hidden states of this model. "
@@ -33,6 +34,7 @@ class BlockFormat:
     first_row: int  # The row whose logits give the first draft token.
     has_confidence: bool  # Whether the head outputs a confidence for each draft token.
     is_causal: bool
+    top_k: int = 0  # DFlash2: candidates per draft token, scored after each of the token before.
 
 
 def read_block_format(header: Header) -> BlockFormat:
@@ -46,6 +48,7 @@ def read_block_format(header: Header) -> BlockFormat:
         # Without the matrix llama.cpp would return uninitialised memory.
         has_confidence=markov and confidence and "conf_proj.weight" in tensors,
         is_causal=keys.get("dflash.attention.causal") is True,
+        top_k=header.hparam("selector_top_k") if SELECTOR in tensors else 0,
     )
 
 
@@ -53,7 +56,7 @@ def file_draft_kind(header: Header) -> str:
     """`model`, or the kind of head that a file holds."""
     if header.architecture == "dflash":
         return "dspark" if "markov_w1.weight" in header.tensors_by_name else "dflash"
-    if header.architecture == "gemma4-assistant" or has_only_mtp_layers(header):
+    if is_assistant(header) or has_only_mtp_layers(header):
         return "mtp"
     return "eagle3" if header.architecture == "eagle3" else "model"
 
@@ -77,12 +80,13 @@ def is_head(header: Header) -> bool:
     return header.architecture in architectures.DRAFT_HEADS or has_only_mtp_layers(header)
 
 
+def is_assistant(header: Header) -> bool:
+    """Whether a file holds a Gemma 4 assistant: an MTP head that reads its target's KV cache."""
+    return header.architecture == architectures.ASSISTANT
+
+
 def unsupported_kind(head: Header) -> str | None:
     """The kind of a head that shares a supported architecture but cannot be run; else None."""
-    if head.architecture == "gemma4-assistant":
-        return "Gemma 4 assistant"
-    if "selector_hidden.weight" in head.tensors_by_name:
-        return "DFlash2"
     if has_only_mtp_layers(head) and not is_standalone_mtp(head):
         return f"MTP of {sanitize(head.architecture[:40], multiline=False)} models"
     return "DeepSeek V4 DSpark" if head.hparam("hyper_connection_count") else None
@@ -116,10 +120,13 @@ def has_only_mtp_layers(header: Header) -> bool:
 
 
 def _has_supported_mtp_layer(header: Header) -> bool:
-    tensor = f"blk.{header.n_layer - 1}.nextn.eh_proj.weight"
-    is_supported = header.architecture in architectures.SUPPORTING_MTP
-    has_one = header.hparam("nextn_predict_layers") == 1
-    return is_supported and has_one and tensor in header.tensors_by_name
+    n, end, tensors = header.hparam("nextn_predict_layers"), header.n_layer, header.tensors_by_name
+    can_chain = header.architecture in architectures.CHAINING_MTP
+    is_supported = header.architecture in architectures.SUPPORTING_MTP and (n == 1 or can_chain)
+    layers = range(end - n, end)
+    return (
+        is_supported and n > 0 and all(f"blk.{il}.nextn.eh_proj.weight" in tensors for il in layers)
+    )
 
 
 def sidecar_notice(head_kind: str, name: str) -> str:

@@ -53,7 +53,11 @@ def check_compatibility(
     if draft_heads.is_own_mtp_layer(target, draft):
         return CompatibilityResult("compatible", "own-layer", "it drafts with its own MTP layer")
     if not draft_heads.is_head(draft):
-        return check_draft_model(target.tokenizer, draft.tokenizer)
+        result = check_draft_model(target.tokenizer, draft.tokenizer)
+        if result.verdict == "cross-vocabulary" and (draft.is_recurrent or draft.is_hybrid):
+            detail = "a model with a recurrent state cannot draft for another vocabulary"
+            return CompatibilityResult("incompatible", "recurrent-state", detail)
+        return result
     return _check_head(target, draft, path)
 
 
@@ -125,7 +129,8 @@ def _check_head(target: Header, head: Header, path: Path | None) -> Compatibilit
     if (mismatch := _first_broken(_structure_rules(target, head))) is not None:
         return mismatch
     result = check_vocabularies(target.tokenizer, head.tokenizer)
-    if not result.is_compatible or draft_heads.is_standalone_mtp(head):  # has its own matrices
+    has_own_matrices = draft_heads.is_standalone_mtp(head) or draft_heads.is_assistant(head)
+    if not result.is_compatible or has_own_matrices:
         return result
     mismatch = _first_broken(_shared_matrix_rules(target, head))
     if mismatch is None and path is not None:
@@ -152,6 +157,9 @@ def _structure_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     if draft_heads.is_standalone_mtp(head):
         yield from _mtp_layer_rules(target, head)
         return
+    if draft_heads.is_assistant(head):
+        yield from _assistant_rules(target, head)
+        return
     yield from _hidden_state_rules(target, head)
     yield from _width_rules(target, head)
     yield from _attention_rules(head)
@@ -174,6 +182,57 @@ def _mtp_layer_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     n_layer, n_target = _count_layers(head), _count_layers(target)
     detail = f"it belongs to a model of {n_layer} layers; the target has {n_target}"
     yield "layers", n_layer != n_target, detail
+
+
+def _assistant_rules(target: Header, head: Header) -> Iterator[HeadRule]:
+    """A Gemma 4 assistant reads the keys and values of its target's last two layers.
+
+    llama.cpp takes them for as wide as the assistant's own (`share` in src/llama-model.cpp).
+    """
+    name = sanitize(target.architecture[:40], multiline=False)
+    detail = f"it is an assistant of gemma4 models, the target is {name}"
+    yield "architecture", target.architecture != "gemma4", detail
+    width = head.hparam("embedding_length_out", head.n_embd)
+    detail = f"it reads hidden states {width:,} wide; the target's are {target.n_embd:,}"
+    yield "hidden-size", width != target.n_embd, detail
+    yield "hidden-size", width == head.n_embd, "it is as wide as its target"
+    n, n_mtp = head.n_layer, head.hparam("nextn_predict_layers")
+    yield "layers", n != n_mtp, f"it has {n} layers, of which {n_mtp} draft"
+    windows = [_layer_value(target, "attention.sliding_window_pattern", il, 0) for il in (-2, -1)]
+    detail = "the target's last two layers are not one with a sliding window and one without"
+    yield "layers", target.n_layer < 2 or [bool(each) for each in windows] != [True, False], detail
+    for il in range(n):
+        is_swa = bool(_layer_value(head, "attention.sliding_window_pattern", il, 0))
+        sizes = [
+            (
+                _layer_value(header, "attention.head_count_kv", at, header.n_head),
+                *_kv_widths(header, is_swa),
+            )
+            for header, at in ((head, il), (target, -2 if is_swa else -1))
+        ]
+        (own, k, v), (theirs, target_k, target_v) = sizes
+        detail = (
+            f"its layer {il} reads {own} KV heads of {k} and {v}; the target's has {theirs} of "
+        )
+        yield "attention", sizes[0] != sizes[1], f"{detail}{target_k} and {target_v}"
+    n_swa, target_swa = (each.hparam("attention.sliding_window") for each in (head, target))
+    detail = f"its window is {n_swa:,} tokens, the target's {target_swa:,}"
+    yield "window", n_swa != target_swa, detail
+
+
+def _layer_value(header: Header, key: str, il: int, default: int) -> int:
+    """Of a layer (negative: from the end), for a key with one value for all or one for each."""
+    value = header.keys.get(f"{header.architecture}.{key}", default)
+    values = value if isinstance(value, tuple) else (value,)
+    found = values[il] if len(values) == header.n_layer else values[0] if values else default
+    return found if isinstance(found, int) else default
+
+
+def _kv_widths(header: Header, is_swa: bool) -> tuple[int, int]:
+    """Of a key and of a value."""
+    width, swa = header.n_embd // max(1, header.n_head), "_swa" * is_swa
+    k, v = (header.hparam(f"attention.{part}_length{swa}", width) for part in ("key", "value"))
+    return k, v
 
 
 def _hidden_state_rules(target: Header, head: Header) -> Iterator[HeadRule]:
@@ -252,6 +311,11 @@ def _block_rules(head: Header) -> Iterator[HeadRule]:
     yield "block-size", is_missing, "its block size is missing"
     is_wrong = size is not None and head.hparam("block_size") < 2
     yield "block-size", is_wrong, f"blocks of {str(size)[:20]} tokens hold no draft tokens"
+    if draft_heads.SELECTOR in head.tensors_by_name:
+        k, n = head.hparam("selector_top_k"), head.n_embd
+        detail = f"its selector takes {k} of {n_tokens:,} tokens, and is {n:,} wide"
+        yield "selector", not 0 < k <= n_tokens or k * (k + 1) > n, detail
+        yield "selector", size is None, "its block size is missing"
 
 
 def _d2t_rules(head: Header) -> Iterator[HeadRule]:
@@ -312,11 +376,10 @@ def list_warnings(target: Header, draft: Header) -> tuple[str, ...]:
 def _memory_warnings(target: Header, draft: Header) -> Iterator[str]:
     is_head = draft_heads.is_head(draft) or draft_heads.is_own_mtp_layer(target, draft)
     for role, header in (("The target", target), ("The draft", draft)):
-        # A draft model would decode the whole text again after each rejection.
         is_draft_model = header is draft and not is_head
         if not (header.is_recurrent or header.is_hybrid):
             continue
-        if header.architecture in architectures.ROLLBACK and not is_draft_model:
+        if header.architecture in architectures.ROLLBACK or is_draft_model:
             yield f"{role} has a recurrent state: checkpoints for rollback need extra memory."
         else:
             effect = "speculation is off" if header is target else "it is not used"

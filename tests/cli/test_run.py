@@ -170,12 +170,10 @@ def test_stats_are_talk(zoo: Zoo) -> None:
     assert re.search(r"memory .*, estimated .* \(-\d\.\d MiB\)", done.err), "an upper bound"
 
 
-def test_a_recurrent_draft_is_refused_aloud_and_the_answer_comes(zoo: Zoo) -> None:
+def test_a_recurrent_draft_drafts(zoo: Zoo) -> None:
     given = ("run", zoo["target"], "--draft", zoo["recurrent"], "-p", "a", "--max-tokens", "3")
     done = localspec(*given, "--json", "-v")
-    assert done.code == 0 and done.document["draft"] is None
-    assert "so it is not used" in done.err and "model: target.gguf" in done.err
-    assert localspec(*given, "-q").err == ""
+    assert done.code == 0 and done.document["draft"] == "recurrent.gguf"
 
 
 def test_one_answer_may_end_in_its_thinking(zoo: Zoo) -> None:

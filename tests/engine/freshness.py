@@ -10,7 +10,7 @@ import numpy as np
 
 from localspec.engine.drafters import DrafterInputs
 from localspec.engine.drafters import make as make_drafter
-from localspec.engine.drafters.block_head import BlockHeadRunner
+from localspec.engine.drafters.block_head import BlockHeadRunner, lattice_logits
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Logits
 from localspec.engine.verifiers import make_verifier
@@ -55,7 +55,13 @@ class Compared:
         assert runner.is_ready(tokens)
         if isinstance(runner, BlockHeadRunner):  # a row sees all of its block
             whole = min(limit, runner.head.block_size - runner.head.first_draft_row)
-            return list(runner.draft_block(tokens[-1], whole)[0][: len(drafted)].copy())
+            block = list(runner.draft_block(tokens[-1], whole)[0][: len(drafted)].copy())
+            if (k := runner.head.top_k) == 0:
+                return block
+            pairs = zip(block, drafted, strict=True)
+            before = [0, *(int((row[:k] == token).argmax()) for row, token in pairs)]
+            candidates, n = zip(block, before, strict=False), runner.head.n_vocab
+            return [lattice_logits(row, k, at, n) for row, at in candidates]
         rows = [runner.first_logits(tokens[-1]).copy()]
         return rows + [runner.next_logits(token).copy() for token in drafted[:-1]]
 

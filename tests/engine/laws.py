@@ -28,6 +28,7 @@ from tests.support.fake_models import (
     N_VOCAB,
     PLAIN,
     BranchingModel,
+    CheckpointModel,
     ConstantDrafter,
     Explorer,
     FakeModel,
@@ -114,6 +115,15 @@ def _heads(seed: int) -> dict[str, MakeDrafter]:
     return {kind: of(make) for kind, make in HEADS.items()}
 
 
+def _recurrent(seed: int) -> MakeDrafter:
+    def make(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
+        model = CheckpointModel(seed)
+        cache = PrefixCache(model, model.save_checkpoint)
+        return model_drafter(cache, verifier, what.sampling, len(what.prompt), is_eog=what.is_eog)
+
+    return make
+
+
 TWINS: dict[str, MakeDrafter] = {
     "the target": lambda verifier, what, text: Watched(history(), verifier, what),
     "the target under other numbers": _crossed(
@@ -125,6 +135,8 @@ TWINS: dict[str, MakeDrafter] = {
 always right only greedily."""
 GUESSERS: dict[str, MakeDrafter] = {
     "model": _model(lambda: HistoryModel(2)),
+    "recurrent model": _recurrent(2),
+    "recurrent model with the target's history": _recurrent(1),
     "model with the target's table": _model(pairs),
     "model with the target's history": _model(history),
     "lookup": lambda verifier, what, text: LookupDrafter(),
@@ -359,6 +371,18 @@ def drafter_remembers_what_happened(mode: VerifyMode = "coupled") -> None:
                 drafter = Watched(HistoryModel(seed), verifier, what)
                 got = run(history(), drafter, verifier, what)
                 assert any(got.drafts)
+
+
+def recurrent_draft_reads_its_draft_again_at_most() -> None:
+    """Its state returns to where the draft began, not to the prompt."""
+    for draft_length in (1, 2, 5):
+        what = job(PROMPT, 24, sampling=SAMPLED, draft_length=draft_length)
+        verifier, model = make_verifier("coupled", SEED), CheckpointModel(2)
+        drafter = model_drafter(
+            PrefixCache(model, model.save_checkpoint), verifier, SAMPLED, len(PROMPT)
+        )
+        run(history(), drafter, verifier, what)
+        assert max(model.reads[1:]) <= draft_length + 1
 
 
 def always_right(name: str, sampling: SamplingParams, mode: VerifyMode = "coupled") -> None:

@@ -18,8 +18,8 @@ import pytest
 from localspec.engine import sampling, speculative_loop, token_probabilities, verifiers
 from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
 from localspec.engine.control.overlapped_drafter import OverlappedDrafter
-from localspec.engine.drafters import cross_vocabulary
-from localspec.engine.drafters.autoregressive_head import HeadRunner
+from localspec.engine.drafters import block_head, cross_vocabulary
+from localspec.engine.drafters.autoregressive_head import HeadRunner, PendingStates
 from localspec.engine.drafters.block_head import BlockHeadRunner
 from localspec.engine.drafters.draft_sampler import DraftSampler
 from localspec.engine.drafters.lookup import LookupDrafter
@@ -113,7 +113,9 @@ coupled_twin = partial(laws.always_right, "the target", laws.SAMPLED)
 translated = partial(laws.always_right, "the target under other numbers", laws.SAMPLED)
 translated_memory = laws.translated_memory_is_the_text
 head_twin = partial(laws.always_right, "eagle3", laws.SAMPLED)
+assistant_twin = partial(laws.always_right, "assistant", GREEDY)
 block_twin = partial(laws.always_right, "block head", GREEDY)
+lattice_twin = partial(laws.always_right, "lattice", GREEDY)
 overlapped = partial(test_overlapped_drafter.test_every_draft_is_the_same_as_without_overlap, 5)
 overlapped_hits = test_overlapped_drafter.test_a_draft_that_is_always_right_is_always_there_already
 watched = partial(
@@ -225,8 +227,22 @@ MUTANTS: dict[str, Mutant] = {
     "head: a draft's rows stay in its memory": Mutant(HeadRunner._decode_pending,
         "head.truncate(pending.n_rows)", "head.truncate(min(head.n_past, pending.n_rows + 1))",
         head_twin),
-    "head: a draft token without a state": Mutant(HeadRunner.next_logits,
-        "head.last_hidden_state()", "0 * head.last_hidden_state()", head_twin),
+    "head: a draft token before the last": Mutant(HeadRunner.next_logits,
+        "continue_draft(token)", "continue_draft(0 * token)", head_twin),
+    "assistant: the state of another token": Mutant(PendingStates.skip_to_newest,
+        "len(self.target_tokens) - 1", "max(0, len(self.target_tokens) - 2)", assistant_twin),
+    "assistant: rows of earlier drafts": Mutant(HeadRunner.first_logits,
+        "self._pending.skip_to_newest()", "pass", assistant_twin),
+    "lattice: scores after another candidate": Mutant(block_head.lattice_logits,
+        "k * (1 + before)", "k", lattice_twin),
+    "lattice: scores of other candidates": Mutant(block_head.lattice_logits,
+        "row[:k].astype(np.int64)", "np.arange(k)", lattice_twin),
+    "recurrent draft: returns to the prompt": Mutant(ModelDrafter.propose,
+        "draft_cache.save_draft_start()", "pass",
+        laws.recurrent_draft_reads_its_draft_again_at_most),
+    "recurrent draft: a rejected token stays in its state": Mutant(ModelDrafter.propose,
+        "draft_cache.n_cached == len(tokens)", "draft_cache.n_cached == len(tokens) + 1",
+        laws.recurrent_draft_reads_its_draft_again_at_most),
     "block head: rejected tokens' states stay": Mutant(BlockHeadRunner.on_truncate,
         "min(self._n_pending, n_past - self._n_injected)", "self._n_pending", block_twin),
     "block head: drafts before it has the newest states": Mutant(BlockHeadRunner.draft_block,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from localspec import launch
@@ -32,17 +33,32 @@ PROMPT = "the one "
 N_FITTED = 120
 """Tokens after the prompt that a fitted head has seen."""
 BLOCKS = ("dflash", "dspark")
+TARGETS = {"mimo": "mimo", "mtp": "mimo", "chain": "chain", "assistant": "gemma4"}
+"""Those of heads that do not draft for `deep`."""
 DRAFTS = {
     "cousin": "model",
+    "hybrid": "model",
+    "recurrent": "model",
     "eagle3": "eagle3",
     "eagle3-own": "eagle3",
     "eagle3-reduced": "eagle3",
     "mimo": "mtp",
+    "chain": "mtp",
+    "assistant": "mtp",
     "dflash": "dflash",
     "dspark": "dspark",
+    "dflash2": "dflash",
 }
 """Drafts and their kinds; the heads have random weights, `mimo` is its own."""
-FITTED = {"eagle3": 0.7, "mtp": 0.4, "dflash": 0.3, "dspark": 0.3}
+FITTED = {
+    "eagle3": 0.7,
+    "mtp": 0.4,
+    "chain": 0.4,
+    "assistant": 0.3,
+    "dflash": 0.3,
+    "dflash2": 0.3,
+    "dspark": 0.3,
+}
 """The acceptance rate of drafts of three tokens at least: a wrong row, state or position loses no
 token, only this."""
 
@@ -56,13 +72,17 @@ class HeadPair:
 
 def fit_head(zoo: Zoo, kind: str, folder: Path) -> HeadPair:
     """A head that is often right about what the target says to PROMPT."""
-    target = zoo["mimo" if kind == "mtp" else "deep"]
+    target = zoo[TARGETS.get(kind, "deep")]
     with loaded(target) as session:
         said = say(session, PROMPT, spec="off", max_tokens=N_FITTED).ids
     text = [*fitted_heads.ids(target, PROMPT), *said]
-    if kind == "mtp":
-        path = fitted_heads.taught_inside(head_models.quantised(head_models.mimo2()), text, folder)
-        return HeadPair(kind, path, path)
+    if kind in ("mtp", "chain"):
+        model = head_models.mimo2(n_mtp=3 if kind == "chain" else 1)
+        path = fitted_heads.taught_inside(head_models.quantised(model), text, folder)
+        return HeadPair("mtp", path, path)
+    if kind == "assistant":
+        model = head_models.quantised(head_models.assistant(head_targets.gemma4(), 192))
+        return HeadPair("mtp", target, fitted_heads.taught(target, model, text, folder))
     if kind == "eagle3":
         model = head_models.eagle3(n_embd=128)
     else:
@@ -70,7 +90,11 @@ def fit_head(zoo: Zoo, kind: str, folder: Path) -> HeadPair:
     if kind == "dspark":
         for name in ("markov_w1", "markov_w2"):  # what they add is not fitted
             model.tensors[f"{name}.weight"][:] = 0.0
-    return HeadPair(kind, target, fitted_heads.taught(target, model, text, folder))
+    path = fitted_heads.taught(target, model, text, folder)
+    if kind == "dflash2":  # what its selector adds is not fitted
+        head_models.with_selector(model).tensors["selector_successor.weight"] *= 0.1
+        path = model.write(folder / "selector.gguf")
+    return HeadPair(kind.removesuffix("2"), target, path)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +107,7 @@ def pairs(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
             pair = fit_head(zoo, name.split()[1], tmp_path_factory.mktemp("fitted"))
         else:
             kind = DRAFTS[name]
-            target = zoo[{"mtp": name, "model": "target"}.get(kind, "deep")]
+            target = zoo["target" if kind == "model" else TARGETS.get(name, "deep")]
             pair = HeadPair(kind, target, zoo[name])
         require_same_logits_at_every_width(pair.target)
         return pair
@@ -91,7 +115,10 @@ def pairs(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
     return get
 
 
-@pytest.fixture(scope="module", params=[*DRAFTS, "fitted eagle3", "fitted mtp"])
+ALL = (*DRAFTS, *(f"fitted {kind}" for kind in ("eagle3", "mtp", "chain", "assistant")))
+
+
+@pytest.fixture(scope="module", params=ALL)
 def pair(
     request: pytest.FixtureRequest, pairs: Callable[[str], HeadPair]
 ) -> Iterator[tuple[str, Session]]:
@@ -132,7 +159,7 @@ def test_the_other_verifiers(pair: tuple[str, Session]) -> None:
         assert len(say(session, PROMPT, sampling=sampling, **asked).ids) == 40
 
 
-@pytest.mark.parametrize("name", ["fitted eagle3", "fitted mtp", "fitted dflash"])
+@pytest.mark.parametrize("name", [f"fitted {kind}" for kind in FITTED])
 def test_an_answer_may_be_closed_after_any_event(
     pairs: Callable[[str], HeadPair], name: str
 ) -> None:
@@ -147,8 +174,9 @@ def test_an_answer_may_be_closed_after_any_event(
             assert say(session, PROMPT * 9, spec="model", max_tokens=30).ids == wanted
 
 
-def test_answers_up_to_a_full_context(pairs: Callable[[str], HeadPair]) -> None:
-    found = pairs("fitted eagle3")
+@pytest.mark.parametrize("kind", ["eagle3", "chain", "assistant"])
+def test_answers_up_to_a_full_context(pairs: Callable[[str], HeadPair], kind: str) -> None:
+    found = pairs(f"fitted {kind}")
     with loaded(found.target, found.head, replace(SETTINGS, n_ctx=256)) as session:
         plain = say(session, PROMPT, spec="off", max_tokens=1000)
         for spec in ("auto", "model"):
@@ -156,11 +184,12 @@ def test_answers_up_to_a_full_context(pairs: Callable[[str], HeadPair]) -> None:
             assert (full.ids, full.reason) == (plain.ids, "context")
 
 
+@pytest.mark.parametrize("kind", ["mtp", "chain", "assistant"])
 def test_a_sliding_window_says_the_same_far_beyond_its_cells(
-    pairs: Callable[[str], HeadPair],
+    pairs: Callable[[str], HeadPair], kind: str
 ) -> None:
-    path = pairs("fitted mtp").target
-    with loaded(path, path, replace(SETTINGS, n_ctx=1024)) as session:
+    found = pairs(f"fitted {kind}")
+    with loaded(found.target, found.head, replace(SETTINGS, n_ctx=1024)) as session:
         plain = say(session, PROMPT, spec="off", max_tokens=600)
         said = say(session, PROMPT, spec="model", draft_length=8, max_tokens=600)
     assert len(said.ids) == 600
@@ -196,8 +225,11 @@ def test_a_fitted_head_is_often_right(pairs: Callable[[str], HeadPair], kind: st
         ("fitted eagle3", 9, 256),
         ("fitted mtp", 1, 32),
         ("fitted mtp", 9, 32),
+        ("fitted chain", 9, 32),
+        ("fitted assistant", 9, 32),
         ("dflash", 1, 32),
         ("dspark", 9, 32),
+        ("dflash2", 9, 32),
     ],
 )
 def test_its_rows_are_those_of_a_fresh_head(
@@ -346,6 +378,93 @@ def test_its_own_layer_is_found_and_can_be_left_out(zoo: Zoo) -> None:
     assert found.draft == found.target == zoo["mimo"]
     assert launch.resolve_pair(path, "none").draft is None
     assert launch.resolve_pair(path, str(zoo["eagle3"])).draft == zoo["eagle3"]
+
+
+def test_a_chain_inside_or_beside_is_the_same(zoo: Zoo, folder: Path) -> None:
+    model = head_models.quantised(head_models.mimo2(n_mtp=3))
+    place = folder / "apart-chain"
+    place.mkdir()
+    trunk = head_targets.without_layers(model).write(place / "model.gguf")
+    layers = head_targets.layer_alone(model).write(place / "mtp-model.gguf")
+    assert launch.resolve_pair(str(trunk), "auto").draft == layers
+    with loaded(trunk, layers) as session:
+        plain = say(session, PROMPT, spec="off", max_tokens=40)
+        for length in (1, 3, 8):
+            said = say(session, PROMPT, spec="mtp", draft_length=length, max_tokens=40)
+            assert said.ids == plain.ids
+            assert max(event.drafted for event in said.rounds) == min(length, 3)
+    inside = fitted_heads.opened(zoo["chain"], zoo["chain"])
+    check_rows(fitted_heads.opened(trunk, layers), inside, PROMPT * 3)
+
+
+@pytest.mark.parametrize("name", often(("dense", "gemma4", "gemma4-e"), ("gemma4-e",)))
+def test_an_assistant_of_each_gemma(folder: Path, name: str) -> None:
+    """Dense, with experts, and with layers that share keys and values."""
+    target = head_targets.gemma4(name).write(folder / f"{name}.gguf")
+    require_same_logits_at_every_width(target)
+    head = head_models.assistant(head_targets.gemma4(name)).write(folder / f"mtp-{name}.gguf")
+    with loaded(target, head) as session:
+        plain = say(session, PROMPT * 9, spec="off", max_tokens=60)
+        for length in (1, 3, 8):
+            said = say(session, PROMPT * 9, spec="mtp", draft_length=length, max_tokens=60)
+            assert said.ids == plain.ids
+            assert said.speculation["drafted"] > 0
+    check_rows(fitted_heads.opened(target, head), fitted_heads.opened(target, head), PROMPT)
+
+
+# --- whatever was done before -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["chain", "assistant", "hybrid", "recurrent", "dflash2"])
+def test_an_answer_after_any_history_is_that_of_a_fresh_session(
+    zoo: Zoo, pairs: Callable[[str], HeadPair], kind: str, request: pytest.FixtureRequest
+) -> None:
+    models = {
+        "hybrid": HeadPair("model", zoo["hybrid"], zoo["hybrid-cousin"]),
+        "recurrent": HeadPair("model", zoo["target"], zoo["recurrent"]),
+    }
+    check_histories(
+        models.get(kind) or pairs(f"fitted {kind}"),
+        500 if request.config.getoption("--long") else 60,
+    )
+
+
+def check_histories(found: HeadPair, n: int) -> None:
+    """Edits, branches, stops within a draft, cuts at the start of the text, and a second chat."""
+    rng, other = np.random.default_rng(1), PROMPT + "x"
+    text, kept = PROMPT, PROMPT
+
+    def rounds(session: Session) -> tuple[list[int], list[tuple[int, int]]]:
+        said = say(session, text, spec="model", draft_length=3, max_tokens=9)
+        return said.ids, [(event.accepted, event.drafted) for event in said.rounds]
+
+    with loaded(found.target, found.head) as session, loaded(found.target) as plain:
+        for step in range(n):
+            length = int(rng.integers(1, 6))
+            said = say(session, text, spec="model", draft_length=length, max_tokens=9)
+            assert said.ids == say(plain, text, spec="off", max_tokens=9).ids, step
+            match int(rng.integers(6)):
+                case 0:
+                    text += said.text + "the"
+                case 1:  # an edit
+                    cut = int(rng.integers(1, len(text)))
+                    text = text[:cut] + "abc"[: int(rng.integers(1, 4))] + text[cut + 1 :]
+                case 2:
+                    text, kept = kept, text
+                case 3:  # stopped within a draft
+                    command = GenerateCommand(text + "on", GREEDY, spec="model", max_tokens=30)
+                    events = session.generate(command)
+                    for _ in zip(range(int(rng.integers(1, 9))), events, strict=False):
+                        pass
+                    events.close()  # type: ignore[attr-defined]
+                case 4:
+                    text, other = other, text
+                case _:
+                    text = text[len(text) // 3 :] or PROMPT
+            text = text if len(text) < 250 else text[100:]
+            if step % 20 == 0:
+                with loaded(found.target, found.head) as fresh:
+                    assert rounds(session) == rounds(fresh), step
 
 
 # --- names and refusals -----------------------------------------------------------------------

@@ -418,12 +418,15 @@ def test_a_draft_is_split_by_what_the_target_leaves() -> None:
     assert draft.of("CUDA0").kv > draft.of("CUDA1").kv
 
 
-def test_a_draft_without_rollback_is_not_used() -> None:
+def test_a_draft_with_a_recurrent_state_has_one_of_them() -> None:
+    """It returns to a checkpoint; a target has one state for each token it can roll back."""
     for name in HYBRIDS:
         load = replace(load_command("x"), draft="y")
         estimate = shapes.estimate_pair(load, header("llama"), header(name), cards(1))
-        assert estimate.draft is None
-        assert "not used" in estimate.note
+        assert estimate.draft is not None
+        alone = shapes.estimate_pair(load_command("x"), header(name), None, cards(1))
+        kv = [each.of("CUDA0").kv for each in (estimate.draft, alone.target)]
+        assert 0 < kv[0] <= kv[1]
 
 
 def test_an_unverified_architecture_has_a_larger_error() -> None:

@@ -14,6 +14,7 @@ from localspec.errors import IncompatiblePairError, ModelFileError
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf import reader
 from tests.support import head_models as made
+from tests.support import head_targets
 from tests.support.tinygguf import WORDS, Model
 from tests.support.zoo import Zoo
 
@@ -129,10 +130,17 @@ WRONG: dict[str, tuple[Callable[[], Model], str]] = {
         "its block size is missing",
     ),
     "blocks of one token": (lambda: _block(_keys(block_size=1)), "blocks of 1 tokens"),
-    "another kind of block": (lambda: _block(lambda m: m.tensors.update(SELECTOR)), "DFlash2"),
-    "another kind of head": (
+    "a selector of nothing": (
+        lambda: _block(lambda m: m.tensors.update(SELECTOR)),
+        "its selector takes 0 of 365 tokens",
+    ),
+    "a selector of too much": (
+        lambda: _block(lambda m: (m.tensors.update(SELECTOR), m.keys.update(selector_top_k=8))),
+        "takes 8 of 365 tokens, and is 64 wide",
+    ),
+    "an assistant": (
         lambda: replace(made.eagle3(), arch="gemma4-assistant"),
-        "a Gemma 4 assistant head, which cannot be run yet",
+        "it is an assistant of gemma4 models, the target is llama",
     ),
     "another vocabulary": (lambda: _changed(_renamed), "token 300"),
 }
@@ -151,6 +159,54 @@ def test_what_is_wrong_is_named(zoo: Zoo, tmp_path: Path, name: str) -> None:
         launch.resolve_pair(str(zoo["deep"]), str(path))
     assert words in refused.value.message
     assert "--draft none" in refused.value.hint
+
+
+ASSISTANTS: tuple[tuple[dict[str, object], str], ...] = (
+    ({"embedding_length_out": 128}, "128 wide; the target's are"),
+    ({"embedding_length": 256}, "it is as wide as its target"),
+    ({"nextn_predict_layers": 3}, "of which 3 draft"),
+    (
+        {"attention.head_count_kv": [2, 2, 2, 2]},
+        "its layer 3 reads 2 KV heads of 128 and 128; the target's has 1 of 128 and 128",
+    ),
+    (
+        {"attention.key_length_swa": 32},
+        "its layer 0 reads 2 KV heads of 32 and 64; the target's has 2 of 64 and 64",
+    ),
+    ({"attention.sliding_window": 64}, "64 tokens, the target's 32"),
+)
+"""llama.cpp would abort, read other cells than the target wrote, or refuse it."""
+
+
+def test_what_is_wrong_with_an_assistant_is_named(zoo: Zoo, tmp_path: Path) -> None:
+    target, path = reader.read(zoo["gemma4"]), tmp_path / "assistant.gguf"
+    right = reader.read(made.assistant(head_targets.gemma4()).write(path))
+    assert pair_compatibility.check_compatibility(target, right).is_compatible
+    for keys, words in ASSISTANTS:
+        model = made.assistant(head_targets.gemma4())
+        model.keys |= keys
+        wrong = reader.read(model.write(path))
+        assert words in pair_compatibility.check_compatibility(target, wrong).detail
+    other = head_targets.gemma4()
+    other.keys["attention.sliding_window_pattern"] = [True, True, True, False, False, False]
+    verdict = pair_compatibility.check_compatibility(reader.read(other.write(path)), right)
+    assert "last two layers" in verdict.detail
+
+
+def test_layers_that_do_not_chain(zoo: Zoo, tmp_path: Path) -> None:
+    """llama.cpp aborts for several MTP layers of most architectures, and without one of a chain."""
+    assert draft_heads.has_own_mtp_layer(reader.read(zoo["chain"]))
+    whole = made.mimo2(n_mtp=3)
+    del whole.tensors["blk.5.nextn.eh_proj.weight"]
+    assert not draft_heads.has_own_mtp_layer(reader.read(whole.write(tmp_path / "gap.gguf")))
+    two = head_targets.with_layer(head_targets.target("qwen35"), 3)
+    two.keys["nextn_predict_layers"] = 2
+    header = reader.read(two.write(tmp_path / "two.gguf"))
+    assert not draft_heads.has_own_mtp_layer(header)
+    two.tensors = {k: v for k, v in two.tensors.items() if k != "blk.0.attn_norm.weight"}
+    alone = reader.read(two.write(tmp_path / "mtp-two.gguf"))
+    verdict = pair_compatibility.check_compatibility(header, alone)
+    assert "MTP of qwen35 models" in verdict.detail
 
 
 def test_a_target_without_taps_is_refused(zoo: Zoo) -> None:
@@ -188,6 +244,8 @@ def test_the_form_of_blocks(tmp_path: Path, zoo: Zoo) -> None:
         assert found == draft_heads.BlockFormat(6, *expected)  # type: ignore[arg-type]
     plain = draft_heads.read_block_format(reader.read(zoo["dflash"]))
     assert plain == draft_heads.BlockFormat(6, 1, False, False)
+    lattice = draft_heads.read_block_format(reader.read(zoo["dflash2"]))
+    assert lattice == draft_heads.BlockFormat(6, 1, False, False, 7)
 
 
 @pytest.mark.parametrize("make", [made.mimo2, made.block])

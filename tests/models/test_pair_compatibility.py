@@ -112,7 +112,7 @@ WARNED = [
         sized(9),
         "The target has a recurrent state and cannot remove",
     ),
-    (sized(99), sized(9, gguffile.model(arch=b"rwkv7")), "it is not used"),
+    (sized(99), sized(9, gguffile.model(arch=b"rwkv7")), "checkpoints for rollback"),
     (sized(99, gguffile.model(arch=b"qwen35")), sized(9), "checkpoints for rollback"),
     (sized(99), sized(9, gguffile.model(arch=b"eagle3")), "hidden states"),
     (sized(99), sized(9, gguffile.model(arch=b"new")), "The draft cannot be run: its arch"),

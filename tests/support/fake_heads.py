@@ -38,7 +38,7 @@ def _states(tokens: Sequence[int]) -> HiddenStates:
 class FakeHead(HistoryModel):
     """An autoregressive head. A state of zeros, before the first token, is no token."""
 
-    target_width = 1
+    target_width, reads_target_memory, max_draft = 1, False, 100
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -60,14 +60,43 @@ class FakeHead(HistoryModel):
         before = self.tokens_before[: len(past)]
         return super().row([*(token for token in before if token >= 0), past[-1]])
 
-    def last_hidden_state(self) -> HiddenStates:
-        return _states(self.memory[-1:])
+    def continue_draft(self, token: int) -> Logits:
+        return self.decode([token], 1, _states(self.memory[-1:]))
+
+
+class FakeAssistant(HistoryModel):
+    """A head without a memory: a row needs the target's newest state, or that of the row before."""
+
+    target_width, reads_target_memory, max_draft = 1, True, 100
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.target_tokens: list[int] = []
+        self._drafted: list[int] = []
+
+    def encode(self, states: HiddenStates) -> HiddenStates:
+        return states.copy()
+
+    def decode(
+        self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
+    ) -> Logits:
+        assert states is not None and states.tolist() == _states(self.target_tokens[-1:]).tolist()
+        assert len(tokens) == outputs == 1
+        self._drafted = list(tokens)
+        return self._row()
+
+    def continue_draft(self, token: int) -> Logits:
+        self._drafted.append(token)
+        return self._row()
+
+    def _row(self) -> Logits:
+        return self.row([*self.target_tokens, *self._drafted])[None]
 
 
 class FakeBlockHead(HistoryModel):
     """A block head; its rows assume its own likeliest tokens."""
 
-    target_width, block_size, first_draft_row = 1, 9, 1
+    target_width, block_size, first_draft_row, top_k = 1, 9, 1, 0
 
     def inject(self, states: HiddenStates) -> None:
         assert len(states) <= self.n_batch
@@ -81,12 +110,29 @@ class FakeBlockHead(HistoryModel):
         return np.array(rows, np.float32), None
 
 
+class FakeLatticeHead(FakeBlockHead):
+    """Its rows hold all tokens as candidates, in an order of their own, scored by the history."""
+
+    top_k = N_VOCAB
+
+    def draft_block(self, last: int, n: int) -> tuple[Logits, None]:
+        text, rows, before, likely = list(self.memory), [], [last] * N_VOCAB, last
+        for i in range(n):
+            ids = np.roll(np.arange(N_VOCAB), i)
+            rows.append(np.concatenate([ids, *(self.row([*text, t])[ids] for t in before)]))
+            text.append(likely)
+            before, likely = ids.tolist(), int(self.row(text).argmax())
+        return np.array(rows, np.float32), None
+
+
 class FedDrafter:
     """Gives a head's runner what the target decodes, rejected draft tokens among it."""
 
     def __init__(self, runner: HeadRunner | BlockHeadRunner, drafter: Drafter) -> None:
         self._runner, self._drafter = runner, drafter
         self._decoded: list[int] = []
+        if isinstance(runner.head, FakeAssistant):
+            runner.head.target_tokens = self._decoded
 
     def propose(
         self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
@@ -115,17 +161,22 @@ def _inputs(verifier: Verifier, what: GenerationJob) -> DrafterInputs:
     )
 
 
-def _autoregressive(first_position: int) -> MakeHeadDrafter:
+def _autoregressive(
+    first_position: int, kind: type[FakeHead | FakeAssistant] = FakeHead
+) -> MakeHeadDrafter:
     def make(seed: int, verifier: Verifier, what: GenerationJob) -> FedDrafter:
-        runner = HeadRunner(FakeHead(seed), "eagle3", _BATCH, first_position)
+        runner = HeadRunner(kind(seed), "eagle3", _BATCH, first_position)
         return FedDrafter(runner, HeadDrafter(runner, _inputs(verifier, what)))
 
     return make
 
 
-def _block(seed: int, verifier: Verifier, what: GenerationJob) -> FedDrafter:
-    runner = BlockHeadRunner(FakeBlockHead(seed), "dflash", _BATCH)
-    return FedDrafter(runner, BlockDrafter(runner, _inputs(verifier, what)))
+def _block(kind: type[FakeBlockHead]) -> MakeHeadDrafter:
+    def make(seed: int, verifier: Verifier, what: GenerationJob) -> FedDrafter:
+        runner = BlockHeadRunner(kind(seed), "dflash", _BATCH)
+        return FedDrafter(runner, BlockDrafter(runner, _inputs(verifier, what)))
+
+    return make
 
 
 MakeHeadDrafter = Callable[[int, Verifier, GenerationJob], Drafter]
@@ -133,6 +184,8 @@ MakeHeadDrafter = Callable[[int, Verifier, GenerationJob], Drafter]
 HEADS: dict[str, MakeHeadDrafter] = {
     "eagle3": _autoregressive(1),
     "mtp": _autoregressive(0),
-    "block head": _block,
+    "assistant": _autoregressive(0, FakeAssistant),
+    "block head": _block(FakeBlockHead),
+    "lattice": _block(FakeLatticeHead),
 }
 """A line here puts a kind of head through every law of tests/engine/laws.py."""

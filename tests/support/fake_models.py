@@ -190,8 +190,12 @@ class CheckpointModel(HistoryModel):
     def __init__(self, seed: int, **more: int) -> None:
         super().__init__(seed, **more)
         self.checkpoints: list[int] = []
+        self._draft_start = -1
 
-    def save_checkpoint(self) -> None:
+    def save_checkpoint(self, *, until_next: bool = False) -> None:
+        if self._draft_start in self.checkpoints:
+            self.checkpoints.remove(self._draft_start)
+        self._draft_start = self.n_past if until_next else -1
         self.checkpoints.append(self.n_past)
 
     def truncate(self, n_past: int) -> None:

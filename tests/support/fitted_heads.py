@@ -18,6 +18,7 @@ from localspec.engine.llama.hidden_states import FinalHiddenStates, LayerHiddenS
 from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
+from localspec.models.gguf.architectures import ASSISTANT
 from tests.support.sessions import SETTINGS
 from tests.support.tinygguf import Model, RandomTensors
 
@@ -77,10 +78,12 @@ def ids(path: Path, text: str) -> list[int]:
         return model.vocabulary.tokenize(text)
 
 
-def fitted(pair: Beside, text: Sequence[int], model: Model) -> NDArray[np.float32]:
+def fitted(
+    pair: Beside, text: Sequence[int], model: Model, steps: slice = slice(None)
+) -> NDArray[np.float32]:
     """An output matrix with which the head often predicts one text; closes the pair.
 
-    Least squares on the head's states; no other weights change.
+    Least squares on the head's states; no other weights change. `steps`: slice of all states.
     """
     with closing(pair):
         if isinstance(pair.head, BlockHeadContext):
@@ -88,6 +91,9 @@ def fitted(pair: Beside, text: Sequence[int], model: Model) -> NDArray[np.float3
             states, said = _states_of_blocks(pair, pair.head, text, output)
         else:
             states, said = _states(pair, text)
+            if pair.head.reads_target_memory:  # its states are given as wide as the target's
+                states = states @ np.linalg.pinv(model.tensors["nextn.post_projection.weight"]).T
+    states, said = states[steps], said[steps]
     scale = np.sqrt((states**2).mean(axis=1, keepdims=True) + 1e-5)
     wanted = np.zeros((len(states), pair.head.n_vocab), np.float32)
     wanted[np.arange(len(states)), said] = 1.0
@@ -102,16 +108,19 @@ def taught(target: Path, head: Model, text: Sequence[int], folder: Path) -> Path
             "output", len(head.vocabulary()), head.keys["embedding_length"], std=1.0
         )
     path = head.write(folder / "untaught.gguf")
-    head.tensors["output.weight"] = fitted(opened(target, path), text, head)
+    name = "token_embd.weight" if head.arch == ASSISTANT else "output.weight"
+    head.tensors[name] = fitted(opened(target, path), text, head)
     return head.write(folder / "taught.gguf")
 
 
 def taught_inside(model: Model, text: Sequence[int], folder: Path) -> Path:
-    """A model whose MTP layer is fitted to the text."""
+    """A model whose MTP layers, one or STEPS, are fitted to the text."""
     path = model.write(folder / "untaught.gguf")
-    layer = model.keys["block_count"] - 1
-    name = f"blk.{layer}.nextn.shared_head_head.weight"
-    model.tensors[name] = fitted(opened(path, path), text, model)
+    n = model.keys["nextn_predict_layers"]
+    for i in range(n):
+        name = f"blk.{model.keys['block_count'] - n + i}.nextn.shared_head_head.weight"
+        steps = slice(i, None, n)  # each layer makes one token of a draft
+        model.tensors[name] = fitted(opened(path, path), text, model, steps)
     return model.write(folder / "taught.gguf")
 
 
@@ -119,13 +128,16 @@ def _states(pair: Beside, text: Sequence[int]) -> tuple[NDArray[np.float32], lis
     """The head's states for each row and for its own rows after it, and the tokens to predict."""
     target, head = pair.target, pair.head
     states, said = [], []
-    if pair.first == 0:
+    if pair.first == 0 and not head.reads_target_memory:
         head.decode(text[:1], 0)
     for place in range(len(text) - STEPS - 1):
         target.decode(text[place : place + 1], 0)
         state = head.encode(pair.source.states(1))
         for step in range(1, STEPS + 1):
-            head.decode([text[place + step]], 1, state)
+            if step == 1:
+                head.decode([text[place + step]], 1, state)
+            else:
+                head.continue_draft(text[place + step])
             state = head.last_hidden_state()
             states.append(state)
             said.append(text[place + step + 1])

@@ -89,19 +89,43 @@ def block(
     return model
 
 
-def mimo2(*, window: int = 32) -> Model:
-    """`deep` as another architecture: with a window in every other layer, and a layer of MTP."""
-    model = deep()
-    return with_mtp_layer(model, DEEP, window, [i % 2 == 0 for i in range(DEEP.n_layer + 1)])
+def with_selector(model: Model, top_k: int = 7) -> Model:
+    """A DFlash head as DFlash2: a selector of candidates, and convolutions that change little."""
+    n_embd, kernel, group, rank = model.keys["embedding_length"], 3, 16, 32
+    random, n_vocab = RandomTensors(_SEED, model, std=0.2), len(model.vocabulary())
+    model.keys |= {
+        "conv_kernel_size": kernel,
+        "conv_group_size": group,
+        "selector_rank": rank,
+        "selector_top_k": top_k,
+    }
+    for at in ("blk.0", "blk.1"):
+        for part in ("attn", "ffn"):
+            base = np.zeros((2, kernel, n_embd), np.float32)
+            base[:, 0] = 1.0
+            model.tensors[f"{at}.{part}_conv_base"] = base
+            random.matrix(f"{at}.{part}_conv_proj", 2 * kernel * n_embd // group, n_embd, std=1e-3)
+    random.matrix("selector_predecessor", n_vocab, rank)
+    random.matrix("selector_successor", n_vocab, rank)
+    random.matrix("selector_hidden", rank, n_embd)
+    return model
 
 
-def with_mtp_layer(model: Model, shape: Shape, window: int, is_windowed: list[bool]) -> Model:
-    """The model as `mimo2`, with a random layer that predicts after its own."""
+def mimo2(*, window: int = 32, n_mtp: int = 1) -> Model:
+    """`deep` as another architecture: with a window in every other layer, and layers of MTP."""
+    windows = [i % 2 == 0 for i in range(DEEP.n_layer + n_mtp)]
+    return with_mtp_layer(deep(), DEEP, window, windows, n_mtp)
+
+
+def with_mtp_layer(
+    model: Model, shape: Shape, window: int, is_windowed: list[bool], n_mtp: int = 1
+) -> Model:
+    """The model as `mimo2`, with random layers that predict after its own."""
     n, n_embd, head = shape.n_layer, shape.n_embd, shape.n_embd // shape.n_head
     model.arch = "mimo2"
     model.keys |= {
-        "block_count": n + 1,
-        "nextn_predict_layers": 1,
+        "block_count": n + n_mtp,
+        "nextn_predict_layers": n_mtp,
         "expert_feed_forward_length": shape.n_ff,
         "attention.sliding_window": window,
         "attention.sliding_window_pattern": is_windowed,
@@ -110,12 +134,51 @@ def with_mtp_layer(model: Model, shape: Shape, window: int, is_windowed: list[bo
         "rope.freq_base_swa": model.keys.get("rope.freq_base", 10000.0),
     }
     random = RandomTensors(_SEED, model, std=0.2)
-    random.matrix(f"blk.{n}.attn_qkv", (shape.n_head + 2 * shape.n_head_kv) * head, n_embd)
-    random.matrix(f"blk.{n}.attn_output", n_embd, shape.n_head * head)
-    random.feed_forward(f"blk.{n}", shape)
-    random.matrix(f"blk.{n}.nextn.eh_proj", n_embd, 2 * n_embd)
-    for name in ("attn_norm", "nextn.enorm", "nextn.hnorm"):
-        random.ones(f"blk.{n}.{name}", n_embd)
+    for at in (f"blk.{il}" for il in range(n, n + n_mtp)):
+        random.matrix(f"{at}.attn_qkv", (shape.n_head + 2 * shape.n_head_kv) * head, n_embd)
+        random.matrix(f"{at}.attn_output", n_embd, shape.n_head * head)
+        random.feed_forward(at, shape)
+        random.matrix(f"{at}.nextn.eh_proj", n_embd, 2 * n_embd)
+        for name in ("attn_norm", "nextn.enorm", "nextn.hnorm"):
+            random.ones(f"{at}.{name}", n_embd)
+    return model
+
+
+def assistant(target: Model, n_embd: int = 128) -> Model:
+    """A Gemma 4 assistant: four layers of queries for its target's keys and values."""
+    of, keys, windows = target.keys["embedding_length"], target.keys, [True, True, True, False]
+    per_layer = keys["attention.head_count_kv"]
+    n_head_kv = per_layer if isinstance(per_layer, list) else [per_layer] * keys["block_count"]
+    copied = [f"{name}{swa}" for swa in ("", "_swa") for name in (
+        "attention.key_length", "attention.value_length", "rope.dimension_count")]  # fmt: skip
+    copied += ["context_length", "rope.freq_base", "attention.layer_norm_rms_epsilon"]
+    shape = Shape(n_embd=n_embd, n_ff=2 * n_embd)
+    model = Model("gemma4-assistant")
+    model.keys = {key: keys[key] for key in (*copied, "attention.sliding_window")} | {
+        "block_count": 4,
+        "nextn_predict_layers": 4,
+        "embedding_length": n_embd,
+        "embedding_length_out": of,
+        "feed_forward_length": shape.n_ff,
+        "attention.head_count": shape.n_head,
+        "attention.head_count_kv": [n_head_kv[-2] if each else n_head_kv[-1] for each in windows],
+        "attention.sliding_window_pattern": windows,
+    }
+    random = RandomTensors(_SEED, model, std=n_embd**-0.5)
+    random.matrix("token_embd", len(model.vocabulary()), n_embd)
+    random.ones("output_norm", n_embd)
+    random.matrix("nextn.post_projection", of, n_embd)
+    random.matrix("nextn.pre_projection", n_embd, 2 * of, std=(2 * of) ** -0.5)
+    random.ones("rope_freqs", keys["attention.key_length"] // 2)
+    for il, is_windowed in enumerate(windows):
+        width, at = keys["attention.key_length" + "_swa" * is_windowed], f"blk.{il}"
+        for name in ("attn_norm", "post_attention_norm", "post_ffw_norm"):
+            random.ones(f"{at}.{name}", n_embd)
+        random.ones(f"{at}.attn_q_norm", width)
+        random.ones(f"{at}.layer_output_scale", 1)
+        random.matrix(f"{at}.attn_q", shape.n_head * width, n_embd)
+        random.matrix(f"{at}.attn_output", n_embd, shape.n_head * width)
+        random.feed_forward(at, shape)
     return model
 
 

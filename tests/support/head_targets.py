@@ -16,7 +16,7 @@ from tests.support.tinygguf import EOS, Model
 _ENDS = ("output.weight", "token_embd.weight")
 
 
-def target(name: str, seed: int = 0) -> Model:
+def target(name: str, seed: int = 0, *, dense: bool = False) -> Model:
     """One of the families; Q8_0, which computes the same at every width.
 
     Untied, lest the likeliest token after any be the same again.
@@ -24,6 +24,8 @@ def target(name: str, seed: int = 0) -> Model:
     family = FAMILIES[name].small
     model = Model(family.architecture, kind=Kind.Q8_0)
     shape = replace(family, vocab=len(model.vocabulary()), context=1024, tied=False)
+    if dense:
+        shape = replace(shape, experts=0, experts_used=0, expert_ff=0)
     if shape.conv and shape.full_every:  # as few layers as show the pattern
         shape = replace(shape, layers=min(shape.layers, max(4, shape.full_every)))
     header = synthetic_header.build(shape, "Q8_0")
@@ -37,6 +39,13 @@ def target(name: str, seed: int = 0) -> Model:
     model.tensors = {tensor.name: _weights(rng, tensor) for tensor in header.tensors}
     model.exact = {tensor.name for tensor in header.tensors if tensor.type_name == "F32"}
     model.tensors[_ENDS[0]][EOS] = 0
+    return model
+
+
+def gemma4(name: str = "gemma4", window: int = 32) -> Model:
+    """One of the families, with a short window; `dense` is "gemma4" without experts."""
+    model = target(name.replace("dense", "gemma4"), dense=name == "dense")
+    model.keys["attention.sliding_window"] = window
     return model
 
 
@@ -56,9 +65,21 @@ def with_layer(model: Model, like: int, seed: int = 9) -> Model:
     return model
 
 
+def without_layers(model: Model) -> Model:
+    """A model without its layers of MTP."""
+    keys, pattern = dict(model.keys), "attention.sliding_window_pattern"
+    n = keys.pop("nextn_predict_layers")
+    keys |= {"block_count": keys["block_count"] - n, pattern: keys[pattern][:-n]}
+    last = tuple(f"blk.{keys['block_count'] + i}." for i in range(n))
+    tensors = {k: v for k, v in model.tensors.items() if not k.startswith(last)}
+    return replace(model, tensors=tensors, keys=keys)
+
+
 def layer_alone(model: Model) -> Model:
-    """Of a model with such a layer, that and what it needs to run: as its own file (mtp-…)."""
-    last = f"blk.{model.keys['block_count'] - 1}."
+    """Of a model with such layers, those and what they need to run: as a file (mtp-…)."""
+    end = model.keys["block_count"]
+    first = end - model.keys["nextn_predict_layers"]
+    last = tuple(f"blk.{il}." for il in range(first, end))
     kept = (*_ENDS, "output_norm.weight")
     tensors = {k: v for k, v in model.tensors.items() if k.startswith(last) or k in kept}
     return replace(model, tensors=tensors)

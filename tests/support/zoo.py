@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
-from tests.support import head_models, tinygguf
+from tests.support import head_models, head_targets, tinygguf
 from tests.support.tinygguf import WORDS, Model, Shape
 
 HELLO = ("▁Hello", ",", "▁wor", "ld", "!", "\n", "▁Bye", ".")
@@ -182,6 +182,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "sliding-f32": lambda: tinygguf.sliding(0),
     "sliding": lambda: _q8(tinygguf.sliding(0)),
     "hybrid": lambda: _q8(tinygguf.lfm2(0)),
+    "hybrid-cousin": lambda: _q8(tinygguf.nudged(tinygguf.lfm2(0), seed=5, by=0.02)),
     "recurrent": lambda: _q8(tinygguf.mamba2(0)),
     # heads of `deep`, with random weights
     "eagle3": head_models.eagle3,
@@ -189,8 +190,13 @@ MODELS: dict[str, Callable[[], Model]] = {
     "eagle3-reduced": lambda: head_models.eagle3(reduced=range(40, 340, 2)),
     "dflash": head_models.block,
     "dspark": lambda: head_models.block(markov=True),
+    "dflash2": lambda: head_models.with_selector(head_models.block()),
     # with a sliding window and an MTP layer
     "mimo": lambda: _q8(head_models.mimo2()),
+    "chain": lambda: _q8(head_models.mimo2(n_mtp=3)),
+    # Gemma 4 and its assistant
+    "gemma4": head_targets.gemma4,
+    "assistant": lambda: _q8(head_models.assistant(head_targets.gemma4())),
     # with known output
     "parrot": lambda: tinygguf.parrot(HELLO),
     "chatter": lambda: tinygguf.parrot(CHATTER, loop=True, n_ctx=65536),

@@ -43,7 +43,8 @@ class HeadRunner:
     def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
         pending = self._pending
         try:
-            if self.reads_along and not pending.has_room_for(len(tokens)) and self._is_in_sync():
+            reads = self.reads_along and not self.head.reads_target_memory
+            if reads and not pending.has_room_for(len(tokens)) and self._is_in_sync():
                 self._decode_pending(tokens[0], 0)
         finally:  # the text must stay the target's, even after a failure
             if not pending.has_room_for(len(tokens)):
@@ -68,18 +69,22 @@ class HeadRunner:
 
     def first_logits(self, last_token: int) -> Logits:
         """Logits after the text, whose last token the target does not hold yet."""
+        if self.head.reads_target_memory:
+            self._pending.skip_to_newest()
         logits: Logits = self._decode_pending(last_token, 1)[0]
         return logits
 
     def next_logits(self, token: int) -> Logits:
         """Logits after one more draft token."""
-        head = self.head
-        logits: Logits = head.decode([token], 1, head.last_hidden_state())[0]
+        logits: Logits = self.head.continue_draft(token)[0]
         return logits
 
     def _is_in_sync(self) -> bool:
         """Whether the pending rows can be decoded; they may have to begin anew."""
-        return self._pending.requeue_newest() and self.head.n_past >= self._pending.n_rows
+        head, pending = self.head, self._pending
+        if not pending.requeue_newest():
+            return False
+        return head.reads_target_memory or head.n_past >= pending.n_rows
 
     def _decode_pending(self, last_token: int, outputs: int) -> Logits:
         """Decode the pending rows; return the logits of the last `outputs` (0 or 1)."""
@@ -106,7 +111,7 @@ class HeadDrafter:
         self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
     ) -> Draft:
         runner, head = self._head_runner, self._head_runner.head
-        limit = min(limit, head.n_ctx - len(tokens))
+        limit = min(limit, head.max_draft, head.n_ctx - len(tokens))
         if limit <= 0 or not runner.is_ready(tokens):
             return Draft()
         before = head.decode_seconds
@@ -196,6 +201,10 @@ class PendingStates:
             self._before_first = self.last_row = self._first_state
         self.last_row = min(self.last_row, last)
         return True
+
+    def skip_to_newest(self) -> None:
+        """Leave only the newest token's state pending: the head's rows begin anew there."""
+        self._before_first = self.last_row = len(self.target_tokens) - 1
 
     def pending_rows(self, next_token: int) -> tuple[list[int], HiddenStates]:
         """Tokens of the pending rows and `next_token`, and a view of the state before each."""

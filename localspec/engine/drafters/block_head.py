@@ -73,9 +73,10 @@ class BlockHeadRunner:
 class BlockDrafter:
     """Drafts one answer with a `BlockHeadRunner`: each token is sampled from its own row.
 
-    DSpark's rows assume its own likeliest tokens, so another sampled token makes the rows after it
-    less accurate. Every token is still sampled from the distribution that its draft reports, so any
-    verification method stays exact.
+    DFlash2's rows score their candidates after each of the row before. DSpark's rows assume its own
+    likeliest tokens, so another sampled token makes the rows after it less accurate. Every token is
+    still sampled from the distribution that its draft reports, so any verification method stays
+    exact.
     """
 
     def __init__(self, head_runner: BlockHeadRunner, inputs: DrafterInputs) -> None:
@@ -91,13 +92,24 @@ class BlockDrafter:
             return Draft()
         before = head.decode_seconds
         rows, confidences = runner.draft_block(tokens[-1], limit)
-        positions = iter(range(limit))
+        positions, k = iter(range(limit)), head.top_k
 
-        def next_logits(_: int | None) -> tuple[Logits, float | None]:
+        def next_logits(token: int | None) -> tuple[Logits, float | None]:
             i = next(positions)
+            if k:
+                before = 0 if token is None else int((rows[i - 1, :k] == token).argmax())
+                return lattice_logits(rows[i], k, before, head.n_vocab), None
             return rows[i], None if confidences is None else float(confidences[i])
 
         return self._sampler.sample_draft(tokens, limit, stop_policy, next_logits, since=before)
+
+
+def lattice_logits(row: Logits, k: int, before: int, n_vocab: int) -> Logits:
+    """Logits of a lattice's row (see `BlockHead`) after candidate number `before` of the row
+    before; -inf for all other tokens (common_speculative_impl_draft_dflash::draft)."""
+    logits = np.full(n_vocab, -np.inf, np.float32)
+    logits[row[:k].astype(np.int64)] = row[k * (1 + before) :][:k]
+    return logits
 
 
 def make(inputs: DrafterInputs) -> BlockDrafter:

@@ -279,12 +279,11 @@ class LlamaContext(OpenContext):
         heartbeat.record_progress()
         return self.is_interrupted()
 
-    def save_checkpoint(self) -> None:
-        """Save the state, so that `truncate` can return here if the memory cannot be truncated."""
+    def save_checkpoint(self, *, until_next: bool = False) -> None:
+        """Save the state for `truncate`; `until_next` keeps it, on the device, until the next."""
         if self.needs_checkpoints and self.n_past > 0:
-            self._checkpoints.save(
-                self.n_past, self._listener.newest_state() if self._listener else None
-            )
+            state = self._listener.newest_state() if self._listener else None
+            self._checkpoints.save(self.n_past, state, until_next=until_next)
 
     def truncate(self, n_past: int) -> None:
         """Keep the first n_past tokens, or restore an earlier checkpoint, or empty the memory."""
@@ -363,6 +362,7 @@ class LlamaContext(OpenContext):
 _MAX_CHECKPOINTS = 32
 _MAX_CHECKPOINT_BYTES = 256 * 2**20  # Of all checkpoints, in RAM.
 _PARTIAL_STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_ON_DEVICE = C.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE  # llama.cpp keeps one such state.
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,30 +370,31 @@ class ContextCheckpoint:
     n_past: int
     data: Any  # The state as llama.cpp serialised it.
     head_state: HiddenStates | None  # The head's hidden state at this point.
+    flags: int
 
 
 class ContextCheckpoints:
-    """States of a recurrent or windowed cache, as llama.cpp's server has them too.
-
-    The oldest is dropped when there are too many.
-    """
+    """States of a recurrent or windowed cache; the oldest is dropped when there are too many."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self._checkpoints: list[ContextCheckpoint] = []
 
-    def save(self, n_past: int, state: HiddenStates | None) -> None:
+    def save(self, n_past: int, state: HiddenStates | None, *, until_next: bool = False) -> None:
         """Save the memory, which holds n_past tokens; without effect if llama.cpp cannot."""
         self.drop_after(n_past)
+        if self._checkpoints and self._checkpoints[-1].flags & _ON_DEVICE:
+            self._checkpoints.pop()
         if self._checkpoints and self._checkpoints[-1].n_past == n_past:
             return
-        size = C.llama_state_seq_get_size_ext(self._context, 0, _PARTIAL_STATE)
+        flags = _PARTIAL_STATE | (_ON_DEVICE if until_next else 0)
+        size = C.llama_state_seq_get_size_ext(self._context, 0, flags)
         if not 0 < size <= _MAX_CHECKPOINT_BYTES:
             return
         data = (ctypes.c_uint8 * size)()
-        if C.llama_state_seq_get_data_ext(self._context, data, size, 0, _PARTIAL_STATE) != size:
+        if C.llama_state_seq_get_data_ext(self._context, data, size, 0, flags) != size:
             return
-        self._checkpoints.append(ContextCheckpoint(n_past, data, state))
+        self._checkpoints.append(ContextCheckpoint(n_past, data, state, flags))
         while (
             len(self._checkpoints) > _MAX_CHECKPOINTS
             or sum(len(c.data) for c in self._checkpoints) > _MAX_CHECKPOINT_BYTES
@@ -410,8 +411,8 @@ class ContextCheckpoints:
         if not self._checkpoints:
             return None
         checkpoint, memory = self._checkpoints[-1], C.llama_get_memory(self._context)
-        data = checkpoint.data
-        read = C.llama_state_seq_set_data_ext(self._context, data, len(data), 0, _PARTIAL_STATE)
+        data, flags = checkpoint.data, checkpoint.flags
+        read = C.llama_state_seq_set_data_ext(self._context, data, len(data), 0, flags)
         if read == len(data) and C.llama_memory_seq_rm(memory, 0, checkpoint.n_past, -1):
             return checkpoint
         self._checkpoints.clear()

@@ -22,17 +22,20 @@ from localspec.machine import llama_params
 from localspec.machine.device import HOST
 from localspec.machine.llama_params import ModelRole
 from localspec.models.draft_heads import BlockFormat
+from localspec.models.gguf import architectures
 from localspec.protocol.wire import ContextSettings
 
 MAX_ROWS = llama_params.HEAD_BATCH  # Maximum rows per pass.
 
 
 class HeadContext(OpenContext):
-    """The context of an EAGLE-3 head or an MTP layer; an `AutoregressiveHead`.
+    """The context of an EAGLE-3 or MTP head; an `AutoregressiveHead`.
 
     Each row is a token and a hidden state of `width`. An EAGLE-3 head computes these from the
-    target's states, of `target_width`, by `encode`; an MTP layer (`is_mtp`) takes them as they are.
-    Without a path the MTP layer is in the target's file.
+    target's states, of `target_width`, by `encode`; an MTP head (`is_mtp`) takes them as they are.
+    Without a path the MTP layers are in the target's file; of several, one drafts after the other,
+    each from the states of those before it (common/speculative.cpp). A Gemma 4 assistant is an MTP
+    head without a KV cache: its rows read the target's, and all of a draft are at its end.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class HeadContext(OpenContext):
         self.model = target.model
         if path is not None:
             self.model = LlamaModel(path, settings, with_mtp=is_mtp)
+        self.reads_target_memory = self.model.architecture == architectures.ASSISTANT
         try:
             if self._is_mtp and self.model.n_mtp_layers < 1:  # llama.cpp would abort
                 raise EngineError("The model has no MTP layer.")
@@ -74,6 +78,11 @@ class HeadContext(OpenContext):
         self._open_context(params)
         # Of outputs only.
         hidden_states.load_function("llama_set_embeddings_nextn")(self.handle, True, True)
+        is_chain = self._is_mtp and not self.reads_target_memory
+        self._n_layers = self.model.n_mtp_layers if is_chain else 1
+        self.max_draft = self._n_layers if self._n_layers > 1 else self.n_ctx
+        self._drafted: list[tuple[int, HiddenStates]] = []  # Rows after `_n_text`.
+        self._n_text = 0
         self._token_batch, self._n_outputs = LlamaBatch(self.n_batch, width=self.width), 0
         axes = self.model.n_position_axes
         self._state_batch = LlamaBatch(
@@ -101,6 +110,27 @@ class HeadContext(OpenContext):
         if n != len(tokens) or self.n_past + n > self.n_ctx or not 0 <= outputs <= n:
             raise EngineError(f"cannot decode {len(tokens)} rows at {self.n_past} of {self.n_ctx}")
         self._token_batch.set_hidden_states(states)
+        start, self._drafted = self.n_past, []
+        for layer in range(self._n_layers - 1, 0, -1):  # each has keys and values of its own
+            self._decode_layer(layer, tokens, 0, start)
+        rows = self._decode_layer(0, tokens, outputs, start)
+        self._n_text = self.n_past
+        return rows
+
+    def continue_draft(self, token: int) -> Logits:
+        """As in `AutoregressiveHead`."""
+        state = self.last_hidden_state()
+        if self._n_layers == 1:
+            return self.decode([token], 1, state)
+        self._drafted.append((token, state))
+        layer, tokens = len(self._drafted), [token for token, _ in self._drafted]
+        self._token_batch.set_hidden_states(np.concatenate([state for _, state in self._drafted]))
+        return self._decode_layer(layer, tokens, 1, self._n_text)
+
+    def _decode_layer(self, layer: int, tokens: Sequence[int], outputs: int, start: int) -> Logits:
+        """The rows of the batch at `start`, where other layers' rows may be."""
+        self.truncate(start)
+        hidden_states.load_function("llama_set_nextn_layer_offset")(self.handle, layer)
         return self._decode_rows(tokens, outputs)
 
     def _decode_rows(self, tokens: Sequence[int], outputs: int) -> Logits:
@@ -111,6 +141,8 @@ class HeadContext(OpenContext):
         )
         # All rows or none: the graph ignores the output flags and returns the first rows.
         self._n_outputs = n if outputs else 0
+        if self.reads_target_memory:
+            self.n_past = self._target.n_past
         self._token_batch.set_positions(n, self.n_past, self._n_outputs)
         self._run(C.llama_decode, self._token_batch, C.llama_synchronize)
         self.n_past += n
@@ -133,7 +165,7 @@ class HeadContext(OpenContext):
         return n
 
     def truncate(self, n_past: int) -> None:
-        if n_past >= self.n_past:
+        if n_past >= self.n_past or self.reads_target_memory:
             return
         if not C.llama_memory_seq_rm(self._memory, 0, n_past, -1):
             C.llama_memory_clear(self._memory, True)
@@ -176,11 +208,13 @@ class BlockHeadContext(HeadContext):
     def _open(self, settings: ContextSettings) -> None:
         super()._open(settings)
         self.block_size = min(self._form.size, self.n_batch)
-        self.first_draft_row = self._form.first_row
+        self.first_draft_row, self.top_k = self._form.first_row, self._form.top_k
         self._mask_token = int(C.llama_vocab_mask(C.llama_model_get_vocab(self.model.handle)))
         if not 0 <= self._mask_token < self.n_vocab:
             raise EngineError("The head has no mask token.")
         self._token_batch = LlamaBatch(self.n_batch)
+        if self._form.top_k:  # all rows hold a part of the lattice, and none has logits
+            hidden_states.load_function("llama_set_embeddings_nextn")(self.handle, True, False)
         # With the wrong setting it computes other tokens, without an error.
         C.llama_set_causal_attn(self.handle, self._form.is_causal)
 
@@ -198,8 +232,15 @@ class BlockHeadContext(HeadContext):
         rows = n + self.first_draft_row
         if not 0 < rows <= self.block_size:
             raise EngineError(f"a block has {self.block_size} rows, not {rows}")
-        n_past = self.n_past
-        logits = self.decode([last, *[self._mask_token] * (rows - 1)], rows)[self.first_draft_row :]
+        n_past, top_k = self.n_past, self._form.top_k
+        tokens = [last, *[self._mask_token] * (rows - 1)]
+        if top_k:
+            self.decode(tokens, 0)
+            lattice = hidden_states.read_nextn_states(self.handle, rows, self.width)
+            lattice = lattice[1:, : top_k * (top_k + 1)].copy()
+            self.truncate(n_past)
+            return lattice, None
+        logits = self.decode(tokens, rows)[self.first_draft_row :]
         confidences: HiddenStates | None = None
         if self._form.has_confidence:
             confidences = hidden_states.read_nextn_states(self.handle, rows, self.width)[

@@ -26,6 +26,7 @@ _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "llama_get_embeddings_layer_inp": ([_CONTEXT_POINTER, ctypes.c_uint32], _FLOAT_POINTER),
     "llama_set_embeddings_nextn": ([_CONTEXT_POINTER, ctypes.c_bool, ctypes.c_bool], None),
     "llama_get_embeddings_nextn": ([_CONTEXT_POINTER], _FLOAT_POINTER),
+    "llama_set_nextn_layer_offset": ([_CONTEXT_POINTER, ctypes.c_int32], None),
 }
 """Argument types and result type."""
 
@@ -95,11 +96,11 @@ class LayerHiddenStates:
 
 
 class FinalHiddenStates:
-    """The output of the target's last layer, the input of an MTP layer."""
+    """The output of the target's last layer, the input of an MTP head."""
 
     def __init__(self, context: Any, model: LlamaModel) -> None:
         # For other models llama.cpp returns garbage, not an error.
-        if model.architecture not in architectures.SUPPORTING_MTP:
+        if model.architecture not in architectures.EXPOSING_FINAL_STATE:
             raise EngineError("llama.cpp supports no MTP layers of this architecture.")
         require_functions()
         self._context, self.width = context, model.n_embd_out

@@ -29,7 +29,8 @@ ENCODERS = name_set(
     "t5encoder gemma-embedding llama-embed"
 )
 """They output vectors, not text."""
-DRAFT_HEADS = name_set("eagle3 dflash gemma4-assistant")
+ASSISTANT = "gemma4-assistant"
+DRAFT_HEADS = name_set(f"eagle3 dflash {ASSISTANT}")
 """Heads that read the target's hidden states; not models by themselves."""
 EXPOSING_HIDDEN_STATES = name_set(
     "llama qwen3 qwen3moe gpt-oss gemma4 qwen35 qwen35moe qwen3next lfm2 lfm2moe mimo2 nemotron_h "
@@ -47,6 +48,10 @@ SUPPORTING_MTP = name_set(
     "nemotron_h_moe cohere2moe glm-dsa glm5-next"
 )
 """Architectures whose MTP layer llama.cpp can run."""
+CHAINING_MTP = name_set("mimo2 step35 hy_v3")
+"""Of these, the ones with which several MTP layers draft one after the other; the others abort."""
+EXPOSING_FINAL_STATE = SUPPORTING_MTP | {"gemma4"}
+"""Architectures that expose the last layer's output (t_h_nextn), which an MTP head reads."""
 OTHER_NON_TEXT = name_set("clip wavtokenizer-dec qwen3tts pockettts t5")
 """Known to llama.cpp, but not decoder-only text models."""
 SPEECH = name_set("whisper wavtokenizer-dec qwen3tts pockettts")  # Some are unknown to llama.cpp.

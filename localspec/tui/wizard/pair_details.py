@@ -304,8 +304,6 @@ def check_before_download(
 ) -> Iterator[PreDownloadCheck]:
     if pair.draft is not None:
         yield _compatibility_check(pair, comparison.verdict if comparison else None)
-        if fit is not None and fit.memory_estimate.draft is None:
-            yield PreDownloadCheck(False, "draft model: recurrent state, not used")
     if fit is not None and fit.verdict != "unknown":
         context = fit_text.context_text(fit.load.target_settings.n_ctx)
         fits = fit.verdict != "no"

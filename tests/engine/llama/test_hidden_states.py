@@ -93,10 +93,14 @@ def test_on_a_build_without_the_functions_a_pair_runs_plain_and_says_so(
 
 
 def test_the_functions_are_called_as_llama_cpp_python_calls_those_that_it_has() -> None:
-    """It binds two of the four, for Linux, macOS and Windows."""
+    """It binds three of the five, for Linux, macOS and Windows."""
     source = inspect.getsource(llama_cpp_ext)
     known = [name for name in ggml.HEAD_FUNCTIONS if f'"{name}"' in source]
-    assert known == ["llama_set_embeddings_nextn", "llama_get_embeddings_nextn"]
+    assert known == [
+        "llama_set_embeddings_nextn",
+        "llama_get_embeddings_nextn",
+        "llama_set_nextn_layer_offset",
+    ]
     for name in known:
         gnu, microsoft = ggml.HEAD_FUNCTIONS[name]
         assert f'"{gnu}"' in source and f'"{microsoft}"' in source

@@ -133,19 +133,6 @@ async def test_what_is_too_big_has_no_speed(tmp_path: Path) -> None:
         assert "enter download" in wizard.shown and "and chat" not in wizard.shown
 
 
-async def test_a_draft_that_would_not_be_used_is_said_so_before_the_download(
-    tmp_path: Path,
-) -> None:
-    def dropped(*asked: Any) -> tuple[Candidate, ...]:
-        first, *others = wizards.candidates(*asked)
-        assert first.fit is not None
-        estimate = replace(first.fit.memory_estimate, draft=None)
-        return (replace(first, fit=replace(first.fit, memory_estimate=estimate)), *others)
-
-    async with shown(wizards.stock(tmp_path, suggest=dropped), "1", "enter") as wizard:
-        await wizard.sees("✗ draft model: recurrent state, not used")
-
-
 async def test_another_card_by_its_name(tmp_path: Path) -> None:
     async with shown(wizards.stock(tmp_path, suggest=suggest_candidates), "1", "g") as wizard:
         assert wizard.is_on(PickerScreen)
