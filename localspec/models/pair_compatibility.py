@@ -316,6 +316,9 @@ def _block_rules(head: Header) -> Iterator[HeadRule]:
         detail = f"its selector takes {k} of {n_tokens:,} tokens, and is {n:,} wide"
         yield "selector", not 0 < k <= n_tokens or k * (k + 1) > n, detail
         yield "selector", size is None, "its block size is missing"
+        kinds = {t.type_name for t in head.tensors if t.name.endswith("_conv_base")} - {"F32"}
+        detail = f"its convolutions are of type {', '.join(sorted(kinds))} and must be F32"
+        yield "selector", bool(kinds), detail
 
 
 def _d2t_rules(head: Header) -> Iterator[HeadRule]:

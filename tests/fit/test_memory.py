@@ -28,6 +28,7 @@ from tests.support import (
     fitted_heads,
     gpu_counts,
     head_models,
+    head_targets,
     headshapes,
     shapes,
     synthetic_header,
@@ -247,7 +248,14 @@ def test_logs_of_real_cards(n_ctx: int, kv: float, compute: float) -> None:
 HEAD_SETTINGS = ContextSettings(
     n_ctx=512, n_threads=1, n_ubatch=64, flash_attn="on", n_gpu_layers=0
 )
-KINDS = ("eagle3", "eagle3-narrow", "eagle3-reduced", "dflash", "dspark", "mtp")
+TARGETS: dict[str, Callable[[], Model]] = {
+    "mtp": head_models.mimo2,
+    "assistant": head_targets.gemma4,
+}
+KINDS = (
+    *("eagle3", "eagle3-narrow", "eagle3-reduced", "dflash", "dflash2", "dspark"),
+    *TARGETS,
+)
 FULL = (*headshapes.HEADS, "mtp-qwen35")
 
 
@@ -263,13 +271,13 @@ def tiny(folder: Path, kind: str) -> tuple[Path, Path]:
         "eagle3-narrow": lambda: head_models.eagle3(n_embd=32),
         "eagle3-reduced": lambda: head_models.eagle3(reduced=range(50)),
         "dflash": head_models.block,
+        "dflash2": lambda: head_models.with_selector(head_models.block()),
         "dspark": lambda: head_models.block(markov=True),
+        "assistant": lambda: head_models.assistant(head_targets.gemma4()),
     }
-    target = folder / ("inside.gguf" if kind == "mtp" else "deep.gguf")
+    target = folder / f"{kind if kind in TARGETS else 'deep'}-target.gguf"
     if not target.exists():
-        head_models.quantised(head_models.mimo2() if kind == "mtp" else head_models.deep()).write(
-            target
-        )
+        head_models.quantised(TARGETS.get(kind, head_models.deep)()).write(target)
     if kind == "mtp":
         return target, target
     path = folder / f"{kind}.gguf"
@@ -356,6 +364,14 @@ def test_a_head_costs_what_it_takes() -> None:
     assert both.target.of(HOST).weights == alone.target.of(HOST).weights
     assert both.draft is not None
     assert 0 <= both.draft.of(HOST).weights - head.weight_bytes < 4096  # nothing twice
+
+
+def test_an_assistant_has_weights_and_no_cache(folder: Path) -> None:
+    target, head = map(reader.read, tiny(folder, "assistant"))
+    estimate = shapes.estimate_pair(LoadCommand("t", "d", SETTINGS, SETTINGS), target, head, [])
+    assert estimate.draft is not None
+    assert estimate.draft.of(HOST).kv == 0
+    assert 0 <= estimate.draft.of(HOST).weights - head.weight_bytes <= head.weight_bytes
 
 
 # Invariants.

@@ -138,6 +138,10 @@ WRONG: dict[str, tuple[Callable[[], Model], str]] = {
         lambda: _block(lambda m: (m.tensors.update(SELECTOR), m.keys.update(selector_top_k=8))),
         "takes 8 of 365 tokens, and is 64 wide",
     ),
+    "convolutions in another type": (
+        lambda: replace(made.quantised(made.with_selector(made.block())), exact=()),
+        "its convolutions are of type Q8_0 and must be F32",
+    ),
     "an assistant": (
         lambda: replace(made.eagle3(), arch="gemma4-assistant"),
         "it is an assistant of gemma4 models, the target is llama",

@@ -104,6 +104,7 @@ def with_selector(model: Model, top_k: int = 7) -> Model:
             base = np.zeros((2, kernel, n_embd), np.float32)
             base[:, 0] = 1.0
             model.tensors[f"{at}.{part}_conv_base"] = base
+            model.exact = {*model.exact, f"{at}.{part}_conv_base"}
             random.matrix(f"{at}.{part}_conv_proj", 2 * kernel * n_embd // group, n_embd, std=1e-3)
     random.matrix("selector_predecessor", n_vocab, rank)
     random.matrix("selector_successor", n_vocab, rank)
