@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> None:
     for draft, gamma, name in itertools.product(args.draft, args.gamma, prompts):
         settings = settings_of(args, draft)
         theirs, ours, same_text = count(settings, Case(name, prompts[name]), gamma)
-        different = sum(a != b for a, b in zip(theirs, ours, strict=True))
+        different = sum(a != b for a, b in itertools.zip_longest(theirs, ours))
         n_rounds, n_different = n_rounds + len(theirs), n_different + different
         cells = (f"{different} of {len(theirs)}", "yes" if same_text else "no")
         kind = programs.drafting(settings)

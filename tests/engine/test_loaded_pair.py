@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from localspec.engine.llama import context
 from localspec.errors import IncompatiblePairError, UsageError
 from localspec.protocol.events import EngineReady
 from tests.support.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
@@ -63,7 +64,10 @@ def test_a_draft_of_another_vocabulary_is_refused(zoo: Zoo, draft: str, words: s
         pass
 
 
-def test_a_recurrent_draft_is_refused_with_a_notice(zoo: Zoo) -> None:
+def test_a_draft_that_cannot_return_to_its_state_is_left_out_with_a_notice(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "_MAX_CHECKPOINT_BYTES", 1)
     with loaded(zoo["target"], zoo["recurrent"]) as session:
         assert session.ready.draft is None
         assert [notice.code for notice in session.ready.notices] == ["draft-no-rollback"]

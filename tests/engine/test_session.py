@@ -9,7 +9,6 @@ from itertools import product
 
 import pytest
 
-from localspec.engine.llama import context
 from localspec.engine.session import Session
 from localspec.errors import EngineError, GrammarError, PromptTooLongError, UsageError
 from localspec.paths import package_data_dir
@@ -84,17 +83,6 @@ def test_a_model_drafting_for_itself_is_always_right(zoo: Zoo, name: str) -> Non
             assert said.speculation["histogram"][5] == 14
             kinds = [token.kind for token in said.rounds[1].tokens]
             assert kinds == ["accepted"] * 5 + ["bonus"]
-
-
-def test_a_draft_that_cannot_return_to_its_state_is_left_out_with_a_notice(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(context, "_MAX_CHECKPOINT_BYTES", 1)
-    with loaded(zoo["target"], zoo["recurrent"]) as session:
-        assert session.ready.draft is None
-        assert [notice.code for notice in session.ready.notices] == ["draft-no-rollback"]
-        with pytest.raises(UsageError, match="needs a draft model"):
-            say(session, PROMPT, spec="model")
 
 
 # --- 6: an answer leaves nothing behind -------------------------------------------------------

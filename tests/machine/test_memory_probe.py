@@ -66,11 +66,6 @@ def test_a_sliding_window_keeps_no_more_than_it_needs(folder: Path) -> None:
     assert full > 2 * long
 
 
-def test_a_recurrent_draft_is_not_used(zoo: Zoo) -> None:
-    load = LoadCommand(str(zoo["target"]), str(zoo["recurrent"]), SETTINGS, SETTINGS)
-    assert count(load).draft is None
-
-
 def test_a_split_model_is_one(folder: Path, tmp_path: Path) -> None:
     whole = reader.read(real(folder, "llama"))
     half = len(whole.tensors) // 2
