@@ -88,7 +88,30 @@ class ChatSettings:
         option = find_field(name)
         return option.value_type.format(self.get(option))
 
+    def find_source(self, name: str, suggested: catalog.PairSettings) -> str:
+        """Where a sampling value is from: its makers, the pair, the default, or the user."""
+        if name not in _SAMPLING_NAMES:
+            return ""
+        value, makers = getattr(self.sampling, name), suggested.sampling
+        if name == "temperature" and suggested.temperature is not None:
+            return "pair (catalogue)" if value == suggested.temperature else "yours"
+        for thinks in (self.think, None, False):
+            if makers and value == maker_sampling.parameters(makers, thinks=thinks).get(name):
+                return maker_sampling.source_title(makers, thinks=thinks)
+        return "default" if value == getattr(SamplingParams(), name) else "yours"
 
+    def describe_sampling(self, suggested: catalog.PairSettings) -> str:
+        """The values in use, by where they are from."""
+        by_source: dict[str, list[str]] = {}
+        for option in options.select("request"):
+            name, source = option.name, self.find_source(option.name, suggested)
+            if source and (source != "default" or name in _ALWAYS_DESCRIBED):
+                value = f"{option.label} {option.value_type.format(self.get(option))}"
+                by_source.setdefault(source, []).append(value)
+        return "; ".join(f"{', '.join(values)} ({source})" for source, values in by_source.items())
+
+
+_ALWAYS_DESCRIBED = ("temperature", "top_k", "top_p", "min_p")
 _SAMPLING_NAMES = {item.name for item in fields(SamplingParams)} - {"seed"}
 _FIELD_NAMES = _SAMPLING_NAMES | {item.name for item in fields(ChatSettings)}
 ANSWER_OPTIONS = {name: each for name, each in OPTIONS.items() if each.attribute in _FIELD_NAMES}

@@ -84,7 +84,8 @@ class AnswerPrinter:
             terminal.echo()
             self._is_at_line_start = True
 
-    def print_result(self, request: GenerateCommand, loaded: LoadedModel) -> None:
+    def print_result(self, request: GenerateCommand, loaded: LoadedModel, sampling: str) -> None:
+        """`sampling`: its values and where they are from, for --stats."""
         self.end_line()
         answer, style = self.answer, self._style
         if self._given["as_json"]:
@@ -101,7 +102,7 @@ class AnswerPrinter:
         if self._given["stats"] and answer.finished is not None:
             totals, seed = answer.finished.totals, request.sampling.seed
             stats = speculation_text.format_stats(answer.plan, totals, seed, plain=style.plain)
-            for line in (*stats, *_format_memory(self._ready)):
+            for line in (*stats, f"sampling: {sampling}", *_format_memory(self._ready)):
                 terminal.echo(line, err=True)
 
 

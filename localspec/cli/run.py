@@ -173,7 +173,8 @@ def _run_once(
         )
         printer = AnswerPrinter(_output_style(given), engine.ready, given)
         finished = _stream_answer(engine, request, printer, events_file)
-        printer.print_result(request, loaded)
+        sampling = settings.describe_sampling(pair.suggested_settings)
+        printer.print_result(request, loaded, sampling)
         return 0 if finished else 130
     finally:
         engine.close()

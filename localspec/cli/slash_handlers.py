@@ -128,17 +128,20 @@ def _format_state(view: LinearChatView) -> Iterator[tuple[str, str]]:
     yield "system prompt", shorten_line(session.conversation.system) or "none"
     for name, field in CHAT_SETTING_FIELDS.items():
         value = session.settings.format_value(name)
-        yield name, value if view.style.plain else f"{value:<10}  {field.hint}"
+        source = session.settings.find_source(name, session.pair.suggested_settings)
+        about = ", ".join(filter(None, (source, field.hint)))
+        yield name, value if view.style.plain else f"{value:<10}  {about}"
 
 
 def _stats(_: CommandCall, view: LinearChatView) -> None:
     stats = view.last_answer
     if stats is None or stats.answer.finished is None:
         raise UsageError("No statistics yet.", "They appear after the first answer.")
-    totals, seed = stats.answer.finished.totals, view.session.conversation.seed
-    for line in speculation_text.format_stats(
-        stats.answer.plan, totals, seed, plain=view.style.plain
-    ):
+    totals, session = stats.answer.finished.totals, view.session
+    seed, plan = session.conversation.seed, stats.answer.plan
+    lines = speculation_text.format_stats(plan, totals, seed, plain=view.style.plain)
+    sampling = session.settings.describe_sampling(session.pair.suggested_settings)
+    for line in (*lines, f"sampling: {sampling}"):
         view.print_line(line)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from localspec.models.catalog_entries import CatalogModel, MakerSampling
 from localspec.models.gguf.header import Header
 
+FROM_FILE = "file"
 _FILE_KEYS = {
     "temp": ("temperature", 5.0),
     "top_k": ("top_k", 10**6),
@@ -29,7 +30,7 @@ def find(header: Header | None, model: CatalogModel | None) -> MakerSampling | N
         and 0 <= value <= limit
     )
     if found:
-        return MakerSampling("file", "the model's file", found)
+        return MakerSampling(FROM_FILE, "the model's file", found)
     return model.sampling if model else None
 
 
@@ -39,6 +40,12 @@ def parameters(sampling: MakerSampling | None, *, thinks: bool | None) -> dict[s
         return {}
     values = sampling.plain if thinks is False else sampling.thinking or sampling.plain
     return {name: int(value) if name in _WHOLE else value for name, value in values}
+
+
+def source_title(sampling: MakerSampling, *, thinks: bool | None) -> str:
+    """Where a value of `parameters` is from: the model file, or the catalogue of makers' values."""
+    title = "model file" if sampling.id == FROM_FILE else "makers (catalogue)"
+    return f"{title}, thinking" if sampling.thinking and thinks is not False else title
 
 
 def describe(sampling: MakerSampling | None) -> str:
@@ -51,4 +58,5 @@ def describe(sampling: MakerSampling | None) -> str:
         for values in (sampling.thinking, sampling.plain)
         if values
     ]
-    return f"{'; '.join(parts)} ({sampling.source})"
+    source = "model file" if sampling.id == FROM_FILE else f"catalogue: {sampling.source}"
+    return f"{'; '.join(parts)} ({source})"

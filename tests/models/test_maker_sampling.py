@@ -44,6 +44,25 @@ def test_thinking_and_plain_have_values_of_their_own(demo: Header) -> None:
     assert "temperature 1" in maker_sampling.describe(suggested.sampling)
 
 
+def test_each_value_has_its_source(demo: Header) -> None:
+    suggested = PairSettings(sampling=catalog.load().models["qwen3.5-9b"].sampling)
+    chosen = ChatSettings.from_catalog(suggested).with_value("min_p", "0.3")
+    sources = [chosen.find_source(name, suggested) for name in ("top_p", "min_p", "xtc_threshold")]
+    assert sources == ["makers (catalogue), thinking", "yours", "default"]
+    assert chosen.find_source("spec", suggested) == ""
+    plain = ChatSettings.from_catalog(suggested, think=False).with_value("min_p", "0.3")
+    assert plain.with_value("think", "off").find_source("temperature", suggested) == (
+        "makers (catalogue)"
+    )
+    assert "min-p 0.3 (yours)" in plain.describe_sampling(suggested)
+    of_file = PairSettings(sampling=maker_sampling.find(with_keys(demo, temp=0.3), None))
+    assert ChatSettings.from_catalog(of_file).find_source("temperature", of_file) == "model file"
+    none = ChatSettings()
+    assert {none.find_source(name, PairSettings()) for name in ("temperature", "top_k")} == {
+        "default"
+    }
+
+
 def test_nothing_is_invented(demo: Header) -> None:
     models = catalog.load().models
     assert maker_sampling.find(demo, models["smollm2-135m"]) is None

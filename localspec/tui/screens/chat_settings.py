@@ -49,6 +49,7 @@ class ChatSettingsScreen(ModalScreen[None]):
                         compact=True,
                         select_on_focus=True,
                     )
+                    yield Label(self._find_source(field.name), name=field.name, classes="source")
             yield Static("System prompt", classes="heading", markup=False)
             text = sanitize(self._session.conversation.system)
             system_prompt = TextArea(text, id="system", compact=True)
@@ -57,6 +58,10 @@ class ChatSettingsScreen(ModalScreen[None]):
             with Vertical(id="foot"):  # stays visible in short terminals
                 yield Static("", id="wrong", markup=False)
                 yield Static("enter, tab next   esc done", classes="hint", markup=False)
+
+    def _find_source(self, name: str) -> Content:
+        suggested = self._session.pair.suggested_settings
+        return Content(self._session.settings.find_source(name, suggested))
 
     def _describe_model(self) -> str:
         session = self._session
@@ -94,6 +99,8 @@ class ChatSettingsScreen(ModalScreen[None]):
             self._session.settings = self._session.with_setting(name, field.value)
         with field.prevent(Input.Changed):
             field.value = self._session.settings.format_value(name)
+        for label in self.query(".source").results(Label):
+            label.update(self._find_source(label.name or ""))
         field.remove_class("-wrong")
         if self._error:
             field.select_all()
