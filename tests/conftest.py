@@ -16,6 +16,7 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # Spinning threads would take the cores from the other tests' engines.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ["LOCALSPEC_STARTER"] = "0"  # the demo is the default; see tests/models/test_inventory.py
+os.environ["LOCALSPEC_STARTER_TYPE"] = "own"  # its conversion takes 10 s
 os.environ["LOCALSPEC_DATA_DIR"] = tempfile.mkdtemp(prefix="localspec-tests-")
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="localspec-tests-hub-")  # never the user's cache
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"

@@ -25,6 +25,7 @@ from localspec.chat.conversation import (
     Turn,
     format_question,
 )
+from localspec.chat.examples import EXAMPLES
 from localspec.chat.history import ChatHistory, ChatPair, SavedChat
 from localspec.chat.presets import Preset
 from localspec.chat.recorder import ChatRecorder, make_title
@@ -91,6 +92,7 @@ class ChatSession:
         self._engine: Engine | None = None  # the one that answers now
         self._last_request: GenerateCommand | None = None
         self._exported_paths: set[Path] = set()
+        self._n_examples = 0  # That were suggested.
 
     def _replay_last_answer(self, *, with_rounds: bool = True) -> GeneratedAnswer:
         """For the statistics of a chat that is opened again, or by another pair."""
@@ -109,6 +111,13 @@ class ChatSession:
     def example_beginning(self) -> str:
         """The beginning of a text, of the kind that a text-completion model was made for."""
         return "def fibonacci(n):" if _CODE_MODEL.search(self.model_name) else "Once upon a time"
+
+    def next_example(self) -> str:
+        """The next example message for a chat that is empty; none in others."""
+        if self.conversation.turns or self.loaded is None or self.completes_text:
+            return ""
+        self._n_examples += 1
+        return EXAMPLES[(self._n_examples - 1) % len(EXAMPLES)]
 
     @property
     def pair_name(self) -> str:

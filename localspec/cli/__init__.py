@@ -35,6 +35,7 @@ _COMMANDS = {
     "rm": "Remove models from this computer.",
     "search": "Search the Hugging Face hub for models.",
     "pair": "List and suggest pairs; check compatibility.",
+    "convert": "Copy a model to the weight type that this CPU computes fastest.",
     "make-draft": "Make a draft model from some layers of a model.",
     "worker": "Offer this computer's devices to localspec on another one.",
     "fit": "Estimate whether a pair fits, and how fast it is.",

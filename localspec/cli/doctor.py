@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
+
 import click
 
-from localspec.cli import global_options, terminal
-from localspec.cli.terminal import echo
+from localspec.cli import convert, global_options, terminal
+from localspec.cli.terminal import ProgressLine, echo
 from localspec.doctor import checks, findings, llama_build
 from localspec.doctor.findings import Finding, RepairAction
 from localspec.doctor.repairs import RepairRunner
 from localspec.errors import UsageError
+from localspec.machine import conversion_process
 
 
 @click.command("doctor")
@@ -19,16 +23,19 @@ from localspec.errors import UsageError
     metavar="FINDING",
     help="Do not show FINDING at start again.",
 )
+@global_options.flag("--cpu", about="Time each weight type on this CPU, about 20 s.")
 @global_options.flag("--fix", about="Fix what can be fixed; asks before each fix.")
 @global_options.flag("-y", "--yes", about="With --fix: do not ask.")
 @global_options.JSON
-def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
+def command(dismiss: str | None, cpu: bool, fix: bool, yes: bool, as_json: bool) -> int:
     """Check the engine, devices, disk, chats, settings, terminal and models.
 
     Changes nothing without --fix, which removes incomplete downloads, repairs damaged chats and
     reinstalls llama.cpp. The output contains no personal names and can be pasted into an issue.
     Exit code 1 if a problem keeps localspec from working.
     """
+    if cpu:
+        return _time_types(as_json)
     if dismiss is not None:
         llama_build.dismiss()
     if fix and not yes and (as_json or not terminal.can_prompt_user()):
@@ -39,7 +46,17 @@ def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
     actions = [(each.what, each.action) for each in results if each.action is not None]
     if fix and not actions:
         echo("There is nothing to fix automatically.", err=True)
-    confirmed = [action for what, action in actions if fix and _confirm(what, action, yes)]
+    if _fix([action for what, action in actions if fix and _confirm(what, action, yes)]):
+        results = checks.run_checks()
+        if not as_json:
+            echo(f"Now: {findings.format_counts(results) or 'No problems found'}.")
+    if as_json:
+        terminal.echo_json({"findings": [_to_json(finding) for finding in results]})
+    return int(any(finding.level == "error" for finding in results))
+
+
+def _fix(confirmed: Sequence[RepairAction]) -> bool:
+    """Whether there was anything to fix."""
     for action in confirmed:
         runner = RepairRunner(action, lambda line: echo(f"  {line}", err=True))
         try:
@@ -47,13 +64,20 @@ def command(dismiss: str | None, fix: bool, yes: bool, as_json: bool) -> int:
         except KeyboardInterrupt:
             runner.stop()
             raise
-    if confirmed:
-        results = checks.run_checks()
-        if not as_json:
-            echo(f"Now: {findings.format_counts(results) or 'No problems found'}.")
+    return bool(confirmed)
+
+
+def _time_types(as_json: bool) -> int:
+    progress, speeds = ProgressLine(quiet=as_json, interval=5.0), []
+    for speed in conversion_process.time_types():
+        speeds.append(speed)
+        progress.show(f"{speed.name} timed")
+    progress.clear()
     if as_json:
-        terminal.echo_json({"findings": [_to_json(finding) for finding in results]})
-    return int(any(finding.level == "error" for finding in results))
+        terminal.echo_json({"types": [asdict(speed) for speed in speeds]})
+    for line in () if as_json else convert.format_types(speeds):
+        echo(line)
+    return 0
 
 
 def _confirm(what: str, action: RepairAction, yes: bool) -> bool:

@@ -27,6 +27,7 @@ from localspec.fit.advisor import (
     with_settings,
 )
 from localspec.fit.verdict import FitReport
+from localspec.launch import conversion
 from localspec.launch.pair import ResolvedPair
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp, measurements
@@ -167,6 +168,8 @@ def start_engine(
     and the engine's errors.
     """
     request, workers = check_workers(request, notify)
+    target = conversion.faster_copy(Path(request.load.target), notify)
+    request = replace(request, load=replace(request.load, target=str(target)))
     advice = choose_settings(request, workers)
     if advice and (transfer := describe_transfer(advice.fit, workers)):
         notify(Notice("info", "workers", transfer))

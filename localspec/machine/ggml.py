@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import POINTER, c_bool, c_char_p, c_int, c_size_t, c_void_p
+from ctypes import POINTER, c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "backend_load": (c_void_p, c_char_p),
     "backend_register": (None, c_void_p),
     "backend_cpu_buffer_type": (c_void_p,),
+    "quantize_chunk": (c_size_t, c_int, c_void_p, c_char_p, c_int64, c_int64, c_int64, c_void_p),
 }
 """Result type, then argument types."""
 

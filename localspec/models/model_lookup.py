@@ -203,6 +203,9 @@ def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) 
         return _resolve_local_name(name_reference, text, not_found)
     if name_reference.tag is None:
         return _from_entry(entry)
+    copy = inventory.converted_folder() / f"{entry.id}-{name_reference.tag.upper()}.gguf"
+    if copy.is_file():
+        return _from_source(text, copy)
     if isinstance(entry, CatalogPair) or entry.repo is None:
         raise UsageError(
             f"{entry.id} has no other quantisations.", "Use a model's id: localspec pair list"

@@ -30,7 +30,7 @@ def serialize_header(header: Header) -> bytes:
         for key, value in header.keys.items()
         if not key.startswith("tokenizer.") and key != vocab
     } | {vocab: header.tokenizer.n_tokens, "tokenizer.ggml.model": "none"}
-    entries = [pack_string(key) + _pack_value(key, keys[key]) for key in keys]
+    entries = [pack_entry(key, value) for key, value in keys.items()]
     return serialize(entries, header.tensors, header.alignment)
 
 
@@ -56,6 +56,10 @@ def data_size(header: Header) -> int:
 def pack_string(text: str) -> bytes:
     raw = text.encode("utf-8", "replace")
     return struct.pack("<Q", len(raw)) + raw
+
+
+def pack_entry(key: str, value: Value) -> bytes:
+    return pack_string(key) + _pack_value(key, value)
 
 
 def _pack_value(key: str, value: Value) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from localspec import config, data_files
+from localspec import config, data_files, paths
 from localspec.errors import ChecksumError, NotFoundError, StorageError
 from localspec.models import catalog, reference
 from localspec.models.local_files import hub_cache
@@ -44,6 +44,11 @@ def models_folder() -> Path | None:
     return Path(folder) if folder else None
 
 
+def converted_folder() -> Path:
+    """Where `localspec convert` puts copies, named `NAME-TYPE.gguf`."""
+    return paths.data_dir() / "converted"
+
+
 def iter_files() -> Iterator[LocalModel]:
     """Every model file once; the hub's cache and the models folder first."""
     record = load_checksums()
@@ -52,6 +57,7 @@ def iter_files() -> Iterator[LocalModel]:
     for model in itertools.chain(
         hub_cache.iter_files(hub_cache.cache_root(), record),
         iter_folder(folder, 5, record, "folder") if folder else (),
+        iter_folder(converted_folder(), 1, record, "converted"),
         list_packaged(),
         _iter_other_apps(record),
         _iter_opened(record),
@@ -200,22 +206,31 @@ def list_packaged() -> tuple[LocalModel, ...]:
     return tuple(packaged)
 
 
+def find_packaged(path: Path) -> LocalModel | None:
+    """The model of a package that this file is.
+
+    The catalogue, which takes 50 ms to read, is asked only about files below a folder of packages.
+    """
+    own = path.is_relative_to(paths.PACKAGE)
+    if own or not any(path.is_relative_to(os.path.abspath(folder)) for folder in sys.path):
+        return None
+    return next((model for model in list_packaged() if model.path == path), None)
+
+
 def verify_packaged(path: Path) -> None:
     """Hash a package's file unless its checksum is recorded; does nothing for other files.
 
     Raises ChecksumError if the file is damaged.
     """
-    if not any(path.is_relative_to(os.path.abspath(folder)) for folder in sys.path):
-        return  # without reading the catalogue, which takes 50 ms
-    for model in list_packaged():
-        if model.path != path or model.verified or model.sha256 is None:
-            continue
-        if not verify_checksum(path, model.sha256, lambda _: None):
-            name = sanitize(path.name, multiline=False)
-            raise ChecksumError(
-                f"{name} is damaged: its checksum differs from the catalogue's.",
-                f"Install its package again. It is in {path.parent}",
-            )
+    model = find_packaged(path)
+    if model is None or model.verified or model.sha256 is None:
+        return
+    if not verify_checksum(path, model.sha256, lambda _: None):
+        name = sanitize(path.name, multiline=False)
+        raise ChecksumError(
+            f"{name} is damaged: its checksum differs from the catalogue's.",
+            f"Install its package again. It is in {path.parent}",
+        )
 
 
 def _find_in_package(package: str, file: str) -> Path | None:

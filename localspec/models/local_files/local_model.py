@@ -18,10 +18,13 @@ from localspec import data_files
 from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
-ModelOrigin = Literal["hub", "folder", "package", "lmstudio", "ollama", "llama.cpp", "opened"]
+ModelOrigin = Literal[
+    "hub", "folder", "converted", "package", "lmstudio", "ollama", "llama.cpp", "opened"
+]
 ORIGIN_TITLES = {
     "hub": "downloaded",
     "folder": "models folder",
+    "converted": "converted here",
     "package": "Python package",
     "lmstudio": "LM Studio",
     "ollama": "Ollama",
@@ -79,7 +82,7 @@ def describe_file(
         sha256=sha256,
         verified=actual is not None and actual == sha256,
         origin=origin,
-        removable=origin in ("hub", "folder") and file_stat.is_owned,
+        removable=origin in ("hub", "folder", "converted") and file_stat.is_owned,
     )
 
 

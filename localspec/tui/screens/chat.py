@@ -17,11 +17,12 @@ from textual.widgets import Static
 
 from localspec.chat import copying, slash_commands
 from localspec.chat.history import SearchHit
+from localspec.chat.repetition import RepetitionWatch
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import OverflowPolicy
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
-from localspec.protocol.events import Notice
+from localspec.protocol.events import Notice, Round
 from localspec.tui import slash_handlers
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ContextFullScreen
@@ -51,6 +52,12 @@ TYPING_SECONDS = 3.0  # After the last key, somebody types.
 SECOND_ESCAPE_SECONDS = 2.0
 
 
+_PAUSED_HINT = (
+    "Speculation is paused: drafts would cost more here than they save. "
+    "Enter in a new chat shows a task where they gain."
+)
+
+
 class ChatScreen(Screen[None]):
     BINDINGS = bindings_for("chat")
     KEY_CONTEXTS = ("chat",)
@@ -72,7 +79,7 @@ class ChatScreen(Screen[None]):
         self._drawn_title = ""
         self.is_on_for_show = False
         """Whether the key for speculation chose to draft where `auto` pauses."""
-        self._logprobs_requested = False
+        self._logprobs_requested, self._repetition = False, RepetitionWatch()
         self._stop_time: float | None = None
         self._end_time = self._escape_time = float("-inf")
         self._queued_text: str | None = None  # Typed before the model was loaded.
@@ -221,7 +228,9 @@ class ChatScreen(Screen[None]):
             self.send(text)
 
     def send(self, text: str) -> None:
-        if not self.session.can_ask(text):
+        if not text.strip() and (example := self.session.next_example()):
+            self.composer.restore_text(example)
+        elif not self.session.can_ask(text):
             self.notify("Nothing to send yet.", markup=False)
         elif not self.generate(lambda: self.session.ask(text)):
             self.composer.restore_text(text)
@@ -239,7 +248,7 @@ class ChatScreen(Screen[None]):
         self.transcript.clear_error()
         if len(session.conversation.turns) == n_shown:  # replaces the last turn
             self.transcript.remove_last_turn()
-        self.phase = "answering"
+        self.phase, self._repetition = "answering", RepetitionWatch()
         self._logprobs_requested, self._stop_time = False, None
         self.transcript.add_turn(session, session.conversation.turns[-1])
         self.runner.start_answer(
@@ -274,6 +283,10 @@ class ChatScreen(Screen[None]):
                 show_notice(self, delta.event)
         if deltas and self.transcript.turns:
             self.transcript.add_deltas(deltas)
+            rounds = [delta.event for delta in deltas if isinstance(delta.event, Round)]
+            text = "".join(token.text for round_ in rounds for token in round_.tokens)
+            if self._repetition.add(text):
+                self.notify("It repeats itself: esc stops, f5 tries again.", markup=False)
         if ended is not None:
             self._finish_answer(ended)
         self.draw()
@@ -295,6 +308,8 @@ class ChatScreen(Screen[None]):
             self.transcript.show_error(ended.error, keys)
         elif self.runner.engine is not None:
             session.update_costs(self.runner.engine)
+            if session.is_paused and len(session.conversation.turns) == 1:
+                self.notify(_PAUSED_HINT, markup=False)
 
     @on(AnswerInspected)
     def _show_logprobs(self, message: AnswerInspected) -> None:

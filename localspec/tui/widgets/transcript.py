@@ -14,6 +14,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
+from localspec.chat import examples
 from localspec.chat.answer import AnswerDelta
 from localspec.chat.conversation import Turn
 from localspec.chat.history import SearchHit
@@ -312,10 +313,9 @@ _CHAT_HINT = (
     "Type a message and press enter.\n\nf2: token view. f4: settings and system prompt. f1: help."
 )
 _CHAT_EXAMPLES = (
-    "For example:\n\n"
-    "    What is a bicycle?\n"
-    "    Write a Python function that reverses a string.\n"
-    "    Give me three ideas for a rainy day."
+    "Press enter for an example, and again to send it:\n\n"
+    + "\n".join(f"    {title}" for title in examples.TITLES)
+    + "\n\nAnswers that repeat a given text gain most from speculation."
 )
 _COMPLETION_HINT = (
     "Text-completion model: type the beginning of a text, for example\n\n"
@@ -333,10 +333,10 @@ class EmptyChatHint(Static):
     def draw(self, session: ChatSession) -> None:
         if not self.display:
             return
-        loaded, hint, examples = session.loaded, _LOADING_HINT, ""
+        loaded, hint, tasks = session.loaded, _LOADING_HINT, ""
         if loaded is not None and loaded.has_chat_template:
-            hint, examples = _CHAT_HINT, _CHAT_EXAMPLES
+            hint, tasks = _CHAT_HINT, _CHAT_EXAMPLES
         elif loaded is not None:
             hint = _COMPLETION_HINT.format(example=session.example_beginning)
         # The examples are last: a short terminal cuts off what is below.
-        self.update(Content("\n\n".join(filter(None, (hint, session.settings_summary, examples)))))
+        self.update(Content("\n\n".join(filter(None, (hint, session.settings_summary, tasks)))))

@@ -1,0 +1,162 @@
+"""`localspec convert`: a copy of a model in the type that this CPU computes fastest."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from localspec.bench import workloads
+from localspec.cli import global_options, shell_completion, terminal
+from localspec.cli.options import QUIET
+from localspec.cli.terminal import ProgressLine, echo
+from localspec.errors import UsageError
+from localspec.launch import conversion
+from localspec.launch.conversion import Comparison, Converted, Source
+from localspec.machine import conversion_process
+from localspec.machine.conversion_process import TypeSpeed
+from localspec.models import model_lookup
+from localspec.models.local_files import inventory
+from localspec.units import gb, percent
+
+
+@click.command("convert")
+@click.argument("model", shell_complete=shell_completion.complete_model)
+@global_options.text_option(
+    "--type",
+    "TYPE",
+    "Weight type, such as Q4_K_M or IQ4_NL.  [default: auto, the fastest on this CPU that has at "
+    f"least the source's bits and differs by at most {conversion.MAX_DIVERGENCE} nats]",
+)
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write.  [default: one that MODEL:TYPE names]",
+)
+@global_options.number_option(
+    "--compare",
+    "Tokens to compare the copy with its source on; 0 leaves that out.",
+    type=click.IntRange(0, 100_000),
+    default=2000,
+    show_default=True,
+    metavar="N",
+)
+@QUIET
+@global_options.JSON
+def command(
+    model: str, out: Path | None, compare: int, quiet: bool, as_json: bool, **given: str | None
+) -> int:
+    """Copy MODEL to a file of another weight type.
+
+    CPUs compute some types several times as fast as others (localspec doctor --cpu). The copy is
+    compared with MODEL on what MODEL itself writes. The original is not changed.
+    """
+    chosen = given["type"] if given["type"] != "auto" else None
+    resolved = model_lookup.resolve(model).target
+    source = conversion.open_source(resolved.require_path())
+    progress = ProgressLine(quiet=quiet, interval=10.0)
+    if chosen is None:
+        kinds = conversion.rank_types(source, _read_or_time_types(progress))
+        if not kinds:
+            quantization = source.header.quantization
+            raise UsageError(
+                f"No type of at least its bits is faster on this CPU than {quantization}.",
+                "Speeds by type: localspec doctor --cpu",
+            )
+    else:
+        kinds = [conversion.check_type(source, chosen)]
+    name = source.stem if resolved.catalog_model is None else resolved.catalog_model.id
+    for kind in kinds:
+        file = out or inventory.converted_folder() / f"{name}-{kind}.gguf"
+        converted = _convert(source, kind, file, compare, progress)
+        compared = converted.comparison
+        if chosen is None and compared and compared.divergence > conversion.MAX_DIVERGENCE:
+            file.unlink()
+            terminal.notify(f"{kind} was not kept: it differs by {compared.divergence:.3f} nats.")
+            continue
+        _report(f"{name}:{kind}" if out is None else str(out), source, converted, as_json)
+        return 0
+    raise UsageError(
+        f"No faster type differs by at most {conversion.MAX_DIVERGENCE} nats.",
+        "Choose one yourself: --type TYPE",
+    )
+
+
+def _convert(
+    source: Source, kind: str, file: Path, n_tokens: int, progress: ProgressLine
+) -> Converted:
+    texts = [text for workload in workloads.load() for text in workload.prompts]
+    with closing(conversion.convert(source, kind, file, texts, n_tokens)) as steps:
+        try:
+            while True:
+                what, share = next(steps)
+                progress.show(f"{what}: {percent(share)}")
+        except StopIteration as end:
+            result: Converted = end.value
+            return result
+        finally:
+            progress.clear()
+
+
+def _read_or_time_types(progress: ProgressLine) -> Sequence[TypeSpeed]:
+    if found := conversion_process.read_types():
+        return list(found.values())
+    speeds = []
+    for speed in conversion_process.time_types():
+        speeds.append(speed)
+        progress.show(f"timing the types on this CPU: {speed.name}")
+    progress.clear()
+    return speeds
+
+
+def _report(reference: str, source: Source, converted: Converted, as_json: bool) -> None:
+    if as_json:
+        facts: dict[str, Any] = {
+            "file": str(converted.path),
+            "type": converted.type,
+            "bytes": converted.size,
+            "source": {"type": source.header.quantization, "bytes": source.header.size},
+            "comparison": converted.comparison and asdict(converted.comparison),
+        }
+        terminal.echo_json(facts)
+        return
+    echo(f"{converted.path}: {gb(converted.size)}, {converted.type}")
+    if converted.comparison is not None:
+        for line in _format_comparison(source.header.quantization, converted.comparison):
+            echo(line)
+    echo(f"Use it: {shlex.join(['localspec', 'run', reference])}", err=True)
+
+
+def _format_comparison(source_type: str, compared: Comparison) -> Iterator[str]:
+    yield (
+        f"Same choice as {source_type} at {percent(compared.same)} of {compared.tokens:,} tokens; "
+        f"mean divergence {compared.divergence:.3f} nats."
+    )
+    for what, before, after in (
+        ("Writes", compared.source_ms, compared.copy_ms),
+        ("Reads", compared.source_read_ms, compared.copy_read_ms),
+    ):
+        speeds = f"{1e3 / after:.0f} tok/s, {source_type} {1e3 / before:.0f}"
+        yield f"{what} {before / after:.2f} × as fast: {speeds}."
+
+
+def format_types(speeds: Sequence[TypeSpeed]) -> Iterator[str]:
+    """A table: speeds for 1 B weights, and what a pass that checks a draft costs."""
+    billion = conversion_process.TIMED_WEIGHTS / 1e9
+    rows: list[tuple[str, ...]] = [("type", "write", "read", "v(2)", "v(4)", "v(8)")]
+    for speed in speeds:
+        curve = speed.verify_curve
+        per_second = (1e3 * billion / ms for ms in (speed.write_ms, speed.read_ms))
+        costs = (f"{curve[n]:.2f}" for n in (2, 4, 8))
+        rows.append((speed.name, *(f"{value:.0f}" for value in per_second), *costs))
+    yield from terminal.format_columns(rows)
+    yield (
+        "write, read: tokens per second of a model with 1 B weights; "
+        "v(n): cost of a pass of n tokens, in passes of one."
+    )

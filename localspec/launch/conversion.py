@@ -1,0 +1,236 @@
+"""Converts a model's file to another weight type, with llama.cpp's quantizer.
+
+The copy is compared with its source on what the source writes; it gets its name when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from localspec import data_files
+from localspec.errors import ChecksumError, LocalspecError, StorageError, UsageError
+from localspec.lazy_dataclass import dataclass
+from localspec.machine import conversion_process, installed_llama_cpp
+from localspec.machine.conversion_process import TypeSpeed
+from localspec.models import draft_heads
+from localspec.models.gguf import reader
+from localspec.models.gguf.header import Header
+from localspec.models.gguf.parser import FILE_TYPES, GGML_TYPES
+from localspec.models.local_files import inventory
+from localspec.models.reference import parse_file_name
+from localspec.protocol.events import Notice
+from localspec.sanitize import sanitize
+from localspec.units import gb
+
+MAX_DIVERGENCE = 0.05
+"""Nats: `auto` keeps no copy that differs more from its source. Q4_K_M differs from F16 by 0.03
+to 0.06 in models of 7 B (llama.cpp's tools/quantize)."""
+_NEED_IMATRIX = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "Q2_K_S")
+_FILE_TYPE_OF = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}  # Of a weight type; others are called alike.
+_NUMBERS = {name: number for number, name in FILE_TYPES.items()}
+_READ, _WRITTEN = 300, 200  # Tokens of a turn, by which `auto` weighs reading and writing.
+STARTER_TYPE = "IQ4_NL"
+"""Of the packaged model on a CPU: the most tokens per second in chats and edits."""
+_SIZE_MARGIN = 1.12  # Some tensors get more bits than the type has.
+
+Request = Mapping[str, Any]
+Progress = tuple[str, float]  # What is done, and the share of it that is.
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A copy beside its source, as computed by `engine.conversion_child.compare`."""
+
+    tokens: int
+    same: float  # Share of the positions at which both choose the same token.
+    divergence: float  # Mean Kullback-Leibler divergence from the source's distribution, nats.
+    source_ms: float  # A token written.
+    copy_ms: float
+    source_read_ms: float  # A token of a prompt.
+    copy_read_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    path: Path
+    type: str
+    size: int
+    comparison: Comparison | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Raises ModelFileError, UsageError."""
+
+    path: Path
+    header: Header
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its type."""
+        name = parse_file_name(self.path.name)
+        return name.stem.removesuffix(name.tag or "").rstrip("-._") or name.stem
+
+
+def open_source(path: Path) -> Source:
+    """Raises ModelFileError, UsageError for what is no model."""
+    reader.check_loadable(path)
+    header = reader.read(path)
+    if draft_heads.is_head(header):
+        raise UsageError(f"{path.name} is a draft head, not a model.", "Convert its model.")
+    return Source(path, header)
+
+
+def check_type(source: Source, name: str) -> str:
+    """The file type of a typed name. Raises UsageError."""
+    kind = _FILE_TYPE_OF.get(name.upper(), name.upper())
+    if kind in _NEED_IMATRIX:
+        raise UsageError(
+            f"{kind} needs an importance matrix, which localspec does not compute.",
+            "Download a file of this type, or choose Q3_K_M or IQ4_NL.",
+        )
+    if kind not in _NUMBERS:
+        known = ", ".join(kind for kind in _NUMBERS if kind not in _NEED_IMATRIX)
+        raise UsageError(f"There is no type {sanitize(name, multiline=False)}.", f"Types: {known}.")
+    if kind == source.header.quantization:
+        raise UsageError(f"{source.path.name} is {kind} already.", "Choose another type.")
+    return kind
+
+
+def rank_types(source: Source, speeds: Sequence[TypeSpeed]) -> list[str]:
+    """File types that this CPU computes faster than the source's, the fastest first.
+
+    None has fewer bits by its name than the source: of Q4_1, Q4_K and Q8_0 may be chosen. Speeds
+    are those of a turn of a chat.
+    """
+
+    def turn_ms(speed: TypeSpeed) -> float:
+        return _READ * speed.read_ms + _WRITTEN * speed.write_ms
+
+    sizes: dict[str, int] = {}
+    for tensor in source.header.tensors:
+        sizes[tensor.type_name] = sizes.get(tensor.type_name, 0) + tensor.n_bytes
+    own_type = max(sizes, key=lambda name: sizes[name], default="")
+    own_ms = next((turn_ms(speed) for speed in speeds if speed.name == own_type), inf)
+    usable = [s for s in speeds if int(s.bits) >= int(_bits(own_type)) and turn_ms(s) < own_ms]
+    return [_FILE_TYPE_OF.get(s.name, s.name) for s in sorted(usable, key=turn_ms)]
+
+
+def convert(
+    source: Source, kind: str, out: Path, texts: Sequence[str], n_tokens: int
+) -> Generator[Progress, None, Converted]:
+    """Yield what is done, with the share of it; return the copy. Closing it leaves no file.
+
+    `texts` are continued by the source for `n_tokens` in all, to compare the copy with it; 0 leaves
+    the comparison out. Raises EngineError, StorageError, UsageError.
+    """
+    if out.exists():
+        raise UsageError(f"{out.name} exists already.", "Choose another --out, or remove it.")
+    needed = int(source.header.parameters * _bits(kind) / 8 * _SIZE_MARGIN)
+    with _unnamed_file(out) as (partial, give_name):
+        free = shutil.disk_usage(out.parent).free
+        if free < needed:
+            raise StorageError(
+                f"The copy needs about {gb(needed)}; {gb(free)} are free in {out.parent}.",
+                "Free disk space, or choose another --out.",
+            )
+        request = {
+            "op": "quantize",
+            "source": str(source.path),
+            "out": partial,
+            "file_type": _NUMBERS[kind],
+            "origin": source.path.name,
+        }
+        result = yield from _last(request, f"converting to {kind}")
+        comparison = None
+        if n_tokens:
+            request = {
+                "op": "compare",
+                "source": str(source.path),
+                "copy": partial,
+                "texts": list(texts),
+                "n_tokens": n_tokens,
+            }
+            comparison = Comparison(**(yield from _last(request, "comparing with the source")))
+        give_name()
+    return Converted(out, kind, int(result["bytes"]), comparison)
+
+
+def _bits(kind: str) -> float:
+    """Bits of a weight of a file type, small tensors left out."""
+    names = {name: 8 * n_bytes / elements for name, elements, n_bytes in GGML_TYPES.values()}
+    return names.get(kind) or names[kind.rpartition("_")[0]]  # Q4_K_M: mostly Q4_K
+
+
+def _last(request: Request, what: str) -> Generator[Progress, None, dict[str, Any]]:
+    with closing(conversion_process.run([request])) as replies:
+        for reply in replies:
+            if isinstance(reply, dict):
+                return reply
+            yield what, reply
+    raise AssertionError
+
+
+def faster_copy(path: Path, notify: Callable[[Notice], None]) -> Path:
+    """A packaged model in the type that CPUs compute fastest; it is converted at its first load.
+
+    Other files as they are, as well as this one where a GPU computes or if it cannot be converted.
+    LOCALSPEC_STARTER_TYPE names another type, or `own` for the file itself. Raises ChecksumError.
+    """
+    chosen = os.environ.get("LOCALSPEC_STARTER_TYPE", STARTER_TYPE)
+    if chosen == "own" or inventory.find_packaged(path) is None:
+        return path
+    if installed_llama_cpp.find_gpu_backends():
+        return path
+    try:
+        source = open_source(path)
+        kind = check_type(source, chosen)
+        copy = inventory.converted_folder() / f"{source.stem}-{kind}.gguf"
+        if not copy.is_file():
+            inventory.verify_packaged(path)
+            message = f"Converting {source.stem} to {kind}, which this CPU computes faster, once."
+            notify(Notice("info", "converting", message, "LOCALSPEC_STARTER_TYPE=own leaves it."))
+            for _ in convert(source, kind, copy, (), 0):
+                pass
+    except ChecksumError:
+        raise
+    except (LocalspecError, OSError):
+        return path
+    return copy
+
+
+@contextmanager
+def _unnamed_file(out: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+    """A path for the file in progress, and a function that gives it its name.
+
+    On Linux the file has no name until then, so even a killed process leaves nothing behind.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    handle = -1
+    with suppress(OSError, AttributeError):
+        handle = os.open(out.parent, os.O_TMPFILE | os.O_RDWR, 0o644)
+    partial = out.with_name(f".{out.name}.part")
+    path = f"/proc/{os.getpid()}/fd/{handle}" if handle >= 0 else str(partial)
+
+    def give_name() -> None:
+        try:
+            if handle >= 0:  # with a folder, Python calls linkat, which follows the link in /proc
+                os.link(path, out, src_dir_fd=handle, follow_symlinks=True)
+            else:
+                partial.replace(out)
+            data_files.sync_folder(out.parent)
+        except OSError as error:
+            raise StorageError(f"{out.name} cannot be written: {error.strerror}.") from error
+
+    try:
+        yield path, give_name
+    finally:
+        if handle >= 0:
+            os.close(handle)
+        partial.unlink(missing_ok=True)
