@@ -4,11 +4,11 @@ from __future__ import annotations
 
 EXAMPLES = (
     """\
-Rewrite this text in British English. Change only the spelling:
+Correct the spelling in this text. Write the whole text:
 
-The color of the harbor at dawn is gray. Our neighbor, who labors at the theater in the center of \
-town, travels there by tram and always carries a catalog of the plays. He is fond of humor and of \
-the flavor of strong tea, and he apologizes when he honors nobody's favorite behavior.""",
+The museum opens at nine in the morning and closses at six in the evning. Visitors can leave their \
+coats and bags at the entrance. Tickets cost five euros for adults and two euros for children. The \
+cafe on the first floor serves cofee, tea and cake. Dogs are not allowed inside the bilding.""",
     "What is a bicycle?",
     """\
 Rename the variable x to total in this function. Change nothing else:
@@ -32,7 +32,7 @@ def average(values):
 """Messages to a chat model. The first and the third repeat most of their text in the answer."""
 
 TITLES = (
-    "Rewrite a paragraph in British English.",
+    "Correct the spelling of a paragraph.",
     "What is a bicycle?",
     "Rename a variable in a function.",
     "Give me three ideas for a rainy day.",

@@ -33,6 +33,7 @@ from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
+from localspec.models.local_files import inventory
 from localspec.protocol.events import Event, GenerationFinished, Notice, Round
 from localspec.protocol.wire import GenerateCommand, InspectCommand
 from localspec.sanitize import sanitize
@@ -65,6 +66,7 @@ class ChatSession:
     ) -> None:
         """`settings` and `system` are those of a new chat."""
         self.pair, self._initial_system = pair, system
+        self._copy_name = ""  # Of the converted copy that is loaded in place of the target.
         self._initial_settings = settings or ChatSettings.from_catalog(pair.suggested_settings)
         self.settings = self._initial_settings
         self.conversation = Conversation(random.getrandbits(31) if seed is None else seed, system)
@@ -105,7 +107,7 @@ class ChatSession:
 
     @property
     def model_name(self) -> str:
-        return self.pair.target_name
+        return self._copy_name or self.pair.target_name
 
     @property
     def example_beginning(self) -> str:
@@ -200,6 +202,8 @@ class ChatSession:
         self.loaded = LoadedModel.from_ready(
             engine.ready, self.pair.spec, self.pair.spec_reason, raw=raw, template=template
         )
+        copy = inventory.converted_folder() / engine.ready.model
+        self._copy_name = copy.stem if copy.is_file() else ""
         markers = self.loaded.thinking_markers or self.thinking_markers  # of earlier answers
         self.recorder.pair = replace(self.recorder.pair, name=self.model_name, thinking=markers)
         summary = [n.message for n in engine.ready.notices if n.code == SETTINGS_NOTICE]
