@@ -16,11 +16,13 @@ from localspec.fit.speed import (
     ASSUMED_ERROR,
     CALIBRATED_ERROR,
     TABLE_ERROR,
+    UNKNOWN_CPU_SPEED,
     UNKNOWN_SPEED,
     DeviceSpeed,
     HardwareSpeed,
     PassReads,
 )
+from localspec.machine.conversion_process import TIMED_WEIGHTS, TypeSpeed
 from localspec.machine.device import HOST
 from localspec.machine.measurements import (
     ModelReads,
@@ -64,9 +66,14 @@ def summarize_reads(
     return PairReads(summarize(first), summarize(second))
 
 
-def calibrate(hardware: HardwareSpeed, records: Sequence[PairMeasurement]) -> HardwareSpeed:
+def calibrate(
+    hardware: HardwareSpeed,
+    records: Sequence[PairMeasurement],
+    types: Mapping[str, TypeSpeed] | None = None,
+) -> HardwareSpeed:
     """Adds the speeds measured on this machine, while no other program used the CPUs much, and the
-    acceptance rates of pairs.  `records`: the latest first.
+    acceptance rates of pairs.  `records`: the latest first; `types`: as timed on its CPU, for those
+    of which no model was measured.
     """
     usable = [
         (record.reads, record.measured)
@@ -83,8 +90,24 @@ def calibrate(hardware: HardwareSpeed, records: Sequence[PairMeasurement]) -> Ha
         if measured.threads == usable[0][1].threads
         or all(HOST not in model.devices for model in _models(reads))
     ]
-    speeds, acceptance = _fit_speeds(hardware, usable), _measured_acceptance(records)
+    speeds = _timed_speeds(types or {}) | _fit_speeds(hardware, usable)
+    acceptance = _measured_acceptance(records)
     return replace(hardware, measured_speeds=speeds, acceptance=acceptance)
+
+
+def _timed_speeds(types: Mapping[str, TypeSpeed]) -> dict[_Key, DeviceSpeed]:
+    return {
+        (HOST, name): replace(
+            UNKNOWN_CPU_SPEED,
+            bandwidth=TIMED_WEIGHTS * timed.bits / 8 / timed.write_ms / 1e6,
+            efficiency=1.0,
+            fixed_ms=0.0,
+            verify_curve=timed.verify_curve,
+            error=TABLE_ERROR,
+            basis=f"{name} timed on this CPU",
+        )
+        for name, timed in types.items()
+    }
 
 
 def _models(reads: PairReads) -> list[ModelReads]:

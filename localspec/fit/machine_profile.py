@@ -9,7 +9,7 @@ from localspec import paths
 from localspec.fit import calibration
 from localspec.fit.speed import HardwareSpeed, from_devices, nominal_cpu
 from localspec.lazy_dataclass import dataclass
-from localspec.machine import device_detection, gpu_catalog, measurements
+from localspec.machine import conversion_process, device_detection, gpu_catalog, measurements
 from localspec.machine.device import HOST, Device
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.machine.measurements import MemoryMeasurement
@@ -38,7 +38,7 @@ def detect(refresh: bool = False) -> MachineProfile:
     detected = device_detection.detect_devices(refresh)
     records = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite").read_all()
     nominal = from_devices(detected.devices, nominal_cpu(detected.devices))
-    hardware = calibration.calibrate(nominal, records)
+    hardware = calibration.calibrate(nominal, records, conversion_process.read_types())
     past_loads = tuple(record.memory for record in records if record.memory)
     return MachineProfile(detected.devices, detected.cpu, hardware, past_loads)
 

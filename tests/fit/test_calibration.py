@@ -19,6 +19,7 @@ from localspec.fit.speed import (
     from_devices,
 )
 from localspec.machine import gpu_catalog
+from localspec.machine.conversion_process import TIMED_WEIGHTS, TypeSpeed
 from localspec.machine.device import HOST
 from localspec.machine.measurements import ModelReads, PairMeasurement, PairReads
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
@@ -174,3 +175,12 @@ def test_a_calibrated_machine_predicts_another_model() -> None:
     assert found.costs.verify_cost(4) == pytest.approx(1.4)
     assert found.plain[1] / found.plain[0] == pytest.approx(1.08 / 0.92, rel=0.01)
     assert "4 Q4_K models measured here" in found.explanation
+
+
+def test_a_type_that_was_timed_is_estimated_by_it_until_a_model_is_measured() -> None:
+    timed = {"Q4_0": TypeSpeed("Q4_0", {1: 2.0, 2: 2.6, 4: 4.0, 8: 8.0, 256: 100.0})}
+    speed = calibrate(from_devices([]), [], timed).find_speed(HOST, "Q4_0")
+    assert speed.read_ms(TIMED_WEIGHTS * 4.5 / 8, "Q4_0") == pytest.approx(2.0)
+    assert speed.verify_cost(4, "Q4_0") == pytest.approx(2.0)
+    assert "timed" in speed.basis
+    assert calibrate(from_devices([]), [], timed).find_speed(HOST, "Q8_0").bandwidth is None

@@ -1,0 +1,51 @@
+"""`localspec convert` and `localspec doctor --cpu`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from localspec import paths
+from localspec.cli import convert, doctor
+from localspec.errors import UsageError
+from localspec.machine import conversion_process
+from localspec.machine.conversion_process import TypeSpeed
+from tests.cli.command import localspec
+
+DEMO = str(paths.package_data_dir() / "demo" / "demo-target.gguf")
+
+
+def test_a_copy_is_named_by_model_and_type() -> None:
+    done = localspec("convert", "demo-target", "--type", "f16", "--compare", "40", "--json")
+    document = done.document
+    assert (document["type"], document["source"]["type"]) == ("F16", "Q8_0")
+    assert document["comparison"]["same"] > 0.9
+    assert Path(document["file"]).stat().st_size == document["bytes"]
+    shown = localspec("show", "demo-target:F16", "--json").document
+    assert shown["models"][0]["file"] == Path(document["file"]).name
+    again = localspec("convert", "demo-target", "--type", "f16")
+    assert (again.code, "exists already" in again.err) == (2, True)
+    Path(document["file"]).unlink()
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> TypeSpeed:
+    speed = TypeSpeed("Q8_0", {1: 9.2274688, 2: 13.0, 4: 18.0, 8: 46.0, 256: 236.0})
+    monkeypatch.setattr(conversion_process, "read_types", lambda: {"Q8_0": speed})
+    monkeypatch.setattr(conversion_process, "time_types", lambda: iter([speed]))
+    return speed
+
+
+def test_auto_says_so_if_no_type_is_faster(timed: TypeSpeed) -> None:
+    with pytest.raises(UsageError, match="faster on this CPU than Q8_0"):
+        convert.command.main([DEMO], standalone_mode=False)
+
+
+def test_the_table_of_types(timed: TypeSpeed, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor.command.main(["--cpu"], standalone_mode=False)
+    table = capsys.readouterr().out.splitlines()
+    assert table[1].split() == ["Q8_0", "10", "100", "1.41", "1.95", "4.99"]
+    doctor.command.main(["--cpu", "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["types"][0]["name"] == "Q8_0"
