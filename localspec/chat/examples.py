@@ -37,3 +37,7 @@ TITLES = (
     "Rename a variable in a function.",
     "Give me three ideas for a rainy day.",
 )
+PAUSED_HINT = (
+    "Speculation is paused: drafts would cost more here than they save. "
+    "Enter in a new chat shows a task where they gain."
+)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from localspec.chat.answer import AnswerDelta
+from localspec.protocol.events import Round
 
 _TAIL = 2000  # Characters that are looked at.
 _MIN_PERIOD_TEXT = 240  # Characters that have to be periodic,
@@ -17,6 +21,10 @@ class RepetitionWatch:
 
     def __init__(self) -> None:
         self._tail, self._n_new, self._is_found = "", 0, False
+
+    def add_deltas(self, deltas: Iterable[AnswerDelta]) -> bool:
+        rounds = (delta.event for delta in deltas if isinstance(delta.event, Round))
+        return self.add("".join(token.text for round_ in rounds for token in round_.tokens))
 
     def add(self, text: str) -> bool:
         """True once, when the answer has begun to repeat itself."""

@@ -48,6 +48,8 @@ _MIN_SAMPLE = 32
 class ChatSession:
     """One conversation; the engine that answers is attached after each load."""
 
+    _n_examples = 0  # That were suggested.
+    _copy_name = ""  # Of the converted copy that is loaded in place of the target.
     typed_texts: list[str]  # Messages to recall, sent or not, the latest last.
     draft = ""  # Typed and not sent when the chat was left.
     _typed_question = ""
@@ -66,7 +68,6 @@ class ChatSession:
     ) -> None:
         """`settings` and `system` are those of a new chat."""
         self.pair, self._initial_system = pair, system
-        self._copy_name = ""  # Of the converted copy that is loaded in place of the target.
         self._initial_settings = settings or ChatSettings.from_catalog(pair.suggested_settings)
         self.settings = self._initial_settings
         self.conversation = Conversation(random.getrandbits(31) if seed is None else seed, system)
@@ -94,7 +95,6 @@ class ChatSession:
         self._engine: Engine | None = None  # the one that answers now
         self._last_request: GenerateCommand | None = None
         self._exported_paths: set[Path] = set()
-        self._n_examples = 0  # That were suggested.
 
     def _replay_last_answer(self, *, with_rounds: bool = True) -> GeneratedAnswer:
         """For the statistics of a chat that is opened again, or by another pair."""

@@ -17,7 +17,7 @@ from localspec.cli.options import QUIET
 from localspec.cli.terminal import ProgressLine, echo
 from localspec.errors import UsageError
 from localspec.launch import conversion
-from localspec.launch.conversion import Comparison, Converted, Source
+from localspec.launch.conversion import Comparison, ConvertedModel, Source
 from localspec.machine import conversion_process
 from localspec.machine.conversion_process import TypeSpeed
 from localspec.models import model_lookup
@@ -90,7 +90,7 @@ def command(
 
 def _convert(
     source: Source, kind: str, file: Path, n_tokens: int, progress: ProgressLine
-) -> Converted:
+) -> ConvertedModel:
     texts = [text for workload in workloads.load() for text in workload.prompts]
     with closing(conversion.convert(source, kind, file, texts, n_tokens)) as steps:
         try:
@@ -98,7 +98,7 @@ def _convert(
                 what, share = next(steps)
                 progress.show(f"{what}: {percent(share)}")
         except StopIteration as end:
-            result: Converted = end.value
+            result: ConvertedModel = end.value
             return result
         finally:
             progress.clear()
@@ -115,7 +115,7 @@ def _read_or_time_types(progress: ProgressLine) -> Sequence[TypeSpeed]:
     return speeds
 
 
-def _report(reference: str, source: Source, converted: Converted, as_json: bool) -> None:
+def _report(reference: str, source: Source, converted: ConvertedModel, as_json: bool) -> None:
     if as_json:
         facts: dict[str, Any] = {
             "file": str(converted.path),

@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from statistics import median
@@ -192,46 +192,60 @@ def compare(
         closing(LlamaContext(Path(source), role)) as first,
         closing(LlamaContext(Path(copy), role)) as second,
     ):
-        same, divergences = 0, list[float]()
-        written: tuple[list[float], list[float]] = ([], [])
+        same, divergences = list[bool](), list[float]()
+        times: tuple[list[float], list[float]] = ([], [])
         per_text = min(_MAX_ANSWER, max(1, n_tokens // len(texts)))
         for text in texts:
-            tokens = first.vocabulary.tokenize(text)[-256:]
-            for model in (first, second):
-                model.truncate(0)
-                if len(tokens) > 1:
-                    model.decode(tokens[:-1], 0)
-            last, rows, fed = tokens[-1], list[Any](), list[int]()
-            for left in reversed(range(per_text)):
-                began = time.perf_counter()
-                rows.append(np.array(first.decode([last], 1)[0]))
-                written[0].append(time.perf_counter() - began)
-                fed.append(last)
-                last = int(rows[-1].argmax())
-                ends = first.vocabulary.is_eog(last) or not left
-                if len(fed) == _CHUNK or ends:
-                    for ours, theirs in zip(second.decode(fed, len(fed)), rows, strict=True):
-                        same += int(ours.argmax()) == int(theirs.argmax())
-                        divergences.append(_divergence(theirs, ours))
-                    rows, fed = [], []
-                    if ends:
-                        break
-            for _ in range(8):  # the copy writes beside it, so that both meet the same machine
-                began = time.perf_counter()
-                second.decode([last], 1)
-                written[1].append(time.perf_counter() - began)
-            report(min(1.0, len(divergences) / n_tokens))
-            if len(divergences) >= n_tokens:
+            for theirs, ours in _continue_text(first, second, text, per_text, times):
+                same.append(int(ours.argmax()) == int(theirs.argmax()))
+                divergences.append(_divergence(theirs, ours))
+            report(min(1.0, len(same) / n_tokens))
+            if len(same) >= n_tokens:
                 break
         return {
-            "tokens": len(divergences),
-            "same": same / max(1, len(divergences)),
-            "divergence": float(np.mean(divergences)) if divergences else 0.0,
-            "source_ms": median(written[0]) * 1e3,
-            "copy_ms": median(written[1]) * 1e3,
+            "tokens": len(same),
+            "same": sum(same) / len(same),
+            "divergence": float(np.mean(divergences)),
+            "source_ms": median(times[0]) * 1e3,
+            "copy_ms": median(times[1]) * 1e3,
             "source_read_ms": _time_reading(first),
             "copy_read_ms": _time_reading(second),
         }
+
+
+def _continue_text(
+    first: LlamaContext,
+    second: LlamaContext,
+    text: str,
+    n_tokens: int,
+    times: tuple[list[float], list[float]],
+) -> Iterator[tuple[Any, Any]]:
+    """Rows of logits of both after each token that `first` continues the text with.
+
+    The seconds that each takes for one token are added to `times`.
+    """
+    tokens = first.vocabulary.tokenize(text)[-256:]
+    for model in (first, second):
+        model.truncate(0)
+        if len(tokens) > 1:
+            model.decode(tokens[:-1], 0)
+    last, rows, fed = tokens[-1], list[Any](), list[int]()
+    for left in reversed(range(n_tokens)):
+        began = time.perf_counter()
+        rows.append(np.array(first.decode([last], 1)[0]))
+        times[0].append(time.perf_counter() - began)
+        fed.append(last)
+        last = int(rows[-1].argmax())
+        ends = first.vocabulary.is_eog(last) or not left
+        if len(fed) == _CHUNK or ends:
+            yield from zip(rows, second.decode(fed, len(fed)), strict=True)
+            rows, fed = [], []
+        if ends:
+            break
+    for _ in range(8):  # beside the source's, so that both meet the same machine
+        began = time.perf_counter()
+        second.decode([last], 1)
+        times[1].append(time.perf_counter() - began)
 
 
 def _divergence(of: Any, other: Any) -> float:

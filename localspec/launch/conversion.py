@@ -57,7 +57,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class ConvertedModel:
     path: Path
     type: str
     size: int
@@ -124,7 +124,7 @@ def rank_types(source: Source, speeds: Sequence[TypeSpeed]) -> list[str]:
 
 def convert(
     source: Source, kind: str, out: Path, texts: Sequence[str], n_tokens: int
-) -> Generator[Progress, None, Converted]:
+) -> Generator[Progress, None, ConvertedModel]:
     """Yield what is done, with the share of it; return the copy. Closing it leaves no file.
 
     `texts` are continued by the source for `n_tokens` in all, to compare the copy with it; 0 leaves
@@ -159,7 +159,7 @@ def convert(
             }
             comparison = Comparison(**(yield from _last(request, "comparing with the source")))
         give_name()
-    return Converted(out, kind, int(result["bytes"]), comparison)
+    return ConvertedModel(out, kind, int(result["bytes"]), comparison)
 
 
 def _bits(kind: str) -> float:

@@ -153,6 +153,13 @@ StartEngine = Callable[..., Engine]
 """`start_engine`, or a fake of the tests."""
 
 
+def _with_faster_copy(
+    request: SettingsRequest, notify: Callable[[Notice], None]
+) -> SettingsRequest:
+    target = conversion.faster_copy(Path(request.load.target), notify)
+    return replace(request, load=replace(request.load, target=str(target)))
+
+
 def start_engine(
     request: SettingsRequest,
     *,
@@ -167,9 +174,7 @@ def start_engine(
     the engine before it loads, so that another thread can close it. Raises as `choose_settings`,
     and the engine's errors.
     """
-    request, workers = check_workers(request, notify)
-    target = conversion.faster_copy(Path(request.load.target), notify)
-    request = replace(request, load=replace(request.load, target=str(target)))
+    request, workers = check_workers(_with_faster_copy(request, notify), notify)
     advice = choose_settings(request, workers)
     if advice and (transfer := describe_transfer(advice.fit, workers)):
         notify(Notice("info", "workers", transfer))

@@ -15,14 +15,14 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
-from localspec.chat import copying, slash_commands
+from localspec.chat import copying, examples, slash_commands
 from localspec.chat.history import SearchHit
 from localspec.chat.repetition import RepetitionWatch
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import OverflowPolicy
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
-from localspec.protocol.events import Notice, Round
+from localspec.protocol.events import Notice
 from localspec.tui import slash_handlers
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ContextFullScreen
@@ -50,12 +50,6 @@ from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
 LATE_ESCAPE_SECONDS = 1.0  # An escape this soon after an answer ended was meant to stop it.
 TYPING_SECONDS = 3.0  # After the last key, somebody types.
 SECOND_ESCAPE_SECONDS = 2.0
-
-
-_PAUSED_HINT = (
-    "Speculation is paused: drafts would cost more here than they save. "
-    "Enter in a new chat shows a task where they gain."
-)
 
 
 class ChatScreen(Screen[None]):
@@ -283,9 +277,7 @@ class ChatScreen(Screen[None]):
                 show_notice(self, delta.event)
         if deltas and self.transcript.turns:
             self.transcript.add_deltas(deltas)
-            rounds = [delta.event for delta in deltas if isinstance(delta.event, Round)]
-            text = "".join(token.text for round_ in rounds for token in round_.tokens)
-            if self._repetition.add(text):
+            if self._repetition.add_deltas(deltas):
                 self.notify("It repeats itself: esc stops, f5 tries again.", markup=False)
         if ended is not None:
             self._finish_answer(ended)
@@ -294,22 +286,21 @@ class ChatScreen(Screen[None]):
     def _finish_answer(self, ended: AnswerEnded) -> None:
         session, stopped_at, self._end_time = self.session, self._stop_time, time.monotonic()
         self.phase = "failed" if ended.engine_died else "ready"
-        if session.withdrawn_question is not None:
-            self.transcript.show_session(self.session)
-            self.composer.restore_text(session.withdrawn_question)
+        if (withdrawn := session.withdrawn_question) is not None:
+            self.transcript.show_session(session)
+            self.composer.restore_text(withdrawn)
         else:
             stop_ms = None if stopped_at is None else (time.monotonic() - stopped_at) * 1e3
             note = format_end_reason(session.conversation.turns[-1], stop_ms)
             self.transcript.finish_answer(note)
         if ended.error is not None:
-            is_withdrawn = session.withdrawn_question is not None
-            retry = "enter send again" if is_withdrawn else "f6 edit the question"
+            retry = "f6 edit the question" if withdrawn is None else "enter send again"
             keys = self._reload_hints() if ended.engine_died else (retry, "f4 settings")
             self.transcript.show_error(ended.error, keys)
         elif self.runner.engine is not None:
             session.update_costs(self.runner.engine)
             if session.is_paused and len(session.conversation.turns) == 1:
-                self.notify(_PAUSED_HINT, markup=False)
+                self.notify(examples.PAUSED_HINT, markup=False)
 
     @on(AnswerInspected)
     def _show_logprobs(self, message: AnswerInspected) -> None:
@@ -422,8 +413,7 @@ class ChatScreen(Screen[None]):
         if self.has_class("-narrow"):
             self.notify("The panel needs 80 columns.", timeout=3, markup=False)
             return
-        panel = self.query_one(SpeculationPanel)
-        self.options.show_panel = not panel.display
+        self.options.show_panel = not self.query_one(SpeculationPanel).display
         self.set_class(self.options.show_panel, "-panel")
         self.set_class(not self.options.show_panel, "-no-panel")
         self.call_after_refresh(self.draw)
@@ -449,8 +439,7 @@ class ChatScreen(Screen[None]):
         if show:
             request = self.session.build_inspect_request()
             if self.phase == "ready" and request is not None and not self._logprobs_requested:
-                self.phase = "inspecting"
-                self._logprobs_requested = True
+                self.phase, self._logprobs_requested = "inspecting", True
                 self.runner.inspect(request, self.post_message)
         if not self.transcript.is_cursor_active:
             self.composer.focus()
@@ -483,7 +472,6 @@ class ChatScreen(Screen[None]):
             self.notify("No answer to replay yet.", markup=False)
 
     def action_copy(self, argument: str = "") -> None:
-        """As `/copy ARGUMENT`."""
         self._copy(lambda: copying.select_text(self.session, argument))
 
     def action_copy_code(self, turn_id: int, number: int) -> None:
