@@ -10,6 +10,7 @@ from textual import events
 from textual.events import MouseScrollUp
 from textual.widgets import Input
 
+from localspec.chat.examples import EXAMPLES
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS
 from localspec.errors import DoesNotFitError, Hint
@@ -92,11 +93,29 @@ async def test_what_is_typed_is_what_is_stored_and_sent(by: str) -> None:
 async def test_a_lone_surrogate_is_sent_and_nothing_written_is_not() -> None:
     """It cannot be pasted, but a script may insert it."""
     async with Chat() as chat:
-        for typed in ("", "  ", "\n\n"):
-            await chat.send(typed)
-            assert "Nothing to send yet." in chat.shown and not chat.questions
         await chat.send("a\ud83db")
         assert HELLO in chat.shown
+        for typed in ("", "  ", "\n\n"):
+            await chat.send(typed)
+            assert "Nothing to send yet." in chat.shown and len(chat.questions) == 1
+
+
+async def test_enter_in_an_empty_chat_writes_one_example_after_the_other_and_sends_none() -> None:
+    async with Chat() as chat:
+        for example in (*EXAMPLES, EXAMPLES[0]):
+            chat.screen.composer.replace_text("")
+            await chat.press("enter")
+            assert chat.typed == example and not chat.questions
+        await chat.press("enter")
+        await chat.until("ready")
+        assert chat.questions == [EXAMPLES[0]]
+
+
+async def test_an_answer_that_repeats_itself_is_said_once() -> None:
+    circle = scenes.spoken("round and round we go. " * 40)
+    async with Chat(ScriptedEngine(circle)) as chat:
+        await chat.send("sing")
+        assert chat.shown.count("It repeats itself") == 1
 
 
 async def test_escape_clears_the_message_and_up_brings_it_back() -> None:
