@@ -12,7 +12,7 @@ from localspec.cli import convert, doctor
 from localspec.errors import UsageError
 from localspec.machine import conversion_process
 from localspec.machine.conversion_process import TypeSpeed
-from tests.cli.command import localspec
+from tests.support.run_command import localspec
 
 DEMO = str(paths.package_data_dir() / "demo" / "demo-target.gguf")
 

@@ -194,8 +194,7 @@ class ChatScreen(Screen[None]):
     @on(MessageComposer.Submitted)
     async def _submit_message(self, message: MessageComposer.Submitted) -> None:
         text = message.text
-        call = slash_commands.parse(text)
-        if call is not None:
+        if (call := slash_commands.parse(text)) is not None:
             await slash_handlers.execute(self, call)
         elif self.phase == "answering":
             self.composer.restore_text(text)

@@ -112,7 +112,9 @@ async def test_enter_in_an_empty_chat_writes_one_example_after_the_other_and_sen
 
 
 async def test_an_answer_that_repeats_itself_is_said_once() -> None:
-    circle = scenes.spoken("round and round we go. " * 40)
+    def circle() -> Script:
+        return answer(words("round and round we go. " * 40))
+
     async with Chat(ScriptedEngine(circle)) as chat:
         await chat.send("sing")
         assert chat.shown.count("It repeats itself") == 1
