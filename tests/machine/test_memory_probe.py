@@ -88,7 +88,6 @@ def test_a_split_model_is_one(folder: Path, tmp_path: Path) -> None:
 REFUSED: tuple[tuple[dict[str, object], str], ...] = (
     ({"n_ctx": 10**9}, "out of range"),
     ({"kv_type": "q8_0", "flash_attn": "off"}, "requires flash_attn"),
-    ({"kv_type": "q9"}, "KV type"),
     ({"tensor_split": (0.0, -1.0)}, "Invalid tensor split"),
 )
 

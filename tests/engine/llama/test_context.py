@@ -273,10 +273,6 @@ REFUSALS: list[tuple[str, dict[str, Any], type[LocalspecError], str, str]] = [
     ("target", {"n_ctx": 2**32 + 256}, UsageError, "out of range", ""),
     # The file claims a trained context of 2^31 - 1: the file is no limit, memory is.
     ("vast", {"n_ctx": 2**31 - 1, "n_gpu_layers": 0}, DoesNotFitError, "needs about", ""),
-    ("target", {"kv_type": "q3_k"}, UsageError, "'q3_k'", "f16"),
-    ("target", {"kv_type": ""}, UsageError, "''", "q8_0"),
-    ("target", {"flash_attn": "maybe"}, UsageError, "'maybe'", "auto"),
-    ("target", {"split_mode": "tensor"}, UsageError, "'tensor'", "layer"),
     ("target", {"tensor_split": (0.0,)}, UsageError, "Invalid tensor split", ""),
     ("target", {"tensor_split": (-1.0, 2.0)}, UsageError, "Invalid tensor split", ""),
     ("target", {"tensor_split": (1.0,) * 1000}, UsageError, "Invalid tensor split", ""),
