@@ -47,7 +47,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "U+200C, U+200D, U+200E, U+061C, typed or pasted": (
         "they are stored and sent as they are",
-        "tui/test_app.py::test_what_is_typed_is_what_is_stored_and_sent",
+        "tui/screens/test_chat.py::test_what_is_typed_is_what_is_stored_and_sent",
     ),
     "ESC in a bracketed paste": (
         "the paste is text",

@@ -56,11 +56,11 @@ class Prefork:
     ) -> tuple[int, bytes, bytes]:
         """The exit code of a command, and what it wrote.  Raises TimeoutError."""
         with (
-            tempfile.TemporaryFile() as request,
+            tempfile.TemporaryFile(buffering=0) as request,
             ExitStack() as theirs,
             ThreadPoolExecutor() as pool,
         ):
-            pickle.dump((arguments, dict(env), os.fspath(cwd or os.getcwd())), request)
+            request.write(pickle.dumps((arguments, dict(env), os.fspath(cwd or os.getcwd()))))
             request.seek(0)
             (read, to), (from_out, out), (from_err, err) = (os.pipe() for _ in range(3))
             for end in (read, out, err):
@@ -108,6 +108,7 @@ def serve(descriptor: int) -> None:
             message, given, *_ = socket.recv_fds(requests, 1, 4)
             if not message:
                 return
+            os.lseek(given[0], 0, os.SEEK_SET)  # the position is shared with the sender
             with os.fdopen(given[0], "rb") as file:
                 arguments, env, cwd = pickle.load(file)
             pid = os.fork()

@@ -49,7 +49,8 @@ class ChatSettingsScreen(ModalScreen[None]):
                         compact=True,
                         select_on_focus=True,
                     )
-                    yield Label(self._find_source(field.name), name=field.name, classes="source")
+                    source = self._find_source(field.name)
+                    yield Label(source, name=field.name, classes="source", markup=False)
             yield Static("System prompt", classes="heading", markup=False)
             text = sanitize(self._session.conversation.system)
             system_prompt = TextArea(text, id="system", compact=True)
