@@ -59,7 +59,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "a terminal that goes while the app draws": (
         "the app ends, the answer is saved",
-        f"{TERMINAL}::test_a_terminal_that_goes_while_the_app_draws_ends_it_and_the_answer_is_saved",
+        f"{TERMINAL}::test_a_terminal_that_goes_ends_app_and_engine_and_the_answer_is_saved",
     ),
     "EDITOR=/Users/O'Brien/bin/ed": (
         "an error that says so",
@@ -141,7 +141,10 @@ FAULTS: dict[str, tuple[str, str]] = {
         "it is accepted",
         "serve/test_prompts.py::test_an_empty_answer_of_its_own_is_accepted",
     ),
-    "the first delta": ("content is empty, not null", f"{FORMATS}::test_a_stream_says_the_same"),
+    "the first delta": (
+        "content is empty, not null",
+        "serve/test_completion_formats.py::test_a_chat_streamed_and_not",
+    ),
     "usage of two prompts": ("both are counted", f"{FORMATS}::test_text_completions"),
     "401 and 415 for a page": (
         "with CORS headers",
@@ -182,12 +185,15 @@ FAULTS: dict[str, tuple[str, str]] = {
         "/health is answered meanwhile",
         f"{SERVE}::test_large_requests_are_read_beside_others",
     ),
-    "lone surrogates in requests": ("200 or 400", f"{SERVE}::test_surrogates_and_line_ends"),
+    "lone surrogates in requests": (
+        "200 or 400",
+        "serve/test_http_app.py::test_no_malformed_request_is_a_fault",
+    ),
     "keys with a BOM or in Latin-1, a file cut at 64 KiB": (
         "whole keys in any encoding",
         f"{ACCESS}::test_keys_of_any_encoding",
     ),
-    "a chunk size of zz": ("nothing is printed", f"{SERVE}::test_nothing_is_printed"),
+    "a chunk size of zz": ("nothing is printed", "serve/test_http_app.py::test_malformed_http"),
     "code that a lexer takes long for": (
         "coloured in part, beside the app",
         f"{MARKDOWN}::test_code_that_takes_a_lexer_long_is_coloured_in_part",
@@ -210,11 +216,11 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "escapes in a worker's device": (
         "nothing reaches the terminal",
-        "cli/test_terminal.py::test_a_hostile_worker_writes_nothing_to_the_terminal",
+        "cli/test_terminal.py::test_every_line_of_a_command_passes_the_writer",
     ),
     "escapes in the name of a draft": (
         "nothing reaches the terminal",
-        "cli/test_terminal.py::test_nothing_hostile_reaches_a_terminal",
+        "cli/test_terminal.py::test_the_writer_takes_away_what_harms",
     ),
     "a header's float64 of 1e300": (
         "the file is refused",
