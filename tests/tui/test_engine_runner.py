@@ -103,6 +103,7 @@ def test_a_pair_is_gone_before_another_is_measured_and_loaded() -> None:
 
 
 def test_a_load_is_stopped_while_it_loads() -> None:
+    others = set(threading.enumerate())  # hosts of other tests in this process
     loader = Loader()
     loader.let_go.set()
     runner = EngineRunner(loader)
@@ -113,9 +114,8 @@ def test_a_load_is_stopped_while_it_loads() -> None:
     wait_for(lambda: len(loader.told) >= 3)
     assert loader.told[:3] == ["one loads", "one leaves", "one is gone"]
     loader.finish.set()
-    for thread in threading.enumerate():
-        if thread.name == "localspec":
-            thread.join(LIMIT)
+    for thread in set(threading.enumerate()) - others:
+        thread.join(LIMIT)
     assert heard == [], "a cancelled load posts nothing"
     assert runner.engine is None
 
