@@ -36,7 +36,7 @@ _FILE_TYPE_OF = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}  # Of a weight type; others
 _NUMBERS = {name: number for number, name in FILE_TYPES.items()}
 _READ, _WRITTEN = 300, 200  # Tokens of a turn, by which `auto` weighs reading and writing.
 STARTER_TYPE = "Q4_K_M"
-"""Of the packaged model on a CPU: it reads 2.1 and writes 1.2 times as fast as Q4_1 and differs by 0.05
+"""Of the packaged model on a CPU: reads 2.1 and writes 1.2 times as fast as Q4_1, differs by 0.05
 nats.  IQ4_NL writes 1.6 times as fast and differs by 0.15 (docs/benchmarks.md)."""
 _SIZE_MARGIN = 1.12  # Some tensors get more bits than the type has.
 
