@@ -258,12 +258,14 @@ def resolve_files(model: str, draft: str, *, pull: bool) -> launch.ResolvedPair:
 def _pull(reference: str) -> None:
     """Download a pair or model, after checking headers and disk space. Resumes old downloads."""
     # Late imports: most scripts use downloaded models.
-    from localspec.models import model_lookup, pull_plan  # noqa: PLC0415
+    from localspec.fit import machine_profile, suggestions  # noqa: PLC0415
+    from localspec.models import pull_plan  # noqa: PLC0415
     from localspec.models.hub.client import HubClient  # noqa: PLC0415
     from localspec.models.hub.download import download_file  # noqa: PLC0415
 
     hub = HubClient()
-    plan = pull_plan.build(hub, [model_lookup.resolve(reference)])
+    request = suggestions.resolve_best_file(reference, machine_profile.detect)
+    plan = pull_plan.build(hub, [request])
     plan.check()
     for model in plan.models:
         for file in model.files:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from localspec.bench import report_text, results
@@ -46,9 +46,10 @@ class Benchmark:
         request: BenchRequest,
         clock: Callable[[], float] = time.perf_counter,
         *,
-        as_markdown: bool = False,
+        format_report: Callable[[results.BenchReport], Iterable[str]] | None = None,
     ) -> None:
-        self.request, self._clock, self._as_markdown = request, clock, as_markdown
+        """`format_report`: default: the table, live."""
+        self.request, self._clock, self._format = request, clock, format_report
         self.runs: list[BenchRun] = []
         self._n_rounds = request.rounds or 0
         self._engine: Engine | None = None
@@ -124,8 +125,8 @@ class Benchmark:
         return count(len(self.runs), "answer")
 
     def format_report(self) -> list[str]:
-        if self._as_markdown:
-            return self.format_shared_report()
+        if self._format is not None:
+            return list(self._format(self.report))
         return list(report_text.format_table(self.report, is_final=self._has_ended))
 
     def format_shared_report(self) -> list[str]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
+from datetime import date
 from itertools import groupby
+from pathlib import Path
+from statistics import median
 
 from localspec.bench.results import BenchReport, WorkloadResult
+from localspec.machine import device_detection, gpu_catalog
+from localspec.models import catalog
+from localspec.models.catalog_entries import quantization_of
 from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
 from localspec.units import count, gib, milliseconds, percent, token_rate
@@ -151,6 +158,38 @@ def _format_verdict(report: BenchReport) -> Iterator[str]:
     if limits:
         reach = " to ".join(dict.fromkeys(f"{n:.2f}×" for n in (min(limits), max(limits))))
         yield f"By the measured costs, the best fixed draft length would give {reach}."
+
+
+def format_published_row(report: BenchReport, target: Path, draft: str) -> Iterator[str]:
+    """A line of localspec/data/published.jsonl: medians at temperature 0.  `draft`: its kind."""
+    rows = [row for row in report.counted_rows if row.temperature == 0]
+    if not rows:
+        yield "No trial counts: no row."
+        return
+    pair = catalog.load().pairs.get(catalog.own_id(report.pair))
+    gpus = device_detection.detect_devices().devices
+    gpu = gpu_catalog.match_device(gpus[0]) if gpus else None
+    values = {
+        "model": pair.target.id if pair else target.stem,
+        "gpu": gpu.name if gpu else report.machine.cpu,
+        "n_gpu": len(gpus),
+        "vram": round(sum(each.total or 0 for each in gpus) / 2**30),
+        "backend": gpus[0].backend if gpus else "CPU",
+        "quant": quantization_of(target.name),
+        "bytes": target.stat().st_size,
+        "draft": draft,
+        "acceptance": _median(row.acceptance_rate for row in rows),
+        "plain": _median(row.plain_tps for row in rows),
+        "speculative": _median(row.spec_tps for row in rows),
+        "source": "your name, or a link",
+        "date": f"{date.today()}",
+    }
+    yield json.dumps({name: value for name, value in values.items() if value})
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(median(known), 3) if known else None
 
 
 def _format_machine(report: BenchReport) -> Iterator[str]:

@@ -12,7 +12,7 @@ from localspec.cli import global_options, options, shell_completion
 from localspec.cli.global_options import number_option
 from localspec.cli.terminal import echo, echo_json, notify
 from localspec.errors import LocalspecError
-from localspec.fit import machine_profile
+from localspec.fit import machine_profile, suggestions
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.speed import UseCase
@@ -22,6 +22,7 @@ from localspec.machine import published
 from localspec.machine.rpc import preflight
 from localspec.models import draft_heads, model_lookup
 from localspec.models.catalog_entries import USE_CASES
+from localspec.models.model_lookup import ModelRequest
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.symbols import MEMORY_PARTS
 from localspec.units import gib, token_rate_range
@@ -66,11 +67,12 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     localspec fit llama-3.3-70b --draft llama-3.2-1b --gpu "RTX 3090"
     localspec fit big.gguf --draft small.gguf --ctx 32768
     """
-    subject = _load_subject(ref, given["draft"], given["endpoint"])
+    machine = machine_profile.simulate(given["gpu"], given["vram"])
+    request = suggestions.resolve_best_file(ref, lambda: machine, given["use"])
+    subject = _load_subject(request, given["draft"], given["endpoint"])
     if not given["draft"]:
         subject = subject.add_found_head()
     subject.check_head()
-    machine = machine_profile.simulate(given["gpu"], given["vram"])
     can_skip = options.can_skip_workers()
     workers = preflight.check_all(given["workers"], _print_skipped if can_skip else None)
     machine = machine_profile.with_workers(machine, workers)
@@ -80,8 +82,8 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     draft_name = subject.draft.name if subject.draft else None
     load = LoadCommand(subject.target.name, draft_name, target_settings)
     ctx, kv, gpu_layers, cpu_moe = (given[x] for x in ("ctx", "kv", "gpu_layers", "cpu_moe"))
-    request = SettingsRequest(load, ctx, kv, gpu_layers, cpu_moe, can_skip_workers=can_skip)
-    advice = advisor.advise(request)
+    settings = SettingsRequest(load, ctx, kv, gpu_layers, cpu_moe, can_skip_workers=can_skip)
+    advice = advisor.advise(settings)
     if not advice.fit.load.target_settings.workers:
         machine = machine_profile.without_workers(machine)
     fit = confirm_fit(advice.fit, subject, machine, use)
@@ -112,8 +114,7 @@ def _print_skipped(error: LocalspecError) -> None:
     notify(f"{error.message} Going on without it.")
 
 
-def _load_subject(ref: str, draft: str | None, endpoint: str | None) -> PairShapes:
-    request = model_lookup.resolve(ref)
+def _load_subject(request: ModelRequest, draft: str | None, endpoint: str | None) -> PairShapes:
     draft_request = model_lookup.resolve(draft) if draft and draft != "none" else None
     if draft == "none":
         request = replace(request, draft=None)

@@ -10,7 +10,7 @@ import click
 from localspec.cli import global_options, shell_completion, terminal
 from localspec.cli.terminal import echo, echo_columns, echo_json
 from localspec.errors import NotFoundError, StorageError, UsageError
-from localspec.models import model_lookup
+from localspec.models import catalog, model_lookup
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.local_files import inventory
 from localspec.models.local_files.hub_cache import LeftoverFile
@@ -146,7 +146,7 @@ def _find_installed(model: ResolvedModel) -> LocalModel | None:
 def _find_other_pair(request: ModelRequest, draft: CatalogModel) -> str:
     """Id of an installed pair with another target that uses this draft model; empty if none."""
     for pair in model_lookup.ready_pairs(inventory.list_models()):
-        is_other = pair.target.id != request.target.name
+        is_other = catalog.own_id(pair.target.id) != catalog.own_id(request.target.name)
         if is_other and pair.draft and pair.draft.id == draft.id:
             return pair.id
     return ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import click
 
 from localspec import launch
-from localspec.bench import workloads
+from localspec.bench import report_text, workloads
 from localspec.bench.benchmark import Benchmark
 from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
 from localspec.bench.measurement import Measurement, MeasurementProgress
@@ -18,6 +19,7 @@ from localspec.cli import options, terminal
 from localspec.cli.global_options import FiniteRange, number_option, text_option
 from localspec.errors import LocalspecError
 from localspec.launch import ResolvedPair
+from localspec.launch.pair import draft_kind
 from localspec.models import model_lookup
 
 _PROGRESS_INTERVAL = 30.0  # Seconds between progress lines if stderr is not a terminal.
@@ -36,6 +38,7 @@ Progress = Generator[MeasurementProgress, None, None]
 @options.OVERLAP
 @options.MEASURING
 @click.option("--markdown", is_flag=True, help="Print a Markdown report to share.")
+@click.option("--row", is_flag=True, help="Print one line of localspec/data/published.jsonl.")
 def bench_command(pair: str | None, **given: Any) -> int:
     """Measure the speed of PAIR, plain and speculative.
 
@@ -57,7 +60,11 @@ def bench_command(pair: str | None, **given: Any) -> int:
         resolved.spec_reason,
         given["rounds"],
     )
-    measurement = Benchmark(request, as_markdown=given["markdown"])
+    form = report_text.format_markdown if given["markdown"] else None
+    if given["row"]:
+        draft = draft_kind(resolved) or "ngram"
+        form = partial(report_text.format_published_row, target=resolved.target, draft=draft)
+    measurement = Benchmark(request, format_report=form)
     progress = _measure_pair(resolved, measurement, given)
     return 0 if print_measurement(measurement, progress, given) else 130
 

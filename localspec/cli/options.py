@@ -23,7 +23,7 @@ from localspec.config.options import OPTIONS, OptionGroup, select
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.models.chat_template import builtin_templates
-from localspec.models.model_lookup import NotDownloadedError, resolve
+from localspec.models.model_lookup import NotDownloadedError
 from localspec.protocol.events import Event, Notice
 
 T = TypeVar("T")
@@ -264,6 +264,7 @@ def resolve_or_pull(
 
     def pull_missing(missing: NotDownloadedError) -> None:
         from localspec.cli import pull  # noqa: PLC0415  late: most runs download nothing
+        from localspec.fit import machine_profile, suggestions  # noqa: PLC0415
         from localspec.models.hub.client import HubClient  # noqa: PLC0415
 
         if not yes and not can_prompt_user():
@@ -271,7 +272,7 @@ def resolve_or_pull(
         if not quiet:
             notify(missing.message)
         pull_options = pull.PullOptions(yes=yes, quiet=quiet and yes)
-        request = resolve(missing.pull_reference)
+        request = suggestions.resolve_best_file(missing.pull_reference, machine_profile.detect)
         if pull.pull_models([request], HubClient(on_wait=notify), pull_options) is None:
             raise missing
 

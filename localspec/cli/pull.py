@@ -14,8 +14,9 @@ import click
 from localspec.cli import global_options, shell_completion, terminal
 from localspec.cli.global_options import FiniteRange, flag, number_option
 from localspec.cli.terminal import echo, stop_on_interrupt
+from localspec.fit import machine_profile, suggestions
 from localspec.lazy_dataclass import dataclass
-from localspec.models import catalog, draft_heads, model_lookup, pull_plan
+from localspec.models import catalog, draft_heads, pull_plan
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase, DownloadState, RateLimiter, download_file
@@ -50,7 +51,7 @@ def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> i
     localspec pull qwen3-8b+qwen3-0.6b
     localspec pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M --dry-run
     """
-    requests = [model_lookup.resolve(text) for text in refs]
+    requests = [suggestions.resolve_best_file(text, machine_profile.detect) for text in refs]
     hub = HubClient(endpoint, on_wait=terminal.notify)
     plan = pull_models(requests, hub, PullOptions(**given))
     if plan is None:

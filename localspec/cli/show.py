@@ -110,6 +110,8 @@ def _format_details(
         more = _header_facts(item.header) if item.header else _catalog_facts(model)
         sampling = maker_sampling.describe(maker_sampling.find(item.header, model))
         facts = (*_file_facts(item), *more, ("sampling", sampling or "default"))
+        if not number:
+            facts = (*facts, ("others report", _find_published(items)))
         yield from format_columns([(name, value) for name, value in facts if value])
         if head_lines := list(pull.format_sidecar_heads(item)):
             yield ""
@@ -122,13 +124,31 @@ def _format_details(
         yield from format_columns([(gb(file.size), file.path) for file in files])
 
 
+def _find_published(items: Sequence[PlannedModel]) -> str:
+    """What others report nearest to this computer, of a model of the catalogue; may be empty."""
+    from localspec.fit import machine_profile  # noqa: PLC0415  late: most are unknown
+    from localspec.machine import published  # noqa: PLC0415
+
+    entry, header = items[0].resolved.catalog_model, items[0].header
+    if entry is None or catalog.own_id(entry.id) not in {row.model for row in published.load()}:
+        return ""
+    kind = "mtp" if header and draft_heads.has_own_mtp_layer(header) else ""
+    for draft in items[1:]:
+        kind = draft.resolved.catalog_model.kind if draft.resolved.catalog_model else "model"
+    row = published.find_nearest(entry.id, machine_profile.detect().devices, kind)
+    return row.describe() if row else ""
+
+
 def _file_facts(item: PlannedModel) -> Iterator[Fact]:
     """Those that are empty are not shown."""
     model = item.resolved.catalog_model
     yield "name", item.resolved.name
     yield "title", model.title if model else ""
-    yield "file", f"{item.repo}/{item.file}" if item.repo else item.file
+    parts = (item.repo, item.file or (model.type if model else ""))
+    yield "file", "/".join(filter(None, parts))
     yield "size", "" if item.size is None else gb(item.size)
+    files = model.files if model else ()
+    yield "also as", ", ".join(f"{each.id} ({gb(each.size or 0)})" for each in files)
     yield "licence", item.licence
     yield "gated", f"accept its terms on the page of {item.repo}" if item.gated else ""
     yield "installed", str(item.path) if item.path else "no"
@@ -173,8 +193,8 @@ def _catalog_facts(model: CatalogModel | None) -> Iterator[Fact]:
 def _pair_ids(model: CatalogModel | None) -> list[str]:
     if model is None:
         return []
-    pairs = catalog.load().pairs.values()
-    return [p.id for p in pairs if model.id in (p.target.id, p.draft.id if p.draft else "")]
+    pairs, id_ = catalog.load().pairs.values(), catalog.own_id(model.id)
+    return [p.id for p in pairs if id_ in (p.target.id, p.draft.id if p.draft else "")]
 
 
 def _item_to_json(item: PlannedModel) -> dict[str, Any]:

@@ -179,6 +179,7 @@ _BITS = {
 _OUTPUT_BITS = 6.5625  # At least: an output matrix, or tied embeddings, in Q6_K.
 _NARROW_BITS = 8.5  # Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks.
 _BLOCK = 256
+_WITHOUT_GATE = ("nemotron_h", "nemotron_h_moe", "apertus")  # Two matrices, not three.
 _PEAK = 1.4  # The largest matrices of a mixture (Q6_K), relative to its average.
 
 
@@ -197,7 +198,7 @@ def shape_from_numbers(shape: CatalogShape, quantization: str, n_bytes: int) -> 
     output_bits = _NARROW_BITS if is_narrow else max(bits, _OUTPUT_BITS)
     output = int(shape.embd * shape.vocab * output_bits / 8)
     table = output if shape.tied else int(shape.embd * shape.vocab * (bits + is_narrow) / 8)
-    table += int(shape.layer_embd * shape.layers * shape.vocab * bits / 8)
+    table += int((shape.layer_embd * shape.layers * shape.vocab + shape.tables) * bits / 8)
     rest = n_bytes - table - output * (not shape.tied) - _VOCABULARY_BYTES * shape.vocab
     is_mxfp4 = "MXFP4" in quantization  # of experts only; the rest is in Q8_0
     layers, is_mostly_dense = _spread(shape, rest, 2 if is_mxfp4 else 1)
@@ -318,28 +319,32 @@ def _recurrent_widths(shape: CatalogShape) -> tuple[int, int]:
 def _read_layer(shape: CatalogShape, il: int) -> LayerShape:
     """With about as many parameters as the layer has, in place of bytes."""
     embd, heads, expert_ff = shape.embd, shape.heads, shape.expert_ff or shape.ff
-    n_expert = shape.experts if il >= shape.dense_layers else 0
+    n_expert = shape.n_experts(il)
     has_dense = not n_expert or shape.architecture == "gemma4"
     ff = shape.n_ff(il) if has_dense else shape.shared_ff
     is_fused = shape.architecture == "phi3"  # one matrix for gate and up
-    is_swa = shape.window > 0 and il < shape.layers and not shape.has_full_attention(il)
+    is_swa = shape.window > 0 and shape.layer_kind(il) == "w"
     k = (shape.sliding_head_dim if is_swa else 0) or shape.key_dim
     v, n_head_kv, mla = shape.value_dim or k, shape.n_head_kv(il), 0
     wide = heads * k * (1 + (shape.architecture in GATED_ATTENTION))
     if shape.kv_rank:  # `head_dim` and `value_dim` are those of the uncompressed heads
         k, v, n_head_kv, mla = shape.kv_rank + shape.rope_dim, shape.kv_rank, 1, k + shape.kv_rank
     widths = (heads, n_head_kv, k, v)
-    is_recurrent = not shape.has_attention(il)
+    has_attention, is_recurrent = shape.has_attention(il), shape.layer_kind(il) == "M"
     if is_recurrent:
         wide = sum(_recurrent_widths(shape)) or 3 * embd
+    elif not has_attention:
+        wide = 0
     expert_matrix = n_expert * embd * expert_ff
-    n_matrices = 4 if is_fused else 3
+    n_matrices = 4 if is_fused else 2 if shape.architecture in _WITHOUT_GATE else 3
+    n_weights = min(3, n_matrices)
     return LayerShape(
-        embd * (2 * wide + 2 * n_head_kv * k + 3 * ff + 6 * n_expert),  # a router is in F32
-        3 * expert_matrix,
+        # A router is in F32.
+        embd * (2 * wide + 2 * n_head_kv * k + n_weights * ff + 6 * n_expert),
+        n_weights * expert_matrix,
         embd * max(ff * (1 + is_fused), wide),
         expert_matrix * (2 if shape.architecture == "gemma4" else 1),
-        0 if is_recurrent else heads,
+        heads if has_attention else 0,
         n_head_kv,
         k,
         v,
@@ -347,5 +352,5 @@ def _read_layer(shape: CatalogShape, il: int) -> LayerShape:
         feed_forward_width(embd, n_matrices * ff, shape.experts_used, expert_ff, n_expert),
         is_swa,
         is_recurrent,
-        not is_recurrent and not shape.layers - shape.shared_kv_layers <= il < shape.layers,
+        has_attention and not shape.layers - shape.shared_kv_layers <= il < shape.layers,
     )

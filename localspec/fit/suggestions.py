@@ -9,7 +9,8 @@ drafts of one target, the one with which an answer takes the least time comes fi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -21,14 +22,16 @@ from localspec.fit.advisor import (
     estimate_tokens_per_second,
 )
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.speed import TYPICAL_CPU_SPEED, UseCase
-from localspec.fit.verdict import FitReport, FitVerdict
+from localspec.fit.pair_shapes import PairShapes
+from localspec.fit.speed import UseCase
+from localspec.fit.verdict import DeviceFit, FitReport, FitVerdict
 from localspec.lazy_dataclass import dataclass
-from localspec.machine.device import HOST, reserve_bytes
-from localspec.models import catalog
-from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
+from localspec.machine.device import reserve_bytes
+from localspec.models import catalog, model_lookup
+from localspec.models.catalog import Catalog, CatalogModel, CatalogPair, own_id
 from localspec.models.catalog_entries import TIERS
 from localspec.models.draft_heads import HEAD_DESCRIPTIONS
+from localspec.models.model_lookup import ModelRequest
 from localspec.protocol.wire import ContextSettings, KvType, LoadCommand
 from localspec.units import gib, token_rate_range
 
@@ -36,14 +39,19 @@ _OVERHEAD_FACTOR = 1.2  # Memory per byte of files, for pairs of unknown shape.
 _COMFORTABLE_TOKENS_PER_SECOND = 10.0
 """A slower pair ranks after all faster ones, whatever its size."""
 _SLOW_TOKENS_PER_SECOND = 4.0  # Slower than a person reads.
-_SLOW_BYTES_PER_TOKEN = 8 * 10**9
-"""Weights read for each token; a computer without a GPU reaches about 3 tok/s at this size."""
 _LONG_CONTEXT = 16_384  # Tokens; a pair with room for less ranks after those with room for it.
 _ACTIVE_WEIGHT = 0.4
 """Of a mixture of experts: it is about as good as a dense model of total^0.6 × active^0.4
 parameters.  An opinion: it ranks Gemma 4 26B-A4B beside the 12B, as users do."""
 _BITS_PER_PARAMETER = 4.9
 """Of Q4_K_M; estimates an unknown number of parameters from the file size."""
+_BITS_QUALITY = {"2": 0.5, "3": 0.7, "4": 0.95, "5": 0.98, "6": 0.99}
+_TRAINED_QUALITY = 0.99
+"""What is left of a model by the bits of its quantisation, as a factor of its effective size; of
+one that its makers trained for its type.  An opinion."""
+_UPGRADE_QUALITY = 0.02  # That a file larger than the catalogue's first gains.
+_UPGRADE_SPARE = 0.1  # Of the memory, that such a file leaves free.
+_UPGRADE_TOKENS_PER_SECOND = 20.0  # That such a file still reaches.
 _STATUS_ORDER = ("verified", "reported", "untested")
 _KIND_ORDER = ("mtp", "dspark", "dflash", "eagle3", "model", "lookup")  # If no speed is known.
 
@@ -74,12 +82,30 @@ class PairSuggestion:
         return self.pair.target.path is not None
 
     @property
+    def used(self) -> tuple[DeviceFit, ...]:
+        """The GPUs, or RAM on a computer without one."""
+        return (self.fit.device_fits or (self.fit.host,)) if self.fit else ()
+
+    @property
+    def has_long_context(self) -> bool:
+        n_ctx = self.fit.load.target_settings.n_ctx if self.fit else None
+        shape = self.pair.target.shape
+        return (n_ctx or 0) >= min(_LONG_CONTEXT, shape.context if shape else _LONG_CONTEXT)
+
+    @property
+    def is_upgrade(self) -> bool:
+        """Whether it leaves memory free and is fast, as a file larger than usual should."""
+        spare = min((each.headroom or 0) / (each.device.free or 1) for each in self.used)
+        rate = estimate_tokens_per_second(self.fit) if self.fit and self.fit.speed.plain else 99.0
+        is_fast = rate >= _UPGRADE_TOKENS_PER_SECOND  # also if it is unknown
+        return is_fast and self.has_long_context and spare >= _UPGRADE_SPARE
+
+    @property
     def needed_bytes(self) -> int:
-        """Memory on the GPUs, or RAM on a computer without one."""
+        """Memory on the devices `used`."""
         if self.fit is None:
             return int(self.bytes * _OVERHEAD_FACTOR)
-        device_fits = self.fit.device_fits or (self.fit.host,)
-        return sum(device_fit.total for device_fit in device_fits)
+        return sum(device_fit.total for device_fit in self.used)
 
 
 def suggest(
@@ -96,32 +122,100 @@ def suggest(
     Raises NotFoundError for an unknown model, UsageError for a damaged catalogue.
     """
     catalogue, criteria = catalogue or catalog.load(), criteria or SuggestionCriteria()
-    pairs = tuple(catalogue.pairs.values())
-    if target:
-        entry = catalog.find(catalogue, target)
-        pairs = (entry,) if isinstance(entry, CatalogPair) else catalog.pairs_for(catalogue, entry)
-        if not pairs:
-            raise NotFoundError(
-                f"The catalogue has no pair for {entry.title}.",
-                "It runs without a draft model, by prompt lookup. Or use: --draft FILE",
-            )
-    assess = partial(assess_pair, machine=machine, criteria=criteria, searches=bool(target))
-    assessed = [assess(pair) for pair in pairs]
+    pairs = _find_pairs(catalogue, target) if target else catalogue.pairs.values()
+    assess = partial(choose_file, machine=machine, criteria=criteria, searches=bool(target))
     # The bundled pair is always suggested: it runs anywhere, if need be on the CPU.
     shown = [
         each
-        for each in assessed
-        if each
-        and (target or each.verdict in ("fits", "unknown") or each.is_bundled)
+        for each in filter(None, map(assess, pairs))
+        if (target or each.verdict in ("fits", "unknown") or each.is_bundled)
         and (target or not each.is_bundled or each.pair.draft_kind == "model")
     ]
-    gaining = {each.pair.target.id for each in shown if not (each.fit and each.fit.loses)}
+    gaining = {own_id(each.pair.target.id) for each in shown if not (each.fit and each.fit.loses)}
     if not target:  # a draft that loses is left out, unless the target is in no other pair
-        shown = [e for e in shown if not (e.fit and e.fit.loses) or e.pair.target.id not in gaining]
+        shown = [
+            each
+            for each in shown
+            if not (each.fit and each.fit.loses) or own_id(each.pair.target.id) not in gaining
+        ]
     best: dict[str, CatalogPair] = {}
     for each in sorted(shown, key=_draft_sort_key):
-        best.setdefault(each.pair.target.id, each.pair)
+        best.setdefault(own_id(each.pair.target.id), each.pair)
     return tuple(sorted(shown, key=lambda each: _sort_key(each, best, criteria.use, machine)))
+
+
+def _find_pairs(catalogue: Catalog, target: str) -> Sequence[CatalogPair]:
+    name, _, wanted_type = target.partition(":")
+    entry = catalog.find(catalogue, name)
+    pairs = (entry,) if isinstance(entry, CatalogPair) else catalog.pairs_for(catalogue, entry)
+    if not pairs:
+        raise NotFoundError(
+            f"The catalogue has no pair for {entry.title}.",
+            "It runs without a draft model, by prompt lookup. Or use: --draft FILE",
+        )
+    if not wanted_type:
+        return pairs
+    if (named := pairs[0].target.find_type(wanted_type)) is None:
+        raise model_lookup.unknown_type_error(pairs[0].target, wanted_type)
+    return [pair.with_target(named) for pair in pairs]
+
+
+def resolve_best_file(
+    text: str, machine: Callable[[], MachineProfile], use: str | None = None
+) -> ModelRequest:
+    """As `model_lookup.resolve`; if no quantisation is named or here, that of `suggest`.
+
+    `machine` may take a second.
+    """
+    request = model_lookup.resolve(text)
+    model = request.target.catalog_model
+    if model is None or not model.files or ":" in text or request.target.find_local():
+        return request
+    pairs = [request.pair] if request.pair else catalog.pairs_for(catalog.load(), model)
+    assess = partial(choose_file, machine=machine(), criteria=SuggestionCriteria(use))
+    found = [each for pair in pairs if (each := assess(pair))]
+    best = min(found, key=_draft_sort_key, default=None)
+    if best is None:
+        return request
+    return model_lookup.resolve(f"{own_id(request.name)}:{best.pair.target.quantization}")
+
+
+def choose_file(
+    pair: CatalogPair,
+    machine: MachineProfile,
+    criteria: SuggestionCriteria,
+    *,
+    searches: bool = False,
+) -> PairSuggestion | None:
+    """As `assess_pair`, with the quantisation of the target that is best for the machine.
+
+    The catalogue's first, if it fits with a long context; a larger one only if it is still fast
+    and leaves memory free; of the smaller ones the largest that fits.
+    """
+    assess = partial(assess_pair, machine=machine, criteria=criteria)
+    first = assess(pair)
+    files = pair.target.files if ":" not in pair.id else ()
+    if first is None or first.fit is None or not files:
+        return assess(pair, searches=searches)
+    size, free = _model_size(pair.target) or 0, sum(each.device.free or 0 for each in first.used)
+    in_order = sorted(files, key=lambda model: -(_model_size(model) or 0))
+    sized = [model for model in in_order if (_model_size(model) or 0) < free]
+    if first.verdict == "fits" and first.has_long_context:
+        for model in sized:
+            if _quality(model) - _quality(pair.target) >= _UPGRADE_QUALITY:
+                larger = assess(pair.with_target(model))
+                if larger is not None and larger.is_upgrade:
+                    return larger
+        return first
+    smaller = (pair.with_target(each) for each in sized if (_model_size(each) or 0) < size)
+    fitting = [each for each in (first, *map(assess, smaller)) if each and each.verdict == "fits"]
+    return max(fitting, key=_file_sort_key, default=None) or assess(pair, searches=searches)
+
+
+def _file_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, float]:
+    """Four bits with a short context are better than three with a long one."""
+    quality = _quality(suggestion.pair.target)
+    return quality >= _BITS_QUALITY["4"], suggestion.has_long_context, quality
 
 
 def assess_pair(
@@ -130,12 +224,13 @@ def assess_pair(
     criteria: SuggestionCriteria,
     *,
     searches: bool = False,
+    shapes: PairShapes | None = None,
 ) -> PairSuggestion | None:
-    """None if neither shape nor size is known.
+    """None if neither shape nor size is known.  `shapes`: of its files, if they were read.
 
     `searches`: layers or experts may stay in RAM, as `fit` and `run` choose; it takes longer.
     """
-    shapes = pair_shapes.from_catalog(pair)
+    shapes = shapes or pair_shapes.from_catalog(pair)
     sizes = [_model_size(model) for model in (pair.target, pair.draft) if model]
     size = None if None in sizes else sum(filter(None, sizes))
     if shapes is None:
@@ -164,9 +259,6 @@ def _assess_by_file_size(
     is_rounded = any(model.about is not None for model in (pair.target, pair.draft) if model)
     about, with_caches = "about " * is_rounded, f"{gib(needed)} with caches"
     reasons = [f"{about}{gib(size)} of files, {with_caches}: {relation} {gib(free)}"]
-    per_token = _bytes_per_token(pair.target)
-    if not machine.devices and per_token > _SLOW_BYTES_PER_TOKEN:
-        reasons.append(f"reads {gib(per_token)} per token: slow without a GPU")
     reasons += _other_reasons(pair, use)
     head = HEAD_DESCRIPTIONS.get(pair.draft_kind, "")
     return PairSuggestion(pair, size, judged, tuple(reasons), draft_reason=head)
@@ -241,18 +333,13 @@ def _sort_key(
         suggestion.is_bundled,  # only a demonstration
         bool(use) and use not in pair.use,
         is_slow,
-        pair is not best[pair.target.id],
+        pair is not best[own_id(pair.target.id)],
         TIERS.index(pair.target.tier),
-        bool(machine.devices) and _has_short_context(suggestion),
-        fit is not None and _is_compromise(fit.load.target_settings),
+        bool(machine.devices) and fit is not None and not suggestion.has_long_context,
+        not is_slow and fit is not None and _is_compromise(fit.load.target_settings),
         -(tokens_per_second if is_slow else _effective_size(pair.target)),
         -suggestion.bytes,
     )
-
-
-def _has_short_context(suggestion: PairSuggestion) -> bool:
-    fit = suggestion.fit
-    return fit is not None and (fit.load.target_settings.n_ctx or _LONG_CONTEXT) < _LONG_CONTEXT
 
 
 def _is_compromise(settings: ContextSettings) -> bool:
@@ -261,42 +348,40 @@ def _is_compromise(settings: ContextSettings) -> bool:
 
 
 def _effective_size(model: CatalogModel) -> float:
-    """Parameters of a dense model that is about as good."""
+    """Parameters of a dense model, without quantisation, that is about as good."""
     total = model.parameters or (_model_size(model) or 0) * 8 / _BITS_PER_PARAMETER
     active = model.active or total
-    return math.exp(
+    return _quality(model) * math.exp(
         (1 - _ACTIVE_WEIGHT) * math.log(total or 1) + _ACTIVE_WEIGHT * math.log(active or 1)
     )
 
 
+def _quality(model: CatalogModel) -> float:
+    if "qat" in f"{model.repo}/{model.file}".lower() or "MXFP4" in model.quantization:
+        return _TRAINED_QUALITY
+    bits = re.search("[2-8]", model.quantization)
+    return _BITS_QUALITY.get(bits[0], 1.0) if bits else 1.0
+
+
 def _tokens_per_second(suggestion: PairSuggestion, machine: MachineProfile) -> float:
-    """The middle of the estimate; infinite if unknown."""
+    """The middle of the estimate; if unknown, infinite on a GPU and none on a CPU."""
     if suggestion.fit is not None and suggestion.fit.speed.plain is not None:
         return estimate_tokens_per_second(suggestion.fit)
-    if machine.devices:
-        return math.inf
-    n_bytes = _bytes_per_token(suggestion.pair.target)
-    speed = machine.hardware.find_speed(HOST, "", n_bytes)
-    if speed.bandwidth is None:
-        speed = TYPICAL_CPU_SPEED
-    return 1e3 / (speed.fixed_ms + speed.read_ms(n_bytes))
+    return math.inf if machine.devices else 0.0
 
 
-def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, float, int, int]:
-    """A long context, then the shortest time first; if it is not known, a better tested draft."""
+def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool, float, bool, float, int, int]:
+    """The shortest time first, as if all files were of one size, unless the draft costs quality of
+    the target or the long context; if the time is not known, a better tested draft."""
     pair, fit = suggestion.pair, suggestion.fit
     speed = fit.speed.speculative if fit is not None else None
     is_lookup = pair.draft_kind == "lookup"
     status = len(_STATUS_ORDER) if is_lookup else _STATUS_ORDER.index(pair.status)
     kind = _KIND_ORDER.index(pair.draft_kind)
-    is_short = _has_short_context(suggestion)
-    return suggestion.verdict == "no", is_short, -sum(speed or (0.0,)), status, kind
-
-
-def _bytes_per_token(model: CatalogModel) -> float:
-    """Weights read for one token; a mixture of experts reads only the active part."""
-    size = _model_size(model) or 0
-    return size * model.active / model.parameters if model.active and model.parameters else size
+    quality = min(_quality(pair.target), _BITS_QUALITY["4"])
+    seconds = 1 / (sum(speed) * (_model_size(pair.target) or 1)) if speed else math.inf
+    is_short = not suggestion.has_long_context
+    return suggestion.verdict == "no", -quality, is_short, seconds, status, kind
 
 
 def _model_size(model: CatalogModel) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
+from localspec.models.catalog import own_id
 from localspec.models.draft_heads import KIND_TITLES
 
 _FILE = Path(__file__).parent.parent / "data" / "published.jsonl"
@@ -86,5 +87,7 @@ def find_nearest(
             abs(math.log(other.bandwidth / gpu.bandwidth)),
         )
 
-    rows = [row for row in load() if row.model == model and distance(row)[-1] <= _MAX_DISTANCE]
+    rows = [
+        row for row in load() if row.model == own_id(model) and distance(row)[-1] <= _MAX_DISTANCE
+    ]
     return min(rows, key=distance, default=None)

@@ -11,11 +11,13 @@ from pathlib import Path
 from localspec import paths
 from localspec.errors import NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models.catalog_entries import CatalogModel, CatalogPair, PairSettings
+from localspec.models.catalog_entries import CatalogModel, CatalogPair, PairSettings, own_id
 from localspec.sanitize import sanitize
 from localspec.units import join_first
 
-__all__ = ["Catalog", "CatalogModel", "CatalogPair", "PairSettings", "find", "load", "pairs_for"]
+__all__ = [
+    "Catalog", "CatalogModel", "CatalogPair", "PairSettings", "find", "load", "own_id", "pairs_for",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def find(catalogue: Catalog, name: str) -> CatalogModel | CatalogPair:
 
 def pairs_for(catalogue: Catalog, target: CatalogModel) -> tuple[CatalogPair, ...]:
     """The pairs of a target, in file order: the first is the recommended one."""
-    return tuple(pair for pair in catalogue.pairs.values() if pair.target.id == target.id)
+    return tuple(pair for pair in catalogue.pairs.values() if pair.target.id == own_id(target.id))
 
 
 def _file_stamp(path: Path) -> tuple[int, int] | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from localspec import paths
 from localspec.lazy_dataclass import dataclass
+from localspec.models.gguf import architectures
 from localspec.models.reference import parse_file_name
 
 UseCase = Literal["chat", "code", "writing", "documents"]
@@ -17,33 +18,12 @@ PairStatus = Literal["verified", "reported", "untested"]
 Tier = Literal["current", "good", "old"]
 
 USE_CASES: tuple[UseCase, ...] = get_args(UseCase)
-_QUANTIZATION = re.compile(r"[-._](I?Q[1-8](_[A-Z0-9]+)*|MXFP4(_MOE)?|BF16|F16|F32)(?=[-.]|\Z)")
+_QUANTIZATION = re.compile(
+    r"[-._]((UD-)?(I?Q[1-8](_[A-Z0-9]+)*|MXFP4(_MOE)?|BF16|F16|F32))(?=[-.]|\Z)"
+)
 TIERS: tuple[Tier, ...] = get_args(Tier)
 """The best first."""
-MEMORY_KINDS = ("attention", "swa", "hybrid-rollback", "hybrid-checkpoint")
-MIXERS = {
-    "mamba2": "mamba2", "granitehybrid": "mamba2", "qwen35": "delta", "qwen35moe": "delta",
-    "lfm2": "shortconv", "lfm2moe": "shortconv",
-}  # fmt: skip
-"""The kind of layers without attention, by architecture."""
-_MIXER_FIELDS = {
-    "mamba2": ("conv", "inner", "state", "state_heads", "groups"),
-    "delta": ("conv", "state", "state_heads", "groups", "full_every"),
-    "shortconv": ("conv",),
-}
-_EXPERTS = ("heads", "experts", "experts_used")
-_REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("llama", "mistral3", "smollm3", "granite", "qwen2", "qwen3"), ("heads",)),
-    **dict.fromkeys(("gemma2", "gemma3", "phi3", "granitehybrid", "qwen35", "lfm2"), ("heads",)),
-    "qwen3moe": _EXPERTS,
-    "gpt-oss": (*_EXPERTS, "window", "head_dim"),
-    "gemma4": ("heads", "window", "sliding_head_dim", "head_dim"),
-    "deepseek2": (*_EXPERTS, "expert_ff", "shared_ff", "kv_rank", "head_dim", "value_dim"),
-    "mamba2": (),
-    "qwen35moe": (*_EXPERTS, "expert_ff", "shared_ff"),
-    "lfm2moe": (*_EXPERTS, "expert_ff"),
-}
-"""By supported architecture, beside those of its mixer."""
+_ARCHITECTURES = architectures.ATTENTION_ONLY | architectures.RECURRENT | architectures.HYBRID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +53,8 @@ class CatalogShape:
     """Every n-th layer has full attention; the others have a window or are recurrent."""
     full_layers: tuple[int, ...] = ()
     """The layers with full attention, if `full_every` does not describe them."""
+    pattern: str = ""
+    """The part of each layer where it has one: M recurrent, * attention, E experts, - dense."""
     sliding_head_dim: int = 0  # Of layers with a window, if it differs.
     full_kv_heads: int = 0  # Of layers with full attention, if it differs.
     shared_kv_layers: int = 0  # Last layers, which read the keys and values of earlier ones.
@@ -87,61 +69,56 @@ class CatalogShape:
     state_heads: int = 0  # Heads of a recurrent layer, or its time step rank.
     groups: int = 0
     mtp_layers: int = 0  # MTP layers, after the others.
-
-    @property
-    def mixer(self) -> str:
-        return MIXERS.get(self.architecture, "")
+    tables: int = 0  # Parameters of further tables, which stay in RAM.
 
     @property
     def key_dim(self) -> int:
         return self.head_dim or (self.embd // self.heads if self.heads else 0)
 
-    def has_full_attention(self, layer: int) -> bool:
-        """True for every layer if neither `full_every` nor `full_layers` is set."""
+    def layer_kind(self, layer: int) -> str:
+        """As in `pattern`; a layer with a window is "w"."""
+        if self.pattern or layer >= self.layers:
+            return self.pattern[layer : layer + 1] or "*"
+        is_full = not self.full_every or (layer + 1) % self.full_every == 0
         if self.full_layers:
-            return layer in self.full_layers
-        return not self.full_every or (layer + 1) % self.full_every == 0
+            is_full = layer in self.full_layers
+        if self.conv:
+            return "*" if is_full and self.heads else "M"
+        return "*" if is_full else "w"
 
     def has_attention(self, layer: int) -> bool:
-        """False for recurrent layers."""
-        is_attention = not self.mixer or self.has_full_attention(layer)
-        return layer >= self.layers or (self.heads > 0 and is_attention)
+        return self.layer_kind(layer) in "*w"
+
+    def n_experts(self, layer: int) -> int:
+        has_part = not self.pattern or layer >= self.layers or self.pattern[layer] == "E"
+        return self.experts if layer >= self.dense_layers and has_part else 0
 
     def n_head_kv(self, layer: int) -> int:
         if not self.has_attention(layer):
             return 0
-        full = self.full_kv_heads if self.has_full_attention(layer) else 0
+        full = self.full_kv_heads if self.layer_kind(layer) == "*" else 0
         return full or self.kv_heads or self.heads
 
     def n_ff(self, layer: int) -> int:
+        """Of the dense part."""
+        if self.pattern and self.pattern[layer : layer + 1] != "-":
+            return 0
         shares_kv = layer >= self.layers - self.shared_kv_layers
         return (self.shared_kv_ff if shares_kv else 0) or self.ff
 
     def check(self) -> None:
-        """Raise ValueError if the architecture is not supported, or the shape is inconsistent."""
+        """Raise ValueError if the architecture is unknown, or the shape is inconsistent."""
         heads, kv_heads = self.heads or 1, self.kv_heads or self.heads or 1
-        last_full = max(self.full_layers, default=0)
         has_rope = 0 < self.rope_dim < self.head_dim
-        is_deepseek = self.architecture == "deepseek2"
-        if not self.architecture:
-            raise ValueError("it needs the key architecture")
-        if self.architecture not in _REQUIRED_FIELDS:
-            raise ValueError(f"the architecture {self.architecture} is not supported")
-        required = [*_REQUIRED_FIELDS[self.architecture], *_MIXER_FIELDS.get(self.mixer, ())]
-        if not self.experts and self.architecture != "mamba2":
-            required.append("ff")
-        if missing := [name for name in required if not getattr(self, name)]:
-            raise ValueError(f"{self.architecture} needs {', '.join(missing)}")
         contradictions = {
+            f"the architecture {self.architecture} is not supported": self.architecture
+            not in _ARCHITECTURES,
+            f"{self.architecture} needs ff": not (self.ff or self.experts or not self.heads),
             "the heads do not divide the width": self.embd % heads > 0 and not self.head_dim,
             "kv_heads do not divide the heads": heads % kv_heads > 0,
-            "more experts are used than there are": self.experts_used > self.experts,
-            "shared_kv_layers is not below layers": self.shared_kv_layers >= self.layers,
-            "full_layers names a layer beyond layers": last_full >= self.layers,
+            "pattern is not one of M * E - for each layer": bool(self.pattern)
+            and (len(self.pattern) != self.layers or not set(self.pattern) <= set("M*E-")),
             "rope_dim is not below head_dim": self.kv_rank > 0 and not has_rope,
-            "the groups do not divide the inner width": self.inner % (self.groups or 1) > 0,
-            "shared_ff is not a multiple of expert_ff": is_deepseek
-            and self.shared_ff % (self.expert_ff or 1) > 0,
         }
         for contradiction, applies in contradictions.items():
             if applies:
@@ -175,7 +152,6 @@ class CatalogModel:
     licence: str | None = None
     family: str = ""
     architecture: str | None = None
-    memory: str | None = None
     parameters: int | None = None
     active: int | None = None  # Parameters read for one token, for a mixture of experts.
     context: int | None = None
@@ -188,6 +164,9 @@ class CatalogModel:
     """Its standing in the field: an opinion, whose source the catalogue states."""
     sampling: MakerSampling | None = None
     note: str = ""
+    type: str = ""  # Its quantisation, if only that is known of the file.
+    files: tuple[CatalogModel, ...] = field(default=(), compare=False)
+    """The same model in other quantisations; their ids are `id:TYPE`."""
 
     @property
     def size(self) -> int | None:
@@ -196,14 +175,35 @@ class CatalogModel:
 
     @property
     def quantization(self) -> str:
-        """From the file's name, as Q4_K_M; may be empty."""
-        stem = parse_file_name(self.file).stem.upper()
-        return found[1] if (found := _QUANTIZATION.search(stem)) else ""
+        """As UD-Q4_K_XL; may be empty."""
+        return self.type or quantization_of(self.file)
 
     @property
     def path(self) -> Path | None:
         """The path of a bundled file; None for a file of a repository."""
         return paths.find_bundled(self.file) if self.repo is None else None
+
+    def is_file(self, repo: str | None, file: str | None) -> bool:
+        """Whether a file of a repository is this one."""
+        if self.repo is None or repo != self.repo:
+            return False
+        return file == self.file if self.file else quantization_of(file or "") == self.type
+
+    def find_type(self, name: str) -> CatalogModel | None:
+        """This model in a quantisation: UD-Q4_K_XL, or without UD-, in any case."""
+        types = {model.quantization.lower(): model for model in reversed((self, *self.files))}
+        return types.get(name.lower()) or types.get(f"ud-{name.lower()}")
+
+
+def own_id(id_: str) -> str:
+    """Without a quantisation."""
+    return id_.partition(":")[0]
+
+
+def quantization_of(file: str) -> str:
+    """From the file's name, as UD-Q4_K_XL; may be empty."""
+    found = _QUANTIZATION.search(parse_file_name(file).stem.upper())
+    return found[1] if found else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +235,13 @@ class CatalogPair:
         """`model`, `lookup` without a draft, or the kind of head."""
         own_head = "mtp" if self.spec == "mtp" else "lookup"
         return self.draft.kind if self.draft else own_head
+
+    def with_target(self, target: CatalogModel) -> CatalogPair:
+        """With another quantisation of the target."""
+        if target.id == self.target.id:
+            return self
+        name = target.quantization
+        return replace(self, id=f"{self.id}:{name}", title=f"{self.title}, {name}", target=target)
 
     @property
     def size(self) -> int | None:

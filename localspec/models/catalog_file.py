@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,7 +19,6 @@ import yaml
 from localspec.errors import UsageError
 from localspec.models import reference
 from localspec.models.catalog_entries import (
-    MEMORY_KINDS,
     TIERS,
     USE_CASES,
     CatalogModel,
@@ -35,6 +35,7 @@ from localspec.speculation_methods import SPECS
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._+-]{0,95}")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}==[0-9][0-9.]{0,31}")
+_TYPE = re.compile(r"(UD-)?[A-Z0-9][A-Z0-9_]{1,15}")
 _COUNT = re.compile(r"([0-9]{1,15})|([0-9]{1,4}(?:\.[0-9]{1,3})?)([BM])")
 _ROUNDED = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,3}))? (GiB|MiB)")
 _MAX_NUMBER = 10**9
@@ -297,6 +298,8 @@ def _read_fields(
 
 def _read_model(entry: dict[str, Any], samplings: Mapping[str, MakerSampling]) -> CatalogModel:
     fields = _read_fields(entry, _MODEL_READERS, ("id", "title"))
+    fields.pop("memory", None)  # of earlier files: the architecture decides
+    files = fields.pop("files", {})
     if (sampling := fields.get("sampling")) is not None:
         with _inside("key sampling"):
             fields["sampling"] = samplings[_one_of(samplings)(sampling)]
@@ -310,16 +313,40 @@ def _read_model(entry: dict[str, Any], samplings: Mapping[str, MakerSampling]) -
         if fields.keys() & {"repo", "file", "revision", "package"}:
             raise ValueError("key bundled excludes repo, file, revision and package")
         return CatalogModel(file=bundled, **fields)
-    for key in ("repo", "file"):
+    for key in ("repo", "type" if "type" in fields else "file"):
         if key not in fields:
             raise ValueError(f"key {key} is missing")
-    if "revision" in fields and "sha256" not in fields:
-        raise ValueError("key revision needs sha256")
     if "package" in fields and not fields.keys() >= {"bytes", "sha256", "revision"}:
         raise ValueError("key package needs bytes, sha256 and revision")
+    _check_pin(fields)
+    model = CatalogModel(**fields)
+    own = dict.fromkeys(("bytes", "about", "sha256", "revision", "package"))
+    others = (
+        replace(model, **own | {"file": "", "id": f"{model.id}:{name}", "type": name} | file)
+        for name, file in files.items()
+    )
+    return replace(model, files=tuple(others))
+
+
+def _check_pin(fields: Mapping[str, Any]) -> None:
+    if "revision" in fields and "sha256" not in fields:
+        raise ValueError("key revision needs sha256")
     if "bytes" in fields and "about" in fields:
         raise ValueError("keys bytes and about exclude each other")
-    return CatalogModel(**fields)
+
+
+def _read_other_files(value: Any) -> dict[str, dict[str, Any]]:
+    """Fields of a model, by quantisation."""
+    if not isinstance(value, dict):
+        raise ValueError("it must be a table of quantisations and sizes")
+    files: dict[str, dict[str, Any]] = {}
+    for name, about in value.items():
+        with _inside(f"quantisation {_quote(name)}"):
+            _read_type(name)
+            size = isinstance(about, str) and ("bytes" if about.isdecimal() else "about")
+            files[name] = _read_fields({size: about} if size else about, _FILE_READERS, ())
+            _check_pin(files[name])
+    return files
 
 
 def _read_pair(entry: dict[str, Any], models: Mapping[str, CatalogModel]) -> CatalogPair:
@@ -343,12 +370,17 @@ def _shape_value_reader(name: str, kind: object) -> Reader:
         return lambda value: _one_of(("true", "false"))(value) == "true"
     if kind == "tuple[int, ...]":
         return _read_layers
+    if kind == "str":
+        return _read_text
     if name.startswith("experts"):
         return _integer_between(1, MAX_EXPERTS)
+    if name == "tables":
+        return _read_count
     return _integer_between(1, MAX_LAYERS if name.endswith("layers") else _MAX_NUMBER)
 
 
 _read_id = _text_matching(_ID.fullmatch, "an id: lower-case letters, digits and . _ - +")
+_read_type = _text_matching(_TYPE.fullmatch, "a quantisation like UD-Q4_K_XL")
 _read_use_cases: Reader = lambda value: tuple(map(_one_of(USE_CASES), _as_list(value)))  # noqa: E731
 _SHAPE_READERS: dict[str, Reader] = {"source": _read_text} | {
     field.name: _shape_value_reader(field.name, field.type)
@@ -360,20 +392,25 @@ _SETTINGS_READERS: dict[str, Reader] = {
     "ctx": _integer_between(256, 10**7),
     "temperature": _number_between(0, 2),
 }
-_MODEL_READERS: dict[str, Reader] = {
-    **dict.fromkeys(("title", "licence", "family", "architecture", "note"), _read_text),
-    "id": _read_id,
+_FILE_READERS: dict[str, Reader] = {
     "repo": _text_matching(reference.is_repo_id, "a repository like user/name"),
-    "file": _text_matching(reference.is_safe_gguf_path, "a safe .gguf file name"),
-    "bundled": _text_matching(
-        lambda text: "/" not in text and reference.is_safe_gguf_path(text), "a plain file name"
-    ),
     "bytes": _integer_between(1, 10**13),
     "about": _read_rounded_size,
     "sha256": _text_matching(re.compile("[0-9a-f]{64}").fullmatch, "64 hex digits"),
     "revision": _text_matching(reference.COMMIT_HASH.fullmatch, "40 hex digits"),
+}
+_MODEL_READERS: dict[str, Reader] = {
+    **_FILE_READERS,
+    **dict.fromkeys(("title", "licence", "family", "architecture", "note"), _read_text),
+    "id": _read_id,
+    "file": _text_matching(reference.is_safe_gguf_path, "a safe .gguf file name"),
+    "bundled": _text_matching(
+        lambda text: "/" not in text and reference.is_safe_gguf_path(text), "a plain file name"
+    ),
+    "files": _read_other_files,
+    "type": _read_type,
     "package": _text_matching(_PACKAGE.fullmatch, "a package like name==1.0"),
-    "memory": _one_of(MEMORY_KINDS),
+    "memory": _read_text,
     "parameters": _read_count,
     "active": _read_count,
     "context": _integer_between(1, 10**9),

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec import paths
-from localspec.errors import NotFoundError, UsageError
+from localspec.errors import NotFoundError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
@@ -117,7 +117,8 @@ def from_catalog(model: CatalogModel) -> ResolvedModel:
     if model.repo is None:
         assert model.path is not None
         return ResolvedModel(model.id, model.path, model)
-    source = HubReference(model.repo, file=model.file, revision=model.revision)
+    name = {"file": model.file} if model.file else {"tag": model.type}
+    source = HubReference(model.repo, revision=model.revision, **name)
     return ResolvedModel(model.id, source, model)
 
 
@@ -133,15 +134,21 @@ def portable_ref(text: str) -> str:
     return next(bundled, path)
 
 
-def ready_pairs(local_models: Sequence[LocalModel]) -> list[CatalogPair]:
+def ready_pairs(
+    local_models: Sequence[LocalModel], catalogue: Catalog | None = None
+) -> list[CatalogPair]:
     """The catalogue pairs whose files are all among `local_models` or bundled."""
-    available = {(model.repo, model.file) for model in local_models}
+    files = [(model.repo, model.file) for model in local_models]
 
-    def is_available(model: CatalogModel | None) -> bool:
-        return model is None or model.repo is None or (model.repo, model.file) in available
+    def is_available(model: CatalogModel) -> bool:
+        return model.repo is None or any(model.is_file(*file) for file in files)
 
-    pairs = catalog.load().pairs.values()
-    return [pair for pair in pairs if is_available(pair.target) and is_available(pair.draft)]
+    return [
+        pair.with_target(target)
+        for pair in (catalogue or catalog.load()).pairs.values()
+        for target in (pair.target, *pair.target.files)
+        if is_available(target) and (pair.draft is None or is_available(pair.draft))
+    ]
 
 
 def list_installed() -> list[tuple[str, str]]:
@@ -158,9 +165,10 @@ def list_installed() -> list[tuple[str, str]]:
 def shortest_reference(local_model: LocalModel, local_models: Sequence[LocalModel]) -> str:
     """An id, `user/repo:QUANT`, an hf:// address, or else the file's name or path."""
     catalogue = catalog.load()
-    for model in catalogue.models.values():
-        if (model.repo, model.file) == (local_model.repo, local_model.file) and model.repo:
-            return model.id
+    for entry in catalogue.models.values():
+        for model in (entry, *entry.files):
+            if model.is_file(local_model.repo, local_model.file):
+                return model.id
     if local_model.repo is None:
         name = local_model.own_name
         is_name = not os.path.dirname(name)
@@ -180,11 +188,31 @@ def _from_source(text: str, source: Path | HubReference) -> ModelRequest:
     return ModelRequest(text, ResolvedModel(text, source))
 
 
-def _from_entry(entry: CatalogModel | CatalogPair) -> ModelRequest:
-    if isinstance(entry, CatalogModel):
-        return ModelRequest(entry.id, from_catalog(entry))
-    draft = from_catalog(entry.draft) if entry.draft else None
-    return ModelRequest(entry.id, from_catalog(entry.target), draft, entry)
+def _from_entry(
+    entry: CatalogModel | CatalogPair, model: CatalogModel | None = None
+) -> ModelRequest:
+    """`model`: the quantisation.  Without it, one that is here, else the catalogue's first."""
+    pair = entry if isinstance(entry, CatalogPair) else None
+    model = model or _prefer_installed(entry.target if isinstance(entry, CatalogPair) else entry)
+    if pair is None:
+        return ModelRequest(model.id, from_catalog(model))
+    pair = pair.with_target(model)
+    draft = from_catalog(pair.draft) if pair.draft else None
+    return ModelRequest(pair.id, from_catalog(model), draft, pair)
+
+
+def unknown_type_error(model: CatalogModel, name: str) -> NotFoundError:
+    what = f"{model.id} has no quantisation {sanitize(name, multiline=False)}."
+    types = ", ".join(each.quantization for each in (model, *model.files))
+    return NotFoundError(what, f"It has: {types}." if types else "See: localspec pair list")
+
+
+def _prefer_installed(model: CatalogModel) -> CatalogModel:
+    if not model.files:  # without listing the disk
+        return model
+    files = [(local.repo, local.file) for local in inventory.list_models()]
+    here = (each for each in (model, *model.files) if any(each.is_file(*file) for file in files))
+    return next(here, model)
 
 
 def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) -> ModelRequest:
@@ -201,16 +229,17 @@ def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) 
         entry = catalog.find(catalogue, name)
     except NotFoundError as not_found:
         return _resolve_local_name(name_reference, text, not_found)
-    if name_reference.tag is None:
+    if (tag := name_reference.tag) is None:
         return _from_entry(entry)
-    copy = inventory.converted_folder() / f"{entry.id}-{name_reference.tag.upper()}.gguf"
+    copy = inventory.converted_folder() / f"{entry.id}-{tag.upper()}.gguf"
     if copy.is_file():
         return _from_source(text, copy)
+    model = entry if isinstance(entry, CatalogModel) else entry.target
+    if found := model.find_type(tag):
+        return _from_entry(entry, found)
     if isinstance(entry, CatalogPair) or entry.repo is None:
-        raise UsageError(
-            f"{entry.id} has no other quantisations.", "Use a model's id: localspec pair list"
-        )
-    return _from_source(text, HubReference(entry.repo, tag=name_reference.tag))
+        raise unknown_type_error(model, tag)
+    return _from_source(text, HubReference(entry.repo, tag=tag))
 
 
 def _find_by_name(

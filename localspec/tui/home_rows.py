@@ -16,8 +16,8 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.rpc import preflight
-from localspec.models import catalog, draft_heads, reference
-from localspec.models.catalog import Catalog, CatalogPair
+from localspec.models import catalog, draft_heads, model_lookup, reference
+from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.sanitize import sanitize
 from localspec.tui import downloads
@@ -158,6 +158,7 @@ def build_sections(
     """The non-empty sections: all matches of `search_text`; without it, the suggestions."""
     ready = _ready_rows(pair_catalog, survey)
     ready_pairs, listed = find_ready_pairs(pair_catalog, survey), [row.pair for row in ready]
+    ready_ids = {catalog.own_id(id_) for id_ in ready_pairs}
     recent = [row for row in _recently_opened_rows(survey) if row.pair not in listed]
     shown_pairs = [*ready_pairs.values(), *(row.pair for row in recent if row.pair)]
     others = _other_model_rows(survey, shown_pairs)
@@ -176,7 +177,7 @@ def build_sections(
         HomeSection("New chat with a preset", _filter_rows(saved_presets, search_text)),
         HomeSection(
             "In the catalogue" if search_text else "Fits this computer, not downloaded",
-            tuple(row for row in downloadable if row.name not in ready_pairs),
+            tuple(row for row in downloadable if catalog.own_id(row.name) not in ready_ids),
             "" if search_text else "home.wizard",
         ),
         HomeSection("On the hub (network)", tuple(_hub_rows(search_text, hub_results))),
@@ -232,14 +233,16 @@ def _filter_rows(rows: Iterable[HomeRow], search_text: str) -> tuple[HomeRow, ..
 
 def find_ready_pairs(pair_catalog: Catalog, survey: MachineSurvey) -> dict[str, ResolvedPair]:
     """The pairs of the catalogue whose files are all on this computer, by id."""
-    files = {(model.repo, model.file): model.path for model in survey.local_models}
+
+    def find_path(model: CatalogModel) -> Path | None:
+        files = survey.local_models
+        found = (file.path for file in files if model.is_file(file.repo, file.file))
+        return model.path or next(found, None)
+
     ready: dict[str, ResolvedPair] = {}
-    for pair in pair_catalog.pairs.values():
-        target, draft = (
-            (model.path or files.get((model.repo, model.file))) if model else None
-            for model in (pair.target, pair.draft)
-        )
-        if target is not None and (pair.draft is None or draft is not None):
+    for pair in model_lookup.ready_pairs(survey.local_models, pair_catalog):
+        target, draft = find_path(pair.target), find_path(pair.draft) if pair.draft else None
+        if target is not None:
             about, refs = (pair.spec, pair.why, pair.settings), (pair.id, "auto")
             ready[pair.id] = ResolvedPair(target, draft, *about, requested_refs=refs)
     return ready
@@ -252,7 +255,8 @@ def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
     downloaded: list[HomeRow] = []
     bundled: list[HomeRow] = []
     for id_, resolved in find_ready_pairs(pair_catalog, survey).items():
-        pair, size, note = pair_catalog.pairs[id_], _format_size(resolved), speeds.get(id_, "")
+        pair = pair_catalog.pairs[catalog.own_id(id_)]
+        size, note = _format_size(resolved), speeds.get(id_, "")
         if pair.target.repo is None:
             about = f"{pair.title} · bundled", size, "shows how speculation works"
             bundled.append(HomeRow(id_, *about, resolved, is_included=True))

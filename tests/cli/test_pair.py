@@ -33,7 +33,7 @@ def test_pairs_for_a_gpu() -> None:
     done = localspec("pair", "suggest", "--vram", "8", "--use", "chat", "--json")
     assert done.code == 0, done.err
     first = done.document["pairs"][:3]
-    assert "qwen3.5-9b+lookup" in [pair["id"] for pair in first]
+    assert "qwen3.5-9b+mtp" in [pair["id"] for pair in first]
     for pair in done.document["pairs"]:
         assert set(pair) == {
             *("id", "target", "draft", "bytes", "needed", "verdict", "speed", "reasons")

@@ -63,15 +63,15 @@ def real(found: tuple[PairSuggestion, ...]) -> list[PairSuggestion]:
     ("gib", "use", "pair", "place"),
     [
         (4, "chat", "gemma-4-e2b+gemma-4-e2b-mtp", 2),
-        (8, "chat", "qwen3.5-9b+lookup", 1),
+        (8, "chat", "qwen3.5-9b+mtp", 1),
         (8, "writing", "gemma-4-e4b+gemma-4-e4b-mtp", 3),
         (12, "chat", "gemma-4-12b+gemma-4-12b-mtp", 1),
-        (12, "code", "qwen3.5-9b+qwen3.5-9b-dflash", 3),
-        (16, "chat", "gemma-4-26b-a4b+gemma-4-26b-a4b-mtp", 1),
+        (12, "code", "qwen3.5-9b+mtp:Q8_0", 3),
+        (16, "chat", "gemma-4-26b-a4b+gemma-4-26b-a4b-mtp", 3),
         (16, "code", "gpt-oss-20b+gpt-oss-20b-eagle3", 3),
         (24, "code", "qwen3.8-27b+mtp", 2),
         (24, "writing", "gemma-4-31b+gemma-4-e2b", 1),
-        (32, "documents", "qwen3.6-35b-a3b+qwen3.6-35b-a3b-mtp", 3),
+        (32, "documents", "qwen3.6-35b-a3b+qwen3.6-35b-a3b-mtp:UD-Q5_K_XL", 3),
     ],
 )
 def test_a_card_of_each_size_gets_what_people_recommend(
@@ -131,7 +131,8 @@ def test_comfortable_comes_before_large_on_a_cpu(gigabytes_per_second: float) ->
     are_slow = [rate < 10 for rate in speeds.values()]
     assert set(are_slow) == {True, False}
     assert are_slow == sorted(are_slow)
-    best_by_target = {one.pair.target.id: one.pair.id for one in reversed(found)}.values()
+    own_ids = {one.pair.id: catalog.own_id(one.pair.target.id) for one in reversed(found)}
+    best_by_target = {own_id: pair_id for pair_id, own_id in own_ids.items()}.values()
     slow = [
         (TIERS.index(one.pair.target.tier), -speeds[one.pair.id])
         for one in found
@@ -151,7 +152,7 @@ def test_the_catalogue_pairs_no_target_with_a_draft_model_that_the_engine_would_
 
 def test_sizes_that_are_rounded_or_unknown(tmp_path: Path) -> None:
     """Where nothing is known but the size, the verdict comes from it."""
-    (best, *_) = suggest(24, target="muse-glimmer-30b")
+    (best, *_) = suggest(80, target="ling-3.0-flash")
     assert best.fit is None
     assert best.reasons[0].startswith("about ")
     assert not suggest(8, target="qwen3-8b")[0].reasons[0].startswith("about")
@@ -247,3 +248,28 @@ def test_the_search_fills_a_card_that_a_target_exceeds(name: str) -> None:
         if target.cpu_moe > 0 or target.n_gpu_layers > 0:
             left = min((device_fit.headroom or 0) for device_fit in fit.device_fits)
             assert 0 <= left <= 0.6 * GIB, (model, left / GIB)
+
+
+@pytest.mark.parametrize(
+    ("gib", "model", "type_"),
+    [
+        (24, "qwen3.8-27b", "UD-Q4_K_XL"),
+        (32, "qwen3.8-27b", "UD-Q6_K"),
+        (48, "qwen3.8-27b", "Q8_0"),
+        (14, "qwen3.8-27b", "UD-Q3_K_XL"),
+        (80, "gemma-4-31b", "Q4_0"),
+    ],
+)
+def test_the_quantisation_is_what_the_memory_allows(gib: int, model: str, type_: str) -> None:
+    """A larger one leaves memory free; of one that was trained for its type the first is best."""
+    (best, *_) = suggest(gib, target=model)
+    assert best.pair.target.quantization == type_
+    assert best.verdict == "fits"
+    machine = machine_profile.with_vram(gib)
+    request = suggestions.resolve_best_file(model, lambda: machine)
+    assert request.target.catalog_model == best.pair.target, "as fit and pull choose"
+    named = suggestions.resolve_best_file(f"{model}:Q8_0", lambda: machine)
+    assert named.name == f"{model}:Q8_0", "a person's choice stays"
+    assert {one.pair.target.quantization for one in suggest(gib, target=f"{model}:Q8_0")} == {
+        "Q8_0"
+    }

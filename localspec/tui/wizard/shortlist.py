@@ -17,10 +17,8 @@ from localspec.fit.suggestions import PairSuggestion
 from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
 from localspec.lazy_dataclass import dataclass
-from localspec.machine.llama_params import DEFAULT_CTX
-from localspec.models import model_lookup
+from localspec.models import catalog, model_lookup
 from localspec.models.catalog import Catalog, CatalogPair
-from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
 from localspec.tui.text.wrapping import fit_to_width, wrap_words
@@ -57,7 +55,8 @@ def suggest_candidates(
     for suggestion in suggestions.suggest(machine_profile, criteria, catalogue=catalogue):
         target = suggestion.pair.target
         if target.repo is not None:  # the bundled demo is not suggested
-            best_by_target.setdefault(target.id, _candidate_from_suggestion(suggestion))
+            own_id = catalog.own_id(target.id)
+            best_by_target.setdefault(own_id, _candidate_from_suggestion(suggestion))
     return tuple(best_by_target.values())
 
 
@@ -81,8 +80,9 @@ def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
 
 
 def pairs_of_same_target(pair: CatalogPair, catalogue: Catalog) -> tuple[CatalogPair, ...]:
-    pairs = catalogue.pairs.values()
-    return tuple(other for other in pairs if other.target.id == pair.target.id)
+    """With the same quantisation of it."""
+    others = catalog.pairs_for(catalogue, pair.target)
+    return tuple(other.with_target(pair.target) for other in others)
 
 
 class EstimateCache:
@@ -130,30 +130,17 @@ class EstimateCache:
     def _compute(
         self, candidate: Candidate, machine_profile: MachineProfile, use_case: str, what_if: WhatIf
     ) -> Candidate:
-        subject = self.find_subject(candidate.pair)
-        if subject is None:
-            criteria = suggestions.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
-            by_size = suggestions.assess_pair(candidate.pair, machine_profile, criteria)
-            if by_size is None:
-                return replace(candidate, fit=None, no_fit_reason=NO_SHAPE_REASON)
-            return _candidate_from_suggestion(by_size)
-        target, draft = subject.shapes
-        ctx = what_if.ctx or min(DEFAULT_CTX, target.n_ctx_train or DEFAULT_CTX)
-        kv = what_if.kv or "f16"
-        suggested = candidate.fit.load.target_settings.workers if candidate.fit else ()
-        workers = suggested if what_if.gpu is None else ()
-        load = LoadCommand(
-            subject.target.name,
-            subject.draft.name if subject.draft else None,
-            ContextSettings(n_ctx=ctx, kv_type=kv, workers=workers),
-            ContextSettings(kv_type=kv),
-        )
+        criteria = suggestions.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
+        shapes = self._subjects.get(candidate.pair.id)
         try:
-            fit = verdict.estimate_fit(load, target, draft, machine_profile, UseCase(use_case))
+            pair = candidate.pair
+            found = suggestions.assess_pair(pair, machine_profile, criteria, shapes=shapes)
         except LocalspecError as error:
             reason = sanitize(error.message, multiline=False)
             return replace(candidate, fit=None, no_fit_reason=reason)
-        return replace(candidate, fit=fit, no_fit_reason="")
+        if found is None:
+            return replace(candidate, fit=None, no_fit_reason=NO_SHAPE_REASON)
+        return _candidate_from_suggestion(found)
 
 
 VERDICT_STYLES = {"fits": "$success", "tight": "$warning", "no": "$error", "unknown": "$muted"}

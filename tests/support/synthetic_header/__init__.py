@@ -10,7 +10,7 @@ from localspec.models.gguf.parser import GGML_TYPES, TensorInfo, Value
 from localspec.models.gguf.tokenizer import NONE, TokenizerMetadata
 from localspec.models.gguf.writer import data_size, serialize_header
 from tests.support.synthetic_header import quantization_types
-from tests.support.synthetic_header.tensor_shapes import list_tensor_shapes
+from tests.support.synthetic_header.tensor_shapes import MIXERS, list_tensor_shapes
 
 _ALIGNMENT = 32
 _ROPE_BASE = 10_000.0
@@ -92,7 +92,7 @@ def metadata_keys(shape: CatalogShape) -> dict[str, Value]:
 
 def _attention_keys(shape: CatalogShape) -> dict[str, Value]:
     per_layer = [shape.n_head_kv(i) for i in range(shape.layers + shape.mtp_layers)]
-    if shape.mixer == "delta":
+    if MIXERS.get(shape.architecture) == "delta":
         per_layer = [shape.kv_heads or shape.heads]
     keys: dict[str, Value] = {
         "attention.head_count_kv": _collapse_equal(per_layer),
@@ -141,7 +141,7 @@ def _sliding_window_keys(shape: CatalogShape) -> dict[str, Value]:
     if shape.architecture == "gemma4":
         keys |= {
             "attention.sliding_window_pattern": tuple(
-                not shape.has_full_attention(i) for i in range(shape.layers)
+                shape.layer_kind(i) != "*" for i in range(shape.layers)
             ),
             "attention.shared_kv_layers": shape.shared_kv_layers,
             "attention.key_length_swa": shape.sliding_head_dim,
@@ -155,7 +155,7 @@ def _sliding_window_keys(shape: CatalogShape) -> dict[str, Value]:
 
 
 def _recurrent_keys(shape: CatalogShape) -> dict[str, Value]:
-    mixer = shape.mixer
+    mixer = MIXERS.get(shape.architecture)
     if mixer == "shortconv":
         return {"shortconv.l_cache": shape.conv}
     if not mixer:

@@ -56,8 +56,8 @@ def _global_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
 
 def _layer_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
     yield "attn_norm.weight", (shape.embd,)
-    if shape.mixer and not shape.has_attention(layer):
-        yield from MIXER_TENSORS[shape.mixer](shape)
+    if shape.layer_kind(layer) == "M":
+        yield from MIXER_TENSORS[MIXERS[shape.architecture]](shape)
     elif shape.kv_rank:
         yield from _mla_tensors(shape)
     else:
@@ -78,7 +78,7 @@ def _layer_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
 
 def _attention_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
     embd = shape.embd
-    key = (0 if shape.has_full_attention(layer) else shape.sliding_head_dim) or shape.key_dim
+    key = (0 if shape.layer_kind(layer) == "*" else shape.sliding_head_dim) or shape.key_dim
     value = shape.value_dim or key
     heads, n_kv = shape.heads, shape.n_head_kv(layer)
     wide = {
@@ -88,7 +88,7 @@ def _attention_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]
     }
     if layer >= shape.layers - shape.shared_kv_layers and layer < shape.layers:
         wide = {"q": wide["q"]}
-    elif shape.keys_as_values and shape.has_full_attention(layer):
+    elif shape.keys_as_values and shape.layer_kind(layer) == "*":
         del wide["v"]
     if _has(shape, "fused_projections"):
         yield "attn_qkv.weight", (embd, sum(wide.values()))
@@ -208,6 +208,16 @@ def _shortconv_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
     yield "shortconv.out_proj.weight", (shape.embd, shape.embd)
 
 
+MIXERS = {
+    "mamba2": "mamba2", "granitehybrid": "mamba2", "qwen35": "delta", "qwen35moe": "delta",
+    "lfm2": "shortconv", "lfm2moe": "shortconv",
+}  # fmt: skip
+"""The kind of layers without attention, by architecture."""
+DRAWN = {
+    "llama", "mistral3", "smollm3", "granite", "qwen2", "qwen3", "gemma2", "gemma3", "phi3",
+    "qwen3moe", "gpt-oss", "gemma4", "deepseek2", *MIXERS,
+}  # fmt: skip
+"""The architectures that can be drawn."""
 MIXER_TENSORS: dict[str, Callable[[CatalogShape], Iterator[TensorShape]]] = {
     "mamba2": _mamba2_tensors,
     "delta": _delta_net_tensors,
