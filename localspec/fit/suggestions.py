@@ -44,6 +44,7 @@ _ACTIVE_WEIGHT = 0.4
 """Of a mixture of experts: it is about as good as a dense model of total^0.6 × active^0.4
 parameters.  An opinion: it ranks Gemma 4 26B-A4B beside the 12B, as users do."""
 _BITS_PER_PARAMETER = 4.9
+_LEAST_LEFT = 0.015  # Of a card, beside the reserve.
 """Of Q4_K_M; estimates an unknown number of parameters from the file size."""
 _BITS_QUALITY = {"2": 0.5, "3": 0.7, "4": 0.95, "5": 0.98, "6": 0.99}
 _TRAINED_QUALITY = 0.99
@@ -334,12 +335,24 @@ def _sort_key(
         bool(use) and use not in pair.use,
         is_slow,
         pair is not best[own_id(pair.target.id)],
+        bool(machine.devices) and fit is not None and _is_full(fit),
         TIERS.index(pair.target.tier),
         bool(machine.devices) and fit is not None and not suggestion.has_long_context,
         not is_slow and fit is not None and _is_compromise(fit.load.target_settings),
         -(tokens_per_second if is_slow else _effective_size(pair.target)),
         -suggestion.bytes,
     )
+
+
+def _is_full(fit: FitReport) -> bool:
+    """Whether so little is left beside the reserve that a larger desktop would not fit.
+
+    A model of which a part stays in RAM was made to fill its card.
+    """
+    fullest, settings = fit.tightest, fit.load.target_settings
+    if fullest.headroom is None or settings.cpu_moe or settings.n_gpu_layers >= 0:
+        return False
+    return fullest.headroom < _LEAST_LEFT * (fullest.device.total or 0)
 
 
 def _is_compromise(settings: ContextSettings) -> bool:
