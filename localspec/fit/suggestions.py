@@ -44,7 +44,7 @@ _ACTIVE_WEIGHT = 0.4
 """Of a mixture of experts: it is about as good as a dense model of total^0.6 × active^0.4
 parameters.  An opinion: it ranks Gemma 4 26B-A4B beside the 12B, as users do."""
 _BITS_PER_PARAMETER = 4.9
-_LEAST_LEFT = 0.015  # Of a card, beside the reserve.
+_LEAST_LEFT = 0.01  # Of a card, beside the reserve.
 """Of Q4_K_M; estimates an unknown number of parameters from the file size."""
 _BITS_QUALITY = {"2": 0.5, "3": 0.7, "4": 0.95, "5": 0.98, "6": 0.99}
 _TRAINED_QUALITY = 0.99
