@@ -58,6 +58,8 @@ def command(
     compared with MODEL on what MODEL itself writes. The original is not changed.
     """
     chosen = given["type"] if given["type"] != "auto" else None
+    if chosen is None and not compare:
+        raise UsageError("The type is chosen by the comparison.", "Without one: --type TYPE")
     resolved = model_lookup.resolve(model).target
     source = conversion.open_source(resolved.require_path())
     progress = ProgressLine(quiet=quiet, interval=10.0)

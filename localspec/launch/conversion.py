@@ -29,8 +29,7 @@ from localspec.sanitize import sanitize
 from localspec.units import gb
 
 MAX_DIVERGENCE = 0.05
-"""Nats: `auto` keeps no copy that differs more from its source. Q4_K_M differs from F16 by 0.03
-to 0.06 in models of 7 B (llama.cpp's tools/quantize)."""
+"""Nats: `auto` keeps no copy that differs more from its source.  Our choice."""
 _NEED_IMATRIX = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "Q2_K_S")
 _FILE_TYPE_OF = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}  # Of a weight type; others are called alike.
 _NUMBERS = {name: number for number, name in FILE_TYPES.items()}
@@ -67,7 +66,7 @@ class ConvertedModel:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Raises ModelFileError, UsageError."""
+    """A model's file that can be converted."""
 
     path: Path
     header: Header

@@ -43,6 +43,11 @@ def test_auto_says_so_if_no_type_is_faster(timed: TypeSpeed) -> None:
         convert.command.main([DEMO], standalone_mode=False)
 
 
+def test_auto_is_not_without_a_comparison() -> None:
+    with pytest.raises(UsageError, match="by the comparison"):
+        convert.command.main([DEMO, "--compare", "0"], standalone_mode=False)
+
+
 def test_the_table_of_types(timed: TypeSpeed, capsys: pytest.CaptureFixture[str]) -> None:
     doctor.command.main(["--cpu"], standalone_mode=False)
     table = capsys.readouterr().out.splitlines()
