@@ -119,7 +119,8 @@ def program() -> Iterator[WorkerProgram]:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGCONT)
         for child in psutil.Process(process.pid).children(recursive=True):
-            child.resume()
+            with suppress(psutil.NoSuchProcess):
+                child.resume()
     process.communicate(timeout=30)
 
 

@@ -56,6 +56,7 @@ class Terminal:
         if not first:
             been_here(Path({**os.environ, **(env or {})}["LOCALSPEC_DATA_DIR"]))
         self._closed = False
+        self._woken, self._wake = os.pipe()
         self._reads = threading.Event()
         self._reads.set()
         self._lock = threading.Lock()
@@ -92,10 +93,10 @@ class Terminal:
     # --- output -------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        while not self._closed:
+        while True:
             try:  # a blocking read would keep the terminal open when it is closed
-                if not select.select([self._ours], [], [], 0.05)[0]:
-                    continue
+                if self._woken in select.select([self._ours, self._woken], [], [])[0]:
+                    return
                 part = os.read(self._ours, 65536)
             except OSError:
                 part = b""
@@ -147,8 +148,10 @@ class Terminal:
         self._reads.set()
         if not self._closed:
             self._closed = True
-            os.close(self._theirs)
-            os.close(self._ours)
+            os.write(self._wake, b"x")
+            self._thread.join()  # else it would read the next terminal, which gets these numbers
+            for end in (self._theirs, self._ours, self._woken, self._wake):
+                os.close(end)
 
     # --- exit ---------------------------------------------------------------------------------
 
