@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def command(
     source = conversion.open_source(resolved.require_path())
     progress = ProgressLine(quiet=quiet, interval=10.0)
     if chosen is None:
-        kinds = conversion.rank_types(source, _read_or_time_types(progress))
+        kinds = conversion.rank_types(source.header, _read_or_time_types(progress))
         if not kinds:
             quantization = source.header.quantization
             raise UsageError(
@@ -76,11 +77,11 @@ def command(
     name = source.stem if resolved.catalog_model is None else resolved.catalog_model.id
     for kind in kinds:
         file = out or inventory.converted_folder() / f"{name}-{kind}.gguf"
-        converted = _convert(source, kind, file, compare, progress)
-        compared = converted.comparison
-        if chosen is None and compared and compared.divergence > conversion.MAX_DIVERGENCE:
-            file.unlink()
-            terminal.notify(f"{kind} was not kept: it differs by {compared.divergence:.3f} nats.")
+        bound = conversion.MAX_DIVERGENCE if chosen is None else inf
+        converted = _convert(source, kind, file, compare, progress, bound)
+        if converted.comparison and not converted.is_kept:
+            differs = f"it differs by {converted.comparison.divergence:.3f} nats"
+            terminal.notify(f"{kind} was not kept: {differs}.")
             continue
         _report(f"{name}:{kind}" if out is None else str(out), source, converted, as_json)
         return 0
@@ -91,10 +92,10 @@ def command(
 
 
 def _convert(
-    source: Source, kind: str, file: Path, n_tokens: int, progress: ProgressLine
+    source: Source, kind: str, file: Path, n_tokens: int, progress: ProgressLine, bound: float
 ) -> ConvertedModel:
     texts = [text for workload in workloads.load() for text in workload.prompts]
-    with closing(conversion.convert(source, kind, file, texts, n_tokens)) as steps:
+    with closing(conversion.convert(source, kind, file, texts, n_tokens, bound)) as steps:
         try:
             while True:
                 what, share = next(steps)
@@ -107,10 +108,8 @@ def _convert(
 
 
 def _read_or_time_types(progress: ProgressLine) -> Sequence[TypeSpeed]:
-    if found := conversion_process.read_types():
-        return list(found.values())
-    speeds = []
-    for speed in conversion_process.time_types():
+    speeds = list(conversion_process.read_types().values())
+    for speed in conversion_process.time_types(conversion_process.missing_types()):
         speeds.append(speed)
         progress.show(f"timing the types on this CPU: {speed.name}")
     progress.clear()

@@ -89,6 +89,9 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     fit = confirm_fit(advice.fit, subject, machine, use)
     advice = replace(advice, fit=fit)
     _show(advice, advisor.list_memory_savings(fit), subject, as_json=as_json)
+    model = request.target.catalog_model
+    if not as_json and model and (reason := suggestions.explain_type(model, machine)):
+        echo(f"{reason}.")
     if not as_json and (transfer := describe_transfer(fit, workers)):
         echo(transfer)
     return 4 if fit.verdict == "no" else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from localspec.doctor import llama_build
 from localspec.doctor.findings import Finding, ok, problem, redact
 from localspec.doctor.repairs import find_repair
 from localspec.errors import LocalspecError
+from localspec.launch import conversion
 from localspec.machine import (
     device_detection,
     installed_llama_cpp,
@@ -309,6 +311,7 @@ def check_models() -> Iterator[Finding]:
         return
     yield ok("models", f"{len(models)} installed, {gb(sum(model.size for model in models))}")
     started = time.monotonic()
+    has_gpu, slow, copied = bool(device_detection.detect_devices().devices), [], set[object]()
     for number, model in enumerate(models):
         if time.monotonic() - started > _TIME_BUDGET_SECONDS:
             what = f"{len(models) - number} of them were not checked: that would take too long"
@@ -317,11 +320,19 @@ def check_models() -> Iterator[Finding]:
         name = model.path.name
         try:
             reader.check_loadable(model.path)
-            if reason := reader.read(model.path).unsupported_reason:
+            header = reader.read(model.path)
+            copied.add(header.keys.get(conversion.ORIGIN_KEY))
+            is_converted = has_gpu or model.origin == "package"  # the starter by itself
+            if not is_converted and (gain := conversion.suggest_conversion(header)):
+                slow.append((model.path, gain))
+            if reason := header.unsupported_reason:
                 fix = "Run another model, or a newer localspec"
                 yield problem("unsupported", f"{name} cannot run: {reason}", fix)
         except LocalspecError as error:
             yield problem("unreadable", f"{name}: {error.message}", error.hint)
+    for path, gain in [each for each in slow if each[0].name not in copied][:1]:
+        fix = f"localspec convert {shlex.quote(str(path))}"
+        yield problem("slow-type", f"{path.name}: {gain}", fix)
 
 
 def check_network(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:

@@ -58,6 +58,7 @@ PROBLEMS: dict[Level, dict[str, str]] = {
         "small": "Parts of the screen are hidden.",
         "dumb": "The full-screen app cannot run.",
         "old-console": "Some keys may not work.",
+        "slow-type": "Answers would come sooner from a copy in another type.",
         "unsupported": "This model is listed, but refused when opened.",
         "not-looked-at": "One of them may be damaged; opening it would show that.",
     },

@@ -27,7 +27,7 @@ from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.library import LOG, C
 from localspec.errors import LocalspecError
 from localspec.machine import llama_params
-from localspec.machine.cpu_and_ram import OtherCpuLoad, read_cpu_cores
+from localspec.machine.cpu_and_ram import OtherCpuLoad, count_free_cpus, read_cpu_cores
 from localspec.machine.ggml import GgmlLibrary
 from localspec.machine.llama_params import ModelRole
 from localspec.models.gguf import parser, writer
@@ -41,6 +41,7 @@ _LAYERS, _WIDTH, _FFN_WIDTH, _HEADS, _KV_HEADS = 2, 2048, 5632, 32, 8
 _ON_CPU = ContextSettings(n_gpu_layers=0, n_ctx=512)
 _CHUNK = 32  # Tokens that the copy reads at once; it then writes none.
 _MAX_ANSWER = 200  # Tokens of an answer that the copy is compared on.
+_LOW_PRIORITY = 10  # On Unix, of 19.
 
 
 def time_type(type_number: int) -> dict[str, Any]:
@@ -152,15 +153,19 @@ def quantize(source: str, out: str, file_type: int, origin: str, report: _Report
     """
     params = C.llama_model_quantize_default_params()
     params.ftype, params.allow_requantize = file_type, True
+    params.nthread = read_cpu_cores().logical
     overrides = (C.llama_model_kv_override * 2)()
     overrides[0].tag, overrides[0].key = C.LLAMA_KV_OVERRIDE_TYPE_STR, b"localspec.converted_from"
     overrides[0].value.val_str = origin.encode()[:127]
     params.kv_overrides = overrides
-    step = re.compile(r"^\[ *(\d+)/ *(\d+)\]")
+    step, reason = re.compile(r"^\[ *(\d+)/ *(\d+)\]"), ""
 
-    def on_log(_level: int, text: bytes, _: Any) -> None:
-        if match := step.match(text.decode("utf-8", "replace")):
+    def on_log(_level: int, raw: bytes, _: Any) -> None:
+        nonlocal reason
+        text = raw.decode("utf-8", "replace")
+        if match := step.match(text):
             report(int(match[1]) / max(1, int(match[2])))
+        reason = text.partition("failed to quantize: ")[2].strip(" !.\n") or reason
 
     callback = C.llama_log_callback(on_log)
     C.llama_log_set(callback, None)
@@ -169,7 +174,7 @@ def quantize(source: str, out: str, file_type: int, origin: str, report: _Report
     finally:
         C.llama_log_set(LOG._callback, None)
     if code != 0:
-        raise ValueError(f"llama.cpp's quantizer failed with code {code}")
+        raise ValueError(f"llama.cpp cannot convert it: {reason or f'code {code}'}.")
     handle = os.open(out, os.O_RDWR)
     try:
         os.fsync(handle)
@@ -188,6 +193,8 @@ def compare(
     written and for a token of a prompt read, of both.
     """
     role = ModelRole(_ON_CPU, _CHUNK, 0, limit_to_trained_ctx=True)
+    load = OtherCpuLoad(os.getpid())
+    load.start()
     with (
         closing(LlamaContext(Path(source), role)) as first,
         closing(LlamaContext(Path(copy), role)) as second,
@@ -195,7 +202,11 @@ def compare(
         same, divergences = list[bool](), list[float]()
         times: tuple[list[float], list[float]] = ([], [])
         per_text = min(_MAX_ANSWER, max(1, n_tokens // len(texts)))
+        n_threads = first.n_threads
         for text in texts:
+            n = min(n_threads, count_free_cpus(load.read()))
+            first.set_n_threads(n, n)
+            second.set_n_threads(n, n)
             for theirs, ours in _continue_text(first, second, text, per_text, times):
                 same.append(int(ours.argmax()) == int(theirs.argmax()))
                 divergences.append(_divergence(theirs, ours))
@@ -275,9 +286,20 @@ def run(request: Mapping[str, Any], report: _Report) -> Any:
     return compare(**arguments, report=report)
 
 
+def _lower_priority() -> None:
+    """Other programs come first. Linux may weigh sessions (autogroup), whatever their processes."""
+    import psutil  # noqa: PLC0415  as in cpu_and_ram.py
+
+    with suppress(psutil.Error, OSError):
+        psutil.Process().nice(getattr(psutil, "BELOW_NORMAL_PRIORITY_CLASS", _LOW_PRIORITY))
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_LOW_PRIORITY), encoding="ascii")
+
+
 def main() -> None:
     child_process.set_up_child(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     out = child_process.take_over_stdout()
+    _lower_priority()
 
     def send(**body: Any) -> None:
         os.write(out, json.dumps(body).encode() + b"\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -12,7 +11,12 @@ from localspec.engine import pass_timing
 from localspec.engine.llama.context import InterruptFlag, LlamaContext
 from localspec.engine.llama.head_context import HeadContext
 from localspec.engine.protocols import DecodeInterrupted
-from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, OtherCpuLoad, read_cpu_cores
+from localspec.machine.cpu_and_ram import (
+    MAX_OTHER_LOAD,
+    OtherCpuLoad,
+    count_free_cpus,
+    read_cpu_cores,
+)
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
 _WIDE_PASS = 8  # Width of the passes that represent verification and prompt reading.
@@ -23,14 +27,6 @@ _MAX_SLOW_ANSWERS = 3
 """Answers in a row that were slower than measured, before it is measured again."""
 _UNLIMITED = sys.maxsize
 _ADAPT_SECONDS = 0.5  # Between looks at what other programs use.
-_SHARED_CPU = 0.45  # Of a CPU: a thread gets on with the rest if other programs use less of it.
-
-
-def _n_free_cpus(others_share: float | None) -> int:
-    """CPUs that other programs leave, at least one; unlimited if their share is not known."""
-    if others_share is None:
-        return _UNLIMITED
-    return max(1, math.floor((1 - others_share) * (os.cpu_count() or 1) + _SHARED_CPU))
 
 
 class PairProfiler:
@@ -70,7 +66,7 @@ class PairProfiler:
                 self._set_threads(measured.threads, measured.threads_batch)
             elif load.threads is not None:
                 self._set_threads(*load.threads)
-        self._limit_threads(_n_free_cpus(cpu_load.read()))
+        self._limit_threads(count_free_cpus(cpu_load.read()))
         self._cpu_load, self._adapt_at = OtherCpuLoad(os.getpid()), 0.0
         self._cpu_load.start()
 
@@ -97,7 +93,7 @@ class PairProfiler:
         self._adapt_at = now + _ADAPT_SECONDS
         share = self._cpu_load.read()
         if share is not None:
-            n = _n_free_cpus(share)
+            n = count_free_cpus(share)
             self._limit_threads(max(n, self._max_threads) if between_answers else n)
 
     def _limit_threads(self, n: int) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
 
 from localspec import paths
 from localspec.fit import calibration
 from localspec.fit.speed import HardwareSpeed, from_devices, nominal_cpu
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import conversion_process, device_detection, gpu_catalog, measurements
+from localspec.machine.conversion_process import TypeSpeed
 from localspec.machine.device import HOST, Device
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.machine.measurements import MemoryMeasurement
@@ -26,6 +27,8 @@ class MachineProfile:
     hardware: HardwareSpeed
     past_loads: tuple[MemoryMeasurement, ...] = ()
     """Estimated and used memory of models that were loaded here."""
+    types: Mapping[str, TypeSpeed] = field(default_factory=dict)
+    """How fast its CPU computes weight types, by name; those that were timed."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -38,9 +41,10 @@ def detect(refresh: bool = False) -> MachineProfile:
     detected = device_detection.detect_devices(refresh)
     records = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite").read_all()
     nominal = from_devices(detected.devices, nominal_cpu(detected.devices))
-    hardware = calibration.calibrate(nominal, records, conversion_process.read_types())
+    types = conversion_process.read_types()
+    hardware = calibration.calibrate(nominal, records, types)
     past_loads = tuple(record.memory for record in records if record.memory)
-    return MachineProfile(detected.devices, detected.cpu, hardware, past_loads)
+    return MachineProfile(detected.devices, detected.cpu, hardware, past_loads, types)
 
 
 def with_workers(machine: MachineProfile, workers: Sequence[WorkerReport]) -> MachineProfile:

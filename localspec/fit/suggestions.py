@@ -26,6 +26,8 @@ from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport, FitVerdict
 from localspec.lazy_dataclass import dataclass
+from localspec.machine import conversion_process
+from localspec.machine.conversion_process import TypeSpeed
 from localspec.machine.device import reserve_bytes
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair, own_id
@@ -50,6 +52,7 @@ _BITS_QUALITY = {"2": 0.5, "3": 0.7, "4": 0.95, "5": 0.98, "6": 0.99}
 _TRAINED_QUALITY = 0.99
 """What is left of a model by the bits of its quantisation, as a factor of its effective size; of
 one that its makers trained for its type.  An opinion."""
+_SAME_SPEED = 1.1  # Types that a CPU computes nearly as fast as the fastest, by this ratio.
 _UPGRADE_QUALITY = 0.02  # That a file larger than the catalogue's first gains.
 _UPGRADE_SPARE = 0.1  # Of the memory, that such a file leaves free.
 _UPGRADE_TOKENS_PER_SECOND = 20.0  # That such a file still reaches.
@@ -191,11 +194,16 @@ def choose_file(
     """As `assess_pair`, with the quantisation of the target that is best for the machine.
 
     The catalogue's first, if it fits with a long context; a larger one only if it is still fast
-    and leaves memory free; of the smaller ones the largest that fits.
+    and leaves memory free; of the smaller ones the largest that fits.  On a CPU whose types were
+    timed, the one that it computes fastest.
     """
     assess = partial(assess_pair, machine=machine, criteria=criteria)
-    first = assess(pair)
     files = pair.target.files if ":" not in pair.id else ()
+    for model in _rank_by_cpu(pair.target, machine) if files else ():
+        found = assess(pair.with_target(model))
+        if found is not None and found.verdict == "fits":
+            return found
+    first = assess(pair)
     if first is None or first.fit is None or not files:
         return assess(pair, searches=searches)
     size, free = _model_size(pair.target) or 0, sum(each.device.free or 0 for each in first.used)
@@ -211,6 +219,48 @@ def choose_file(
     smaller = (pair.with_target(each) for each in sized if (_model_size(each) or 0) < size)
     fitting = [each for each in (first, *map(assess, smaller)) if each and each.verdict == "fits"]
     return max(fitting, key=_file_sort_key, default=None) or assess(pair, searches=searches)
+
+
+def _rank_by_cpu(target: CatalogModel, machine: MachineProfile) -> list[CatalogModel]:
+    """Quantisations as good as four bits by how fast this CPU computes them, and of about equal
+    ones the best first.  Empty with a GPU, or if the type of `target` was not timed.
+    """
+    timed = [
+        (model, speed)
+        for model in (target, *target.files)
+        if (speed := _type_speed(model, machine))
+    ]
+    if not timed or timed[0][0] is not target:
+        return []
+    least = min(_quality(target), _BITS_QUALITY["4"])
+    good = [(model, speed.turn_ms) for model, speed in timed if _quality(model) >= least]
+    limit = _SAME_SPEED * min(ms for _, ms in good)
+    good.sort(key=lambda each: (max(each[1], limit), -_quality(each[0]), each[0] is not target))
+    return [model for model, _ in good]
+
+
+def explain_type(chosen: CatalogModel, machine: MachineProfile) -> str:
+    """What this CPU gains by a quantisation beside the next larger one; empty if little."""
+    speed = _type_speed(chosen, machine)
+    model = catalog.load().models.get(own_id(chosen.id))
+    if speed is None or model is None:
+        return ""
+    others = [(_model_size(each) or 0, each) for each in (model, *model.files)]
+    for size, other in sorted(others, key=lambda each: each[0]):
+        slower = _type_speed(other, machine)
+        if slower is not None and size > (_model_size(chosen) or 0):
+            gain = speed.describe_gain(slower, _SAME_SPEED)
+            if gain:
+                other_type = other.quantization
+                return f"{chosen.quantization} {gain} as fast on this CPU as {other_type}"
+    return ""
+
+
+def _type_speed(model: CatalogModel, machine: MachineProfile) -> TypeSpeed | None:
+    """None with a GPU."""
+    if machine.devices:
+        return None
+    return machine.types.get(conversion_process.weight_type(model.quantization))
 
 
 def _file_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, float]:
@@ -244,7 +294,9 @@ def assess_pair(
     fit = advisor.quick_fit(request)
     if searches and fit.verdict == "no":
         fit = advisor.advise(request).fit
-    reasons = (_memory_reason(fit), *_speed_reasons(fit), *_other_reasons(pair, criteria.use))
+    type_reason = filter(None, [explain_type(pair.target, machine)])
+    others = (*type_reason, *_other_reasons(pair, criteria.use))
+    reasons = (_memory_reason(fit), *_speed_reasons(fit), *others)
     draft = _draft_reason(pair, fit)
     return PairSuggestion(pair, size or fit.total, fit.verdict, reasons, fit, draft)
 

@@ -6,6 +6,7 @@ The copy is compared with its source on what the source writes; it gets its name
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import data_files
-from localspec.errors import ChecksumError, LocalspecError, StorageError, UsageError
+from localspec.errors import ChecksumError, EngineError, LocalspecError, StorageError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import conversion_process, installed_llama_cpp
 from localspec.machine.conversion_process import TypeSpeed
@@ -33,11 +34,16 @@ MAX_DIVERGENCE = 0.05
 _NEED_IMATRIX = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "Q2_K_S")
 _FILE_TYPE_OF = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}  # Of a weight type; others are called alike.
 _NUMBERS = {name: number for number, name in FILE_TYPES.items()}
-_READ, _WRITTEN = 300, 200  # Tokens of a turn, by which `auto` weighs reading and writing.
 STARTER_TYPE = "Q4_K_M"
 """Of the packaged model on a CPU: reads 2.1 and writes 1.2 times as fast as Q4_1, differs by 0.05
 nats.  IQ4_NL writes 1.6 times as fast and differs by 0.15 (docs/benchmarks.md)."""
 _SIZE_MARGIN = 1.12  # Some tensors get more bits than the type has.
+_NEARLY_FULL = 1 << 20  # Bytes that are free.
+_MIN_GAIN = 1.3  # In reading or writing, from which a conversion is suggested.
+_SUGGESTED_FILE = "suggested-conversions.json"
+
+ORIGIN_KEY = "localspec.converted_from"
+_HINT = "A copy, compared with the original: localspec convert"
 
 Request = Mapping[str, Any]
 Progress = tuple[str, float]  # What is done, and the share of it that is.
@@ -62,6 +68,7 @@ class ConvertedModel:
     type: str
     size: int
     comparison: Comparison | None
+    is_kept: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class Source:
 def open_source(path: Path) -> Source:
     """Raises ModelFileError, UsageError for what is no model."""
     reader.check_loadable(path)
-    header = reader.read(path)
+    header = reader.read_model(path)
     if draft_heads.is_head(header):
         raise UsageError(f"{path.name} is a draft head, not a model.", "Convert its model.")
     return Source(path, header)
@@ -103,51 +110,62 @@ def check_type(source: Source, name: str) -> str:
     return kind
 
 
-def rank_types(source: Source, speeds: Sequence[TypeSpeed]) -> list[str]:
+def rank_types(header: Header, speeds: Sequence[TypeSpeed]) -> list[str]:
     """File types that this CPU computes faster than the source's, the fastest first.
 
     None has fewer bits by its name than the source: of Q4_1, Q4_K and Q8_0 may be chosen. Speeds
     are those of a turn of a chat.
     """
+    own_type = header.main_type
+    own_ms = next((speed.turn_ms for speed in speeds if speed.name == own_type), inf)
+    usable = [s for s in speeds if int(s.bits) >= int(_bits(own_type)) and s.turn_ms < own_ms]
+    return [_FILE_TYPE_OF.get(s.name, s.name) for s in sorted(usable, key=lambda s: s.turn_ms)]
 
-    def turn_ms(speed: TypeSpeed) -> float:
-        return _READ * speed.read_ms + _WRITTEN * speed.write_ms
 
-    sizes: dict[str, int] = {}
-    for tensor in source.header.tensors:
-        sizes[tensor.type_name] = sizes.get(tensor.type_name, 0) + tensor.n_bytes
-    own_type = max(sizes, key=lambda name: sizes[name], default="")
-    own_ms = next((turn_ms(speed) for speed in speeds if speed.name == own_type), inf)
-    usable = [s for s in speeds if int(s.bits) >= int(_bits(own_type)) and turn_ms(s) < own_ms]
-    return [_FILE_TYPE_OF.get(s.name, s.name) for s in sorted(usable, key=turn_ms)]
+def suggest_conversion(header: Header) -> str:
+    """What `convert` would gain on this CPU, by the timed types; empty if that is little.
+
+    Suggests no copy of a copy.
+    """
+    speeds = conversion_process.read_types()
+    own = speeds.get(header.main_type)
+    if own is None or ORIGIN_KEY in header.keys:
+        return ""
+    for kind in rank_types(header, [*speeds.values()]):
+        speed = speeds[conversion_process.weight_type(kind)]
+        if gain := speed.describe_gain(own, _MIN_GAIN):
+            return f"{kind} {gain} as fast on this CPU as {own.name}"
+    return ""
+
+
+def suggest_once(path: Path, header: Header) -> Notice | None:
+    """A notice of `suggest_conversion`, the first time that the model is loaded with one."""
+    told = data_files.read_json(_SUGGESTED_FILE)
+    told = told if isinstance(told, list) else []
+    if str(path) in told or not (gain := suggest_conversion(header)):
+        return None
+    data_files.write_json(_SUGGESTED_FILE, [*told, str(path)])
+    return Notice("info", "convert", f"{gain}.", f"{_HINT} {shlex.quote(str(path))}")
 
 
 def convert(
-    source: Source, kind: str, out: Path, texts: Sequence[str], n_tokens: int
+    source: Source,
+    kind: str,
+    out: Path,
+    texts: Sequence[str],
+    n_tokens: int,
+    max_divergence: float = inf,
 ) -> Generator[Progress, None, ConvertedModel]:
     """Yield what is done, with the share of it; return the copy. Closing it leaves no file.
 
     `texts` are continued by the source for `n_tokens` in all, to compare the copy with it; 0 leaves
-    the comparison out. Raises EngineError, StorageError, UsageError.
+    the comparison out. A copy that differs by more than `max_divergence` nats leaves no file
+    either. Raises EngineError, StorageError, UsageError.
     """
     if out.exists():
         raise UsageError(f"{out.name} exists already.", "Choose another --out, or remove it.")
-    needed = int(source.header.parameters * _bits(kind) / 8 * _SIZE_MARGIN)
     with _unnamed_file(out) as (partial, give_name):
-        free = shutil.disk_usage(out.parent).free
-        if free < needed:
-            raise StorageError(
-                f"The copy needs about {gb(needed)}; {gb(free)} are free in {out.parent}.",
-                "Free disk space, or choose another --out.",
-            )
-        request = {
-            "op": "quantize",
-            "source": str(source.path),
-            "out": partial,
-            "file_type": _NUMBERS[kind],
-            "origin": source.path.name,
-        }
-        result = yield from _last(request, f"converting to {kind}")
+        size = yield from _quantize(source, kind, out, partial)
         comparison = None
         if n_tokens:
             request = {
@@ -158,14 +176,42 @@ def convert(
                 "n_tokens": n_tokens,
             }
             comparison = Comparison(**(yield from _last(request, "comparing with the source")))
-        give_name()
-    return ConvertedModel(out, kind, int(result["bytes"]), comparison)
+        is_kept = comparison is None or comparison.divergence <= max_divergence
+        if is_kept:
+            give_name()
+    return ConvertedModel(out, kind, size, comparison, is_kept)
+
+
+def _quantize(source: Source, kind: str, out: Path, partial: str) -> Generator[Progress, None, int]:
+    """Write the copy to `partial`, on the disk of `out`; returns its size in bytes."""
+    needed = int(source.header.parameters * _bits(kind) / 8 * _SIZE_MARGIN)
+    free = shutil.disk_usage(out.parent).free
+    if free < needed:
+        raise StorageError(
+            f"The copy needs about {gb(needed)}; {gb(free)} are free in {out.parent}.",
+            "Free disk space, or choose another --out.",
+        )
+    request = {
+        "op": "quantize",
+        "source": str(source.path),
+        "out": partial,
+        "file_type": _NUMBERS[kind],
+        "origin": source.path.name,
+    }
+    try:
+        return int((yield from _last(request, f"converting to {kind}"))["bytes"])
+    except EngineError as error:
+        if shutil.disk_usage(out.parent).free > _NEARLY_FULL:
+            raise
+        message = f"The disk became full while {out.name} was written."
+        raise StorageError(message, f"It needs about {gb(needed)} in {out.parent}.") from error
 
 
 def _bits(kind: str) -> float:
     """Bits of a weight of a file type, small tensors left out."""
     names = {name: 8 * n_bytes / elements for name, elements, n_bytes in GGML_TYPES.values()}
-    return names.get(kind) or names[kind.rpartition("_")[0]]  # Q4_K_M: mostly Q4_K
+    base = kind.rpartition("_")[0]  # Q4_K_M: mostly Q4_K; IQ3_M: mostly IQ3_S
+    return names.get(kind) or names.get(base) or names[f"{base}_S"]
 
 
 def _last(request: Request, what: str) -> Generator[Progress, None, dict[str, Any]]:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from localspec.errors import UsageError
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch.start import Engine, StartEngine, start_engine
+from localspec.launch.start import Engine, EngineClient, StartEngine, start_engine
+from localspec.machine import conversion_process, device_detection
 from localspec.protocol.events import EngineReady, Event, Notice
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.5  # Between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C.
 _STOP_TIMEOUT = 2.0  # Seconds for an answer to stop, before its engine process is closed.
 _JOIN_TIMEOUT = 10.0  # Seconds that `close` waits for the thread.
+_IDLE_SECONDS = 8.0
+"""Without a job, after which this CPU's weight types are timed: the pair was measured by then."""
 _PERSON_POLL_SECONDS = 0.05  # Between two checks whether a person has answered a job's question.
 
 T = TypeVar("T")
@@ -228,12 +231,23 @@ class EngineHost:
             if self._after is not None and self._after._holds_memory:
                 self._after._thread.join()
             self._after = None
-            while (job := self._jobs.get()) is not None:
+            while (job := self._next_job()) is not None:
                 self._run_job(job)
                 del job  # otherwise the last answer stays in memory while idle
             self._close_engine()
         finally:
             _running_hosts.discard(self)
+
+    def _next_job(self) -> EngineJob[Any] | None:
+        """Wait for a job; meanwhile time the weight types, if a CPU computes and that is due."""
+        if self._probe and isinstance(self.engine, EngineClient):
+            with suppress(queue.Empty):
+                return self._jobs.get(timeout=_IDLE_SECONDS)
+            missing = conversion_process.missing_types()
+            if missing and not device_detection.detect_devices().devices:
+                with conversion_process.time_meanwhile(missing):
+                    return self._jobs.get()
+        return self._jobs.get()
 
     def _run_job(self, job: EngineJob[Any]) -> None:
         with self._lock:

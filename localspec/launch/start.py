@@ -396,6 +396,11 @@ class EngineClient(EngineProcess):
             if not advice.fit.load.target_settings.workers:
                 self._pair_reads = _summarize_reads(advice.fit.load)
             self.ready = self._with_estimate(advice)
+            target = Path(advice.fit.load.target)
+            if not advice.fit.device_fits and (
+                notice := conversion.suggest_once(target, reader.read_model(target))
+            ):
+                self.ready = replace(self.ready, notices=(*self.ready.notices, notice))
         if head_notice and self.ready.draft:
             notice = Notice("info", HEAD_NOTICE, head_notice, Hint("To disable: {draft=none}."))
             self.ready = replace(self.ready, notices=(*self.ready.notices, notice))

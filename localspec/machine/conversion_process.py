@@ -6,8 +6,11 @@ The process is `localspec.engine.conversion_child`: llama.cpp aborts on some fil
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from localspec import child_process, data_files
@@ -24,6 +27,7 @@ TIMED_TYPES = (
 """By bits; the types that ggml has special kernels for on some CPUs, and the common ones."""
 TIMED_WEIGHTS = 92_274_688  # Weights of the two layers that are timed.
 _FILE = "cpu-types.json"
+_READ, _WRITTEN = 300, 200  # Tokens of a turn of a chat, which weighs reading and writing.
 _NUMBERS = {name: number for number, (name, *_) in GGML_TYPES.items()}
 
 
@@ -49,26 +53,83 @@ class TypeSpeed:
         return self.pass_ms[256] / 256
 
     @property
+    def turn_ms(self) -> float:
+        """A turn of a chat."""
+        return _READ * self.read_ms + _WRITTEN * self.write_ms
+
+    def describe_gain(self, other: TypeSpeed, least: float) -> str:
+        """What is at least `least` times as fast as with the other type; empty if nothing is."""
+        gains = {
+            "reads": other.read_ms / self.read_ms,
+            "writes": other.write_ms / self.write_ms,
+        }
+        return " and ".join(f"{what} {x:.1f} ×" for what, x in gains.items() if x >= least)
+
+    @property
     def verify_curve(self) -> dict[int, float]:
         """Cost of a pass by width, in passes of one token."""
         return {n: ms / self.write_ms for n, ms in self.pass_ms.items() if n <= 8}
 
 
-def time_types(names: Sequence[str] = TIMED_TYPES) -> Iterator[TypeSpeed]:
-    """Time each type, about 2 s each; keep the results unless other programs used the CPUs.
+def time_types(
+    names: Sequence[str] = TIMED_TYPES,
+    on_start: Callable[[subprocess.Popen[bytes]], None] = lambda _: None,
+    *,
+    until_disturbed: bool = False,
+) -> Iterator[TypeSpeed]:
+    """Time each type, about 1 s each; keep those beside which other programs left the CPUs alone.
 
-    Raises EngineError.
+    `until_disturbed`: end at the first that they did not.  Raises EngineError.
     """
-    found, loads = read_types(), []
-    for name, reply in zip(
-        names, run([{"op": "time", "type_number": _NUMBERS[name]} for name in names]), strict=True
-    ):
-        loads.append(reply["other_load"])
-        found[name] = TypeSpeed(name, {int(n): ms for n, ms in reply["pass_ms"].items()})
-        yield found[name]
-    if max(loads) <= MAX_OTHER_LOAD:
-        types = {name: dict(speed.pass_ms) for name, speed in found.items()}
-        data_files.write_json(_FILE, {"of": _environment(), "types": types})
+    if not names:
+        return
+    requests = [{"op": "time", "type_number": _NUMBERS[name]} for name in names]
+    with closing(run(requests, on_start)) as replies:
+        for name, reply in zip(names, replies, strict=True):
+            speed = TypeSpeed(name, {int(n): ms for n, ms in reply["pass_ms"].items()})
+            if reply["other_load"] <= MAX_OTHER_LOAD:
+                speeds = (*read_types().values(), speed)
+                types = {each.name: dict(each.pass_ms) for each in speeds}
+                data_files.write_json(_FILE, {"of": _environment(), "types": types})
+            elif until_disturbed:
+                return
+            yield speed
+
+
+@contextmanager
+def time_meanwhile(names: Sequence[str]) -> Iterator[None]:
+    """Time types until the block ends, which does not wait; those timed by then are kept."""
+    processes, is_over = list[subprocess.Popen[bytes]](), threading.Event()
+
+    def on_start(process: subprocess.Popen[bytes]) -> None:
+        processes.append(process)
+        if is_over.is_set():
+            process.kill()
+
+    def time_them() -> None:
+        with suppress(EngineError):  # it was killed, or the next command reports it
+            for _ in time_types(names, on_start, until_disturbed=True):
+                pass
+
+    threading.Thread(target=time_them, name="type-timing", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for process in processes:
+            process.kill()
+
+
+def missing_types() -> list[str]:
+    """Those that were not timed with this CPU and llama.cpp."""
+    found = read_types()
+    return [name for name in TIMED_TYPES if name not in found]
+
+
+def weight_type(quantization: str) -> str:
+    """The timed type of most weights of a file: Q4_K of UD-Q4_K_XL; empty for one not timed."""
+    name = f"{quantization.upper().removeprefix('UD-')}_"
+    return next((each for each in TIMED_TYPES if name.startswith(f"{each}_")), "")
 
 
 def read_types() -> dict[str, TypeSpeed]:
@@ -90,10 +151,14 @@ def _environment() -> list[str | int]:
     return [read_cpu_name(), installed_llama_cpp.version(), installed_llama_cpp.library_bytes()]
 
 
-def run(requests: Sequence[Mapping[str, Any]]) -> Generator[Any, None, None]:
+def run(
+    requests: Sequence[Mapping[str, Any]],
+    on_start: Callable[[subprocess.Popen[bytes]], None] = lambda _: None,
+) -> Generator[Any, None, None]:
     """Yield of each request the shares that are done, as floats, and then its result.
 
-    Closing the generator ends the process. Raises EngineError.
+    `on_start` gets the process, which another thread may kill. Closing the generator ends it.
+    Raises EngineError.
     """
     parent = str(child_process.parent_pid_for_child())
     command = (sys.executable, "-P", "-m", "localspec.engine.conversion_child", parent)
@@ -104,6 +169,7 @@ def run(requests: Sequence[Mapping[str, Any]]) -> Generator[Any, None, None]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
+        on_start(process)
         process.stdin.write(b"".join(json.dumps(each).encode() + b"\n" for each in requests))
         n_left = len(requests)
         while n_left:

@@ -107,8 +107,16 @@ def _sysctl(name: str) -> str:
     return ""
 
 
+_SHARED_CPU = 0.45  # Of a CPU: a thread gets on with the rest if other programs use less of it.
 MAX_OTHER_LOAD = 1 / 8
 """A measurement is trusted if other programs used at most this share of all CPUs meanwhile."""
+
+
+def count_free_cpus(other_load: float | None) -> int:
+    """CPUs that other programs leave, at least one; unlimited if their load is not known."""
+    if other_load is None:
+        return sys.maxsize
+    return max(1, math.floor((1 - other_load) * (os.cpu_count() or 1) + _SHARED_CPU))
 
 
 class OtherCpuLoad:

@@ -1,36 +1,60 @@
 """What `auto` wins or loses in one-shot answers, apart from the noise of the clock.
 
     bench.py regret --target T.gguf --draft D.gguf [--prompts FILE] [--rounds N]
+    bench.py regret --target CHAT.gguf … --texts scripts/bench/edits.json
 
 The decisions are those of real answers: one process each, which learns from those before; every
 answer has a seed of its own. A target pass is then charged the median of all passes of its width,
 in one-token passes of its answer, and a draft what it took. 0.97 is an answer that lost 3 %.
 Not in it: planning a round, which takes the host 0.1 ms that plain decoding does not need.
+
+The second form asks a chat model the requests of each group, plainly, with prompt lookup in every
+round and by `auto`, of which passes were timed before, as when it is idle.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 
-from programs import Case, Settings, call, localspec_command
+from programs import (
+    BenchError,
+    Case,
+    Settings,
+    call,
+    generate_answer,
+    loaded_engine,
+    localspec_command,
+    measured_costs,
+)
 from prompts import prompts_of, workload_prompts
 from turns import table
 
 from localspec.protocol import events
+from localspec.protocol.wire import (
+    ChatMessage,
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    SamplingParams,
+)
 
-GOAL = 0.97
+GOAL, EDIT_GOAL = 0.97, 0.95
+SUMMARY = ("auto / plain", "auto / better (worst)", "missed")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--target", required=True, metavar="GGUF")
-    add("--draft", required=True, metavar="GGUF")
+    add("--target", required=True, nargs="+", metavar="GGUF")
+    add("--draft", metavar="GGUF")
+    add("--texts", type=Path, metavar="FILE", help="JSON: {group: {name: request, …}, …}")
     add("--prompts", type=Path, metavar="FILE", help="JSON: {name: text, …}")
     add("--rounds", type=int, default=3, metavar="N", help="turns")
     add("--tokens", type=int, default=96, metavar="N")
@@ -39,10 +63,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
+    if args.texts:
+        groups = json.loads(args.texts.read_text(encoding="utf-8"))
+        rows = [compare_groups(target, groups, args) for target in args.target]
+        print(
+            table([["file", *(f"{group}, {what}" for group in groups for what in SUMMARY)], *rows])
+        )
+        return
+    if args.draft is None:
+        raise BenchError("Give --draft or --texts.")
     texts = prompts_of(args.prompts) if args.prompts else workload_prompts([])
     answers = []
     with tempfile.TemporaryDirectory() as data_dir:
-        settings = Settings(args.target, None, "", args.tokens, args.ctx, data_dir=data_dir)
+        settings = Settings(args.target[0], None, "", args.tokens, args.ctx, data_dir=data_dir)
         for seed in range(args.rounds * len(texts)):
             text = list(texts.values())[seed % len(texts)]
             case = Case("", text, args.temperature, seed)
@@ -51,6 +84,40 @@ def main(args: argparse.Namespace) -> None:
     ratios = speedups(answers)
     turns = [ratios[i : i + len(texts)] for i in range(0, len(ratios), len(texts))]
     print(table(list(report(list(texts), turns))))
+
+
+def compare_groups(
+    target: str, groups: Mapping[str, Mapping[str, str]], args: argparse.Namespace
+) -> list[str]:
+    """A row: of each group `auto`, relative to the better of plain and lookup."""
+    settings, answers = ContextSettings(n_ctx=args.ctx), list[list[events.Round]]()
+    names = [(group, name) for group, texts in groups.items() for name in texts]
+    with loaded_engine(LoadCommand(str(Path(target).resolve()), None, settings)) as engine:
+        measured_costs(engine)
+        for turn, (group, name) in itertools.product(range(args.rounds), names):
+            messages = (ChatMessage("user", groups[group][name]),)
+            for spec in ("off", "lookup", "auto"):
+                sampling = SamplingParams(temperature=args.temperature, seed=turn)
+                request = GenerateCommand("", sampling, args.tokens, spec=spec, messages=messages)
+                answers.append(list(generate_answer(engine, request).rounds)[1:])
+    values, cells = iter(speedups(answers)), [Path(target).stem]
+    triples = [*zip(values, values, values, strict=True)]
+    for group in groups:
+        found = [
+            (name, lookup, auto)
+            for (owner, name), (_, lookup, auto) in zip(names * args.rounds, triples, strict=True)
+            if owner == group
+        ]
+        ratios = [auto / max(1.0, lookup) for _, lookup, auto in found]
+        for (name, lookup, auto), ratio in zip(found, ratios, strict=True):
+            print(
+                f"{cells[0]} {name}: {auto:.2f}, lookup {lookup:.2f}: {ratio:.3f}", file=sys.stderr
+            )
+        goal = EDIT_GOAL if group == "edits" else GOAL
+        gain, mean = (geometric_mean(each) for each in ([auto for *_, auto in found], ratios))
+        missed = sum(ratio < goal for ratio in ratios)
+        cells += [f"{gain:.2f}", f"{mean:.3f} ({min(ratios):.3f})", f"{missed} of {len(ratios)}"]
+    return cells
 
 
 def rounds_of(settings: Settings, case: Case, draft: str) -> list[events.Round]:

@@ -34,7 +34,7 @@ def test_a_copy_is_named_by_model_and_type() -> None:
 def timed(monkeypatch: pytest.MonkeyPatch) -> TypeSpeed:
     speed = TypeSpeed("Q8_0", {1: 9.2274688, 2: 13.0, 4: 18.0, 8: 46.0, 256: 236.0})
     monkeypatch.setattr(conversion_process, "read_types", lambda: {"Q8_0": speed})
-    monkeypatch.setattr(conversion_process, "time_types", lambda: iter([speed]))
+    monkeypatch.setattr(conversion_process, "time_types", lambda *_: iter([speed]))
     return speed
 
 

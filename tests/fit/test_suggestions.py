@@ -21,6 +21,7 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed import DeviceSpeed, from_devices
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
 from localspec.machine import gpu_catalog
+from localspec.machine.conversion_process import TypeSpeed
 from localspec.models import catalog, draft_heads
 from localspec.models.catalog_entries import TIERS
 from localspec.protocol.wire import LoadCommand
@@ -273,3 +274,30 @@ def test_the_quantisation_is_what_the_memory_allows(gib: int, model: str, type_:
     assert {one.pair.target.quantization for one in suggest(gib, target=f"{model}:Q8_0")} == {
         "Q8_0"
     }
+
+
+@pytest.mark.parametrize(
+    ("model", "gib", "slow", "type_", "reason"),
+    [
+        ("qwen3-4b", 30, "Q5_K Q6_K", "Q8_0", ""),
+        ("qwen3-4b", 30, "Q5_K Q6_K Q8_0", "Q4_K_M", "Q4_K_M reads 2.5 × as fast on this CPU"),
+        ("qwen3-4b", 4, "Q5_K Q6_K", "Q4_K_M", "Q4_K_M reads 2.5 × as fast on this CPU as Q5_K_M"),
+        ("gemma-4-12b", 60, "Q4_0 Q5_K Q6_K", "Q8_0", ""),
+    ],
+)
+def test_a_cpu_gets_the_quantisation_that_it_computes_fastest(
+    model: str, gib: int, slow: str, type_: str, reason: str
+) -> None:
+    names = ("Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
+    read_ms = {name: 2.5 if name in slow.split() else 1.0 for name in names}
+    widths = (1, 2, 4, 8)
+    types = {
+        name: TypeSpeed(name, dict.fromkeys(widths, 10.0) | {256: 256 * ms})
+        for name, ms in read_ms.items()
+    }
+    machine = replace(computer(gib), types=types)
+    (best, *_) = suggestions.suggest(machine, SuggestionCriteria(), model)
+    assert best.pair.target.quantization == type_
+    assert any(each.startswith(reason) for each in best.reasons) or not reason
+    request = suggestions.resolve_best_file(model, lambda: machine)
+    assert request.target.catalog_model == best.pair.target, "as fit and pull choose"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType as Kind
 
 from localspec import paths
 from localspec.errors import EngineError, StorageError, UsageError
@@ -23,14 +27,17 @@ from localspec.models.gguf import reader
 from localspec.models.local_files import inventory
 from localspec.models.local_files.local_model import describe_file
 from localspec.protocol.events import Notice
+from tests.support import families, tinygguf
 from tests.support.zoo import Zoo
 
 DEMO = paths.package_data_dir() / "demo" / "demo-target.gguf"
 TEXTS = ("def add(a, b):\n    return", "class Stack:\n    def push(self, item):\n")
 
 
-def convert(source: Source, kind: str, out: Path, n_tokens: int = 0) -> ConvertedModel:
-    steps = conversion.convert(source, kind, out, TEXTS, n_tokens)
+def convert(
+    source: Source, kind: str, out: Path, n_tokens: int = 0, bound: float = math.inf
+) -> ConvertedModel:
+    steps = conversion.convert(source, kind, out, TEXTS, n_tokens, bound)
     try:
         while True:
             _, share = next(steps)
@@ -67,11 +74,19 @@ def test_a_worse_copy_is_told_from_a_good_one(tmp_path: Path) -> None:
     assert bad.divergence > 2 * good.divergence
 
 
+def test_a_copy_beyond_the_bound_never_gets_its_name(tmp_path: Path) -> None:
+    converted = convert(conversion.open_source(DEMO), "Q2_K", tmp_path / "Q2_K", 64, 1e-6)
+    assert not converted.is_kept
+    assert converted.comparison is not None
+    assert files(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
         ("f16", "already"),
         ("IQ1_S", "importance matrix"),
+        ("iq2_xxs", "importance matrix"),
         ("Q9_9", "no type"),
         ("\x1b[2J", "no type"),
     ],
@@ -83,6 +98,32 @@ def test_types_that_cannot_be_written_are_refused(kind: str, message: str, zoo: 
     with pytest.raises(UsageError, match=message) as refused:
         conversion.check_type(source, kind)
     assert "\x1b" not in refused.value.message
+
+
+def write_model(folder: Path, name: str) -> Path:
+    if name == "experts":
+        file = folder / "experts.gguf"
+        families.write_real(families.FAMILIES["qwen3moe"].small, "Q8_0", file)
+        return file
+    shape = tinygguf.Shape(n_embd=256, n_ff=512)
+    model = tinygguf.llama(shape=shape, tied=name == "tied", kind=Kind.Q8_0)
+    if name != "splits":
+        return model.write(folder / "whole.gguf")
+    model.write(folder / "model.gguf", tensors_per_split=5)
+    return min(folder.glob("model-00001-of-*.gguf"))
+
+
+@pytest.mark.parametrize("name", ["splits", "experts", "tied"])
+def test_models_of_every_form(name: str, tmp_path: Path) -> None:
+    source = conversion.open_source(write_model(tmp_path, name))
+    assert source.stem == {"tied": "whole", "splits": "model"}.get(name, name)
+    n_tokens = 0 if name == "experts" else 32  # the family's files have no vocabulary
+    converted = convert(source, "Q4_K_M", tmp_path / "copy.gguf", n_tokens)
+    header = reader.read(converted.path)
+    assert (header.quantization, header.split) == ("Q4_K_M", None)
+    assert {t.name for t in header.tensors} == {t.name for t in source.header.tensors}
+    assert header.parameters == source.header.parameters
+    assert converted.comparison is None or converted.comparison.tokens == n_tokens
 
 
 def test_heads_are_refused(zoo: Zoo) -> None:
@@ -104,6 +145,26 @@ def test_an_existing_file_and_a_full_disk(tmp_path: Path, monkeypatch: pytest.Mo
     assert files(tmp_path) == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of a file's size")
+@pytest.mark.parametrize(("left", "error"), [(0, StorageError), (1 << 40, EngineError)])
+def test_a_write_that_fails_midway(
+    left: int, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a limit of the process; the disk counts as full only if it is."""
+    import resource  # noqa: PLC0415  Unix only
+
+    frees, usage = iter([1 << 40, left]), shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=next(frees)))
+    source, limits = conversion.open_source(DEMO), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(error, match="became full" if left == 0 else "cannot convert"):
+            convert(source, "F16", tmp_path / "copy.gguf")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert files(tmp_path) == []
+
+
 def test_a_file_that_llama_cpp_refuses_leaves_nothing(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(DEMO.read_bytes())
@@ -114,13 +175,17 @@ def test_a_file_that_llama_cpp_refuses_leaves_nothing(tmp_path: Path) -> None:
     assert files(tmp_path) == ["damaged.gguf"]
 
 
-def test_closing_a_conversion_leaves_nothing(tmp_path: Path) -> None:
-    steps = conversion.convert(
-        conversion.open_source(DEMO), "F16", tmp_path / "copy.gguf", TEXTS, 10_000
-    )
-    next(steps)
-    steps.close()
-    assert files(tmp_path) == []
+def test_closing_a_conversion_at_any_step_leaves_nothing(tmp_path: Path) -> None:
+    source = conversion.open_source(DEMO)
+    begin = partial(conversion.convert, source, "F16", tmp_path / "copy.gguf", TEXTS, 64)
+    n_steps = len(list(begin()))
+    (tmp_path / "copy.gguf").unlink()
+    for n in (1, n_steps // 2, n_steps - 1, n_steps):
+        steps = begin()
+        done = [next(steps)[0] for _ in range(n)]
+        steps.close()
+        assert files(tmp_path) == []
+    assert "comparing" in done[-1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there has the file no name meanwhile")
@@ -144,9 +209,29 @@ def test_auto_chooses_the_fastest_type_that_has_the_bits_of_the_source(zoo: Zoo)
     source = conversion.open_source(DEMO)
     own = source.header.quantization
     speeds = [speed("Q4_0", 1, 0.1), speed("F16", 4, 0.2), speed("BF16", 5, 0.2)]
-    ranked = conversion.rank_types(source, [*speeds, speed(own, 9, 0.5)])
+    ranked = conversion.rank_types(source.header, [*speeds, speed(own, 9, 0.5)])
     assert ranked == ["F16", "BF16"]
-    assert conversion.rank_types(source, [*speeds, speed(own, 0.5, 0.01)]) == []
+    assert conversion.rank_types(source.header, [*speeds, speed(own, 0.5, 0.01)]) == []
+
+
+def test_a_conversion_that_gains_is_suggested_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = conversion.open_source(DEMO).header
+    own, faster = speed(header.main_type, 4, 0.4), speed("F16", 3.5, 0.2)
+    types = {own.name: own}
+    monkeypatch.setattr(conversion_process, "read_types", lambda: types)
+    assert conversion.suggest_once(DEMO, header) is None
+    types[faster.name] = faster
+    notice = conversion.suggest_once(DEMO, header)
+    assert notice is not None
+    assert notice.message == f"F16 reads 2.0 × as fast on this CPU as {own.name}."
+    assert notice.hint is not None
+    assert f"localspec convert {DEMO}" in notice.hint
+    assert conversion.suggest_once(DEMO, header) is None
+    assert conversion.suggest_conversion(header) != ""
+    copy = convert(conversion.open_source(DEMO), "BF16", tmp_path / "copy.gguf")
+    assert conversion.suggest_conversion(reader.read(copy.path)) == ""
 
 
 @pytest.fixture
@@ -181,12 +266,39 @@ def test_a_packaged_model_is_used_as_it_is_if_asked_for_or_if_the_disk_is_full(
     assert not notices
 
 
-def test_types_are_timed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path))
+def test_types_are_timed_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion_process, "MAX_OTHER_LOAD", 2.0)
     (timed,) = conversion_process.time_types(("Q4_0",))
     assert timed.bits == 4.5
     assert timed.pass_ms[256] > timed.pass_ms[1] > 0
     assert conversion_process.read_types() == {"Q4_0": timed}
+    assert "Q4_0" not in conversion_process.missing_types()
     monkeypatch.setattr(conversion_process, "read_cpu_name", lambda: "another CPU")
     assert conversion_process.read_types() == {}
+
+
+def test_timing_beside_work_ends_with_it_and_gives_up_on_a_busy_computer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(conversion_process, "MAX_OTHER_LOAD", -1.0)
+    busy = conversion_process.time_types(("Q4_0", "Q4_1"), until_disturbed=True)
+    assert list(busy) == []
+    assert conversion_process.read_types() == {}
+    monkeypatch.setattr(conversion_process, "MAX_OTHER_LOAD", 2.0)
+    names = ("Q4_0",) * 1000
+    with conversion_process.time_meanwhile(names):
+        (thread,) = [each for each in threading.enumerate() if each.name == "type-timing"]
+        while not conversion_process.read_types():
+            assert thread.is_alive()
+            thread.join(0.05)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert set(conversion_process.read_types()) == {"Q4_0"}, "what was timed is kept"
+
+
+@pytest.mark.parametrize(
+    ("quantization", "type_"),
+    [("UD-Q4_K_XL", "Q4_K"), ("Q4_0", "Q4_0"), ("MXFP4_MOE", "MXFP4"), ("IQ4_XS", ""), ("", "")],
+)
+def test_the_timed_type_of_a_file(quantization: str, type_: str) -> None:
+    assert conversion_process.weight_type(quantization) == type_

@@ -13,6 +13,7 @@ from localspec.errors import EngineError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, engine_host
 from localspec.launch.engine_host import EngineHost, EngineJob
+from localspec.machine import conversion_process
 from localspec.protocol.events import Event
 from localspec.protocol.wire import LoadCommand
 from tests.support.fake_engine import BareEngine
@@ -242,3 +243,31 @@ def test_a_pair_waits_for_all_before_it_that_hold_memory(monkeypatch: pytest.Mon
         assert not first._thread.is_alive()
         monkeypatch.undo()
         last.close()
+
+
+def test_weight_types_are_timed_while_there_is_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, ended, start = threading.Event(), threading.Event(), Starter()
+
+    @contextmanager
+    def time_meanwhile(names: list[str]) -> Iterator[None]:
+        assert names == ["Q4_K"]
+        began.set()
+        yield
+        ended.set()
+
+    monkeypatch.setattr(engine_host, "EngineClient", CountedEngine)
+    monkeypatch.setattr(engine_host, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(conversion_process, "missing_types", lambda: ["Q4_K"])
+    monkeypatch.setattr(conversion_process, "time_meanwhile", time_meanwhile)
+    host = EngineHost(REQUEST, probe=True, start=start)
+    try:
+        begin(host).let_go.set()
+        assert began.wait(LIMIT)
+        assert not ended.is_set()
+        job = begin(host)
+        assert job.begun.wait(LIMIT)
+        assert ended.is_set(), "before the job runs"
+        job.let_go.set()
+        job.result()
+    finally:
+        host.close()

@@ -68,8 +68,8 @@ class Model:
         bytes_ = [f"<0x{i:02X}>" for i in range(256)]
         return ["<unk>", "<s>", "</s>", *bytes_, *self.words]
 
-    def write(self, path: Path) -> Path:
-        writer = GGUFWriter(str(path), self.arch)
+    def write(self, path: Path, *, tensors_per_split: int = 0) -> Path:
+        writer = GGUFWriter(path, self.arch, split_max_tensors=tensors_per_split)
         for key, value in self.keys.items():
             _add(writer, f"{self.arch}.{key}", value)
         self._write_vocabulary(writer)

@@ -86,6 +86,11 @@ class Header:
         file_type = self.keys.get("general.file_type")
         if isinstance(file_type, int) and file_type in FILE_TYPES:
             return FILE_TYPES[file_type]
+        return self.main_type
+
+    @property
+    def main_type(self) -> str:
+        """The type with the most bytes, such as Q4_K; empty without tensors."""
         sizes: Counter[int] = Counter()
         for tensor in self.tensors:
             sizes[tensor.type] += tensor.n_bytes
