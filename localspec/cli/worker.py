@@ -32,6 +32,7 @@ _REPORT_SECONDS = 2.0
 @number_option("--port", "Port to listen on; 0: any that is free.", 0, 65535, default=DEFAULT_PORT)
 @click.option(
     "--listen",
+    "--host",
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",

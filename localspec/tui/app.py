@@ -196,7 +196,8 @@ class LocalspecApp(App[None]):
                 self.post_message(events.Key(name, key_to_character(name)))
 
     def action_help(self, first: HelpSection = "keys") -> None:
-        self.push_screen(HelpScreen(self.options.keymap, first))
+        usable = {key.binding.id or "" for key in self.screen.active_bindings.values()}
+        self.push_screen(HelpScreen(self.options.keymap, first, usable))
 
     def action_log(self) -> None:
         if not isinstance(self.screen, LogScreen):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
 from textual.app import ComposeResult
@@ -76,9 +76,16 @@ HelpSection = Literal["keys", "commands"]
 class HelpScreen(ModalScreen[None]):
     BINDINGS = [Binding("escape,q,f1,question_mark", "dismiss", "Close")]  # noqa: RUF012
 
-    def __init__(self, keymap: Mapping[str, str], first: HelpSection = "keys") -> None:
+    def __init__(
+        self, keymap: Mapping[str, str], first: HelpSection = "keys", usable: Collection[str] = ()
+    ) -> None:
+        """`usable`: ids of the keys of the screen below; its contexts come first."""
         super().__init__()
         self._keymap, self._first = keymap, first
+        here = {id_.partition(".")[0] for id_ in usable} - {"app"}
+        if "chat" in here:
+            here.add("composer")  # which reads its keys itself
+        self._contexts = sorted(KEY_CONTEXT_HEADINGS, key=lambda context: context not in here)
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="sheet"):
@@ -97,8 +104,8 @@ class HelpScreen(ModalScreen[None]):
         return Content.assemble(*parts)
 
     def _key_lines(self, key_width: int) -> Iterator[tuple[str, str] | str]:
-        for context, heading in KEY_CONTEXT_HEADINGS.items():
-            yield f"{heading}\n", "bold $accent"
+        for context in self._contexts:
+            yield f"{KEY_CONTEXT_HEADINGS[context]}\n", "bold $accent"
             for key in KEY_BINDINGS:
                 if key.context == context:
                     keys = self._keymap.get(key.id, key.keys).split(",")

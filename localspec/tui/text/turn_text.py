@@ -13,6 +13,7 @@ from localspec.chat.conversation import Attachment, Turn
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import AnswerPart, split_thinking
 from localspec.protocol.events import FinishReason, GenerationFinished, Round, TokenScore
+from localspec.protocol.round_totals import RoundTotals
 from localspec.sanitize import sanitize
 from localspec.tui.text.blocks import (
     BlankLine,
@@ -24,7 +25,7 @@ from localspec.tui.text.blocks import (
 )
 from localspec.tui.text.markdown import MarkdownText
 from localspec.tui.themes import MarkdownStyle
-from localspec.units import count, short_count
+from localspec.units import count, percent, short_count, token_rate
 
 _LONG_QUESTION = 50_000
 """A question longer than this is drawn in part: wrapping a megabyte takes seconds."""
@@ -90,7 +91,7 @@ class TurnText:
             Paragraph(format_attachment(file), "muted") for file in turn.attachments
         ]
         self._thinking_block = Paragraph(style="thinking")
-        self._note_block = Paragraph(style="muted")
+        self._note_block, self._speed_block = Paragraph(style="muted"), Paragraph(style="muted")
         self._stack = BlockStack()
         self._arrange_blocks()
 
@@ -109,6 +110,7 @@ class TurnText:
             blocks.append(Paragraph(sanitize(self._speaker.name, multiline=False), "speaker"))
             answer = self._thinking_block, self.markdown
             blocks += [self.token_text] if self._token_view else answer
+        blocks += [self._speed_block] if self._token_view else []
         self._stack.blocks = [*blocks, self._note_block]
 
     def add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
@@ -118,7 +120,7 @@ class TurnText:
                 self.rounds.append(event)
                 self.token_text.extend(event.tokens)
             elif isinstance(event, GenerationFinished):
-                self.token_text.end(event.tail)
+                self._end(event)
             for part in delta.parts:
                 self._add_part(part)
             self._in_thinking = delta.in_thinking
@@ -129,13 +131,23 @@ class TurnText:
         for part in split_thinking(turn.answer, thinking_markers, turn.starts_in_thinking):
             self._add_part(part)
         self.token_text.extend([token for round_ in turn.rounds for token in round_.tokens])
-        ends = (event for event in turn.events if isinstance(event, GenerationFinished))
-        self.token_text.end("".join(event.tail for event in ends))
         self.rounds = list(turn.rounds)
+        ends = [event for event in turn.events if isinstance(event, GenerationFinished)]
+        if ends:
+            self._end(ends[-1])
+        self.token_text.end("".join(event.tail for event in ends))
         if self.token_text.answer != sanitize(turn.answer):
             self.rounds = []
             self.token_text.clear()
             self.token_text.end(turn.answer)
+
+    def _end(self, event: GenerationFinished) -> None:
+        self.token_text.end(event.tail)
+        rate = event.totals.get("timings", {}).get("tokens_per_second")
+        totals = RoundTotals.of(self.rounds)
+        drafts = f" · {percent(totals.acceptance_rate)} of {count(totals.drafted, 'draft token')}"
+        drafts = f"{drafts} accepted" if totals.drafted else ""
+        self._speed_block.set_text(f"\n{token_rate(rate)}{drafts}" if rate else "")
 
     def _add_part(self, part: AnswerPart) -> None:
         if part.is_thinking:

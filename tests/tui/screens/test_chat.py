@@ -413,7 +413,7 @@ AFTER = {
     "system Be brief.": "System prompt: Be brief.",
     "save {tmp}/chat.md": "Saved:",
     "save": "Type: /save FILE",
-    "keys": "Everywhere",
+    "keys": "Message box",
     "logs": "llama.cpp's messages",
     "anyway": "The model is already loaded",
     "model": "Answer with another model",

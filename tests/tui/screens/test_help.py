@@ -33,3 +33,14 @@ async def test_help_shows_every_term() -> None:
     assert headings == sorted(headings)
     for term, meaning in GLOSSARY.items():
         assert f"{term}: {meaning}" in shown
+
+
+async def test_the_keys_of_the_screen_below_come_first() -> None:
+    app: LocalspecApp = scenes.chat()
+    async with app.run_test(size=(120, 300)) as pilot:
+        await scenes.settled(pilot)
+        await pilot.press("f1")
+        await pilot.pause()
+        shown = painted(app.screen)
+    headings = [shown.index(heading) for heading in ("Message box", "Everywhere", "Wizard")]
+    assert headings == sorted(headings)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from localspec.chat.answer import replay_turn
 from localspec.chat.conversation import Turn
+from localspec.protocol.events import GenerationFinished, Round
 from localspec.tui.text.turn_text import Speaker, TurnText
 from localspec.tui.themes import MarkdownStyle
 from tests.support.scripted_engine import answer
@@ -67,3 +68,13 @@ def test_events_that_are_another_text_colour_nothing(raw: bool) -> None:
     text = new_text(turn, raw, True)
     text.show_stored(turn, None)
     assert not text.rounds and "onethree" in shown(text)
+
+
+def test_the_token_view_has_the_speed_under_each_answer() -> None:
+    ended = GenerationFinished("stop", "", {"timings": {"tokens_per_second": 41.25}})
+    rounds = [event for event in answer(["one", "two"]) if isinstance(event, Round)]
+    turn = Turn("why?", id=1).with_events([*rounds, ended])
+    for view in (True, False):
+        text = new_text(turn, False, view)
+        text.show_stored(turn, TAGS)
+        assert ("41.2tok/s" in shown(text)) is view
