@@ -1,4 +1,4 @@
-"""Chats in both front ends: same actions, same chats; killed at any moment, nothing is lost."""
+"""Chats in both front ends: same actions, same chats."""
 
 from __future__ import annotations
 
@@ -7,34 +7,28 @@ import io
 import json
 import os
 import random
-import re
 import signal
-import sqlite3
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 if sys.platform == "win32":
     pytest.skip("POSIX signals and terminals", allow_module_level=True)
 
-from localspec.chat import export
 from localspec.chat.history import ChatHistory, SavedChat
-from localspec.chat.recorder import CHECKPOINT_TOKENS
 from localspec.chat.session import ChatSession
 from localspec.cli.answer_printer import OutputStyle
 from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop
 from localspec.cli.slash_handlers import LinearChatView
 from localspec.errors import EngineError, PromptTooLongError
 from localspec.fit.advisor import SettingsRequest
-from localspec.protocol.events import EngineExit, Prefill
+from localspec.protocol.events import EngineExit
 from localspec.protocol.wire import LoadCommand
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
@@ -42,8 +36,6 @@ from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from tests.support import tinygguf
-from tests.support.pty_terminal import Terminal, text
-from tests.support.run_command import command
 from tests.support.scenes import PAIR
 from tests.support.scripted_engine import (
     Gate,
@@ -54,7 +46,6 @@ from tests.support.scripted_engine import (
     ready,
     wait_until,
 )
-from tests.support.zoo import CHATTER, Zoo
 
 MARKERS = ("<think>", "</think>")
 MESSAGE_TOKENS = 520
@@ -312,271 +303,3 @@ def test_both_store_the_same_conversations(tmp_path: Path, monkeypatch: pytest.M
     for one, other in zip(sessions, others, strict=True):
         assert one.conversation.all_turns == other.conversation.all_turns
         assert one.settings == other.settings
-
-
-# --- `kill -9` of the app and of `localspec run` at random moments: nothing is lost -------------
-
-ROUND = 16
-"""The most tokens of one round."""
-LONGEST = 800
-"""Tokens of an answer, which takes some tenths of a second."""
-SPAN = 2.5
-"""The process is killed within this many seconds."""
-GONE = 10.0
-"""The engine must exit within this many seconds after that."""
-DOWN, CTRL_N, F5 = b"\x1b[B", b"\x0e", b"\x1b[15~"
-_PAINTED = re.compile(rb"\x1b\[(\d+);\d+H|q\d+q")
-_STATUS = re.compile(r"· context [\d.]+k? / [\d.]+k?\s+> $")
-"""The status of `run` below an answer, and the next prompt."""
-_COMPOSER = 21
-"""The first row of the composer."""
-
-
-class Killed(Exception):  # noqa: N818  no error: the tests wait for it
-    """The process has been killed."""
-
-
-class Person(ABC):
-    """Chats until the process is killed, and records what was shown as saved."""
-
-    def __init__(self, terminal: Terminal, dice: random.Random) -> None:
-        self.terminal, self.dice = terminal, dice
-        self.sent: list[str] = []
-        """Questions that were shown as sent."""
-        self.ended: list[str] = []
-        """Questions whose answer was shown as complete; repeated for each answer."""
-        self.shown = 0
-        """At least this many tokens of the last answer were shown."""
-
-    @abstractmethod
-    def begin(self) -> None: ...
-
-    @abstractmethod
-    def is_sent(self, question: str, new: bytes) -> bool: ...
-
-    @abstractmethod
-    def is_complete(self, new: bytes) -> bool:
-        """Also updates `shown`."""
-
-    def chat(self, began: Callable[[], None]) -> None:
-        """Calls `began` when the first question can be asked."""
-        with suppress(Killed):
-            self.begin()
-            began()
-            while True:
-                self.ask(f"q{self.dice.randrange(10**9)}q")
-
-    def ask(self, question: str) -> None:
-        asked_at = len(self.terminal.seen)
-        self.type(question)
-        self.wait(lambda new: question in text(new), asked_at)
-        self.type("\r")
-        self.wait(lambda new: self.is_sent(question, new), asked_at)
-        self.sent.append(question)
-        self.shown = 0
-        self.wait(self.is_complete, asked_at)
-        self.ended.append(question)
-
-    def type(self, keys: str | bytes) -> None:
-        self.terminal.type(keys)
-
-    def wait(self, met: Callable[[bytes], bool], since: int = 0) -> None:
-        """Raises Killed."""
-        ended = False
-
-        def over() -> bool:
-            nonlocal ended
-            ended = self.terminal.process.poll() is not None
-            return met(self.terminal.seen[since:]) or ended
-
-        self.terminal.wait_for(over)
-        if ended:
-            raise Killed
-
-    def wait_for(self, words: str, since: int = 0) -> None:
-        self.wait(lambda new: words in text(new), since)
-
-
-class InTheApp(Person):
-    """In the app: continues the last chat, or starts a new one."""
-
-    before = 0
-    """Upper bound of the context size when the last question was asked."""
-
-    def begin(self) -> None:
-        self.wait_for("Recent chats")
-        self.type(DOWN + b"\r")
-        self.wait_for("ctx")
-        if self.dice.random() < 0.5:
-            self.type(CTRL_N)
-        for name, value in (("max_tokens", str(LONGEST)), ("overflow", "drop")):
-            since = len(self.terminal.seen)
-            self.type(f"/set {name} {value}\r")
-            self.wait_for(f"{name}: {value}", since)
-
-    def is_sent(self, question: str, new: bytes) -> bool:
-        """Whether the question was painted between title and composer."""
-        row = 0
-        for found in _PAINTED.finditer(new):
-            if found[1]:
-                row = int(found[1])
-            elif found[0] == question.encode() and 1 < row < _COMPOSER:
-                return True
-        return False
-
-    def is_complete(self, new: bytes) -> bool:
-        said = text(new)
-        least = context(said)[0]
-        self.shown = least if least > self.before else 0  # else it tells of an earlier one
-        return "first token" in said
-
-    def ask(self, question: str) -> None:
-        self.before = context(text(self.terminal.seen))[1]
-        super().ask(question)
-        if self.dice.random() < 0.25:
-            since = len(self.terminal.seen)
-            self.type(F5)
-            self.wait_for("first token", since)
-            self.ended.append(question)
-
-
-def context(said: str) -> tuple[int, int]:
-    """Lower and upper bound of the context size, from the last status bar."""
-    for number, thousands in re.findall(r"ctx ([\d.]+)(k?) /", said)[-1:]:
-        if thousands:
-            return int((float(number) - 0.05) * 1000), int((float(number) + 0.05) * 1000)
-        return int(number), int(number)
-    return 0, 0
-
-
-class OnTheCommandLine(Person):
-    """`localspec run`: a new chat or the last one."""
-
-    def begin(self) -> None:
-        self.wait_for("\n> ")
-        self.type("/set overflow drop\r")
-        self.wait_for("overflow: drop")
-
-    def is_sent(self, question: str, new: bytes) -> bool:
-        return self.words(new) > 0
-
-    def is_complete(self, new: bytes) -> bool:
-        self.shown = self.words(new)
-        return _STATUS.search(text(new)) is not None
-
-    def words(self, new: bytes) -> int:
-        """Number of words of the answer; each is one token."""
-        said = text(new).partition("\r\n")[2]
-        return sum(word.split("\r")[0] in WORDS for word in said.split(" ")[:-1])
-
-
-WORDS = {word.removeprefix("▁") for word in CHATTER}
-
-
-class Death:
-    """Stops a process, lists its children, and kills it."""
-
-    def __init__(self, terminal: Terminal, after: float) -> None:
-        self._pid = terminal.process.pid
-        self.children: list[psutil.Process] = []
-        self._timer = threading.Timer(after, self.come)
-
-    def start(self) -> None:
-        self._timer.start()
-
-    def come(self) -> None:
-        os.kill(self._pid, signal.SIGSTOP)
-        with suppress(psutil.NoSuchProcess):
-            self.children = psutil.Process(self._pid).children(recursive=True)
-        os.kill(self._pid, signal.SIGKILL)
-
-
-class Chats:
-    """One data folder, used by many processes that are killed."""
-
-    def __init__(self, data: Path, model: Path, seed: int) -> None:
-        self.data, self.model = data, model
-        self.dice = random.Random(seed)
-        self.sent = self.interrupted = 0
-        self.questions: set[str] = set()
-        """All questions that were ever shown as sent."""
-
-    def one(self, number: int) -> None:
-        """Chats, kills the process, and checks the data."""
-        in_app = number % 2 == 1
-        words = command() if in_app else self._run(number)
-        env = {"LOCALSPEC_DATA_DIR": str(self.data)}
-        with Terminal(words, env=env, answers=in_app) as terminal:
-            person = (InTheApp if in_app else OnTheCommandLine)(terminal, self.dice)
-            early = self.dice.random() < 0.1
-            death = Death(terminal, self.dice.uniform(0, SPAN))
-            if early:  # while it starts, too
-                death.start()
-            person.chat(began=lambda: None if early else death.start())
-            terminal.process.wait()
-            assert not psutil.wait_procs(death.children, timeout=GONE)[1]
-        self._look(person)
-
-    def _run(self, number: int) -> list[str]:
-        again = ["--continue"] if number and self.dice.random() < 0.5 else [str(self.model)]
-        return command("run", *again, "--max-tokens", str(LONGEST), "--spec", "off")
-
-    def _look(self, person: Person) -> None:
-        base = self.data / "chats" / "chats.sqlite"
-        if not base.exists():
-            return
-        with closing(ChatHistory.open(base)) as history:
-            assert history.take_notices() == []
-            chats = [history.load_chat(one.id) for one in history.list_chats()]
-            for chat in chats[:1]:
-                history.acquire_lock(chat.location.chat_id).close()  # nobody has it any more
-        with closing(sqlite3.connect(base)) as raw:
-            assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        self.questions |= set(person.sent)
-        kept = {turn.question for chat in chats for turn in chat.conversation.all_turns}
-        assert set(person.sent) <= kept, set(person.sent) - kept
-        assert self.questions <= kept, self.questions - kept
-        self.sent += len(person.sent)
-        for question in set(person.ended):
-            assert answers(chats, question, whole=True) >= person.ended.count(question)
-        if person.sent and person.sent[-1] not in person.ended:
-            self._look_at_the_last(person, chats)
-
-    def _look_at_the_last(self, person: Person, chats: list[SavedChat]) -> None:
-        """An interrupted answer loses at most one checkpoint, and is marked."""
-        chat = next(c for c in chats if answers([c], person.sent[-1]))
-        turn = chat.conversation.turns[-1]
-        assert turn.question == person.sent[-1]
-        had = len(turn.tokens) + (self._read(chat) if isinstance(person, InTheApp) else 0)
-        if not chat.conversation.dropped.turns:
-            assert had >= person.shown - CHECKPOINT_TOKENS - ROUND, (had, person.shown)
-        if turn.finish_reason is None:
-            self.interrupted += 1
-            assert export.render_markdown(chat).endswith("*(interrupted)*\n")
-
-    def _read(self, chat: SavedChat) -> int:
-        """Tokens of the last prompt; if not saved, an upper bound."""
-        later = 0
-        for turn in reversed(chat.conversation.turns):
-            said = 0 if turn is chat.conversation.turns[-1] else len(turn.tokens)
-            for event in turn.events:
-                if isinstance(event, Prefill):
-                    return event.total + said + later
-            later += len(turn.question) + 2 + said
-        return later
-
-
-def answers(chats: list[SavedChat], question: str, *, whole: bool = False) -> int:
-    """Number of turns with this question; `whole`: only complete ones."""
-    turns = [turn for chat in chats for turn in chat.conversation.all_turns]
-    return sum(t.question == question and (not whole or t.finish_reason is not None) for t in turns)
-
-
-@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.long)])
-@pytest.mark.timeout(3600)
-def test_killed_at_any_moment(times: int, zoo: Zoo, tmp_path: Path) -> None:
-    chats = Chats(tmp_path / "data", zoo["chatter"], times)
-    for number in range(times):
-        chats.one(number)
-    assert chats.sent >= times / 3
-    assert times < 10 or chats.interrupted >= times / 10

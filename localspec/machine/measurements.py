@@ -22,7 +22,7 @@ from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 
 SCHEMA_VERSION = 2
-"""Files with a later version are left unchanged.  Version 1 had only the table `measured`."""
+"""Files with a later version are left unchanged."""
 
 _TABLES = ("measured", "about", "memory")
 _BUSY_TIMEOUT = 1.0  # Seconds to wait while another process writes.

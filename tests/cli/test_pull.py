@@ -17,7 +17,6 @@ from localspec.models.reference import RepoFile
 from tests.support.downloads import wait_for
 from tests.support.fake_hub import API, BODY, COMMIT, LINK, Fault
 from tests.support.installation import BAD_PAIR, BIG, DEEP, HEAD, ODD, PAIR, SMALL, Installation
-from tests.support.long_cases import often
 from tests.support.run_command import harmful
 
 needs_terminal = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals there")
@@ -57,20 +56,6 @@ def test_from_nothing_to_an_answer_and_back(computer: Installation) -> None:
     assert gone.code == 0, gone.err
     assert computer.finals() == []
     assert not list(computer.cache.glob("models--*")), "folders and blobs go too"
-
-
-WAYS = ("tiny", "iny-dra", BIG, f"{BIG}:q8_0", f"hf://{BIG}/Tiny-Q8_0.gguf", "TINY")
-
-
-@pytest.mark.parametrize("ref", often(WAYS, WAYS[:5:2]))
-def test_every_way_to_name_a_model(computer: Installation, ref: str) -> None:
-    computer.pulled(ref)
-    assert len(computer.finals()) == 1
-    asked = computer.do("run", ref, *ASK)
-    assert asked.code == 0, asked.err
-    assert computer.do("show", ref, HF_HUB_OFFLINE="1").code == 0
-    assert computer.do("rm", ref, "-y").code == 0
-    assert computer.finals() == []
 
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(computer: Installation) -> None:

@@ -27,7 +27,6 @@ from tests.support.run_command import (
 from tests.support.zoo import HELLO_TEXT, HOSTILE, Zoo
 
 GREEDY = ("--temperature", "0")
-"""Rounds of an answer that is well under way."""
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and terminals")
 
 # --- marks and colours ------------------------------------------------------------------------

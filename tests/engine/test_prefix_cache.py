@@ -1,20 +1,37 @@
-"""A reader keeps what two texts share and reads only the rest."""
+"""What two texts share is read once, for every kind of memory and of draft."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.engine import prefix_cache
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.prefix_cache import (
     BranchCache,
     ConversationSnapshots,
     PrefixCache,
     common_prefix_length,
+)
+from localspec.engine.protocols import Logits
+from localspec.engine.session import Session
+from localspec.machine.llama_params import ModelRole
+from localspec.protocol.events import GenerationFinished, Prefill
+from localspec.protocol.wire import (
+    ChatMessage,
+    CountCommand,
+    GenerateCommand,
+    InspectCommand,
+    LoadCommand,
+    SamplingParams,
 )
 from tests.support.fake_models import (
     BranchingModel,
@@ -23,6 +40,17 @@ from tests.support.fake_models import (
     Stop,
     StubbornModel,
 )
+from tests.support.long_cases import often
+from tests.support.sessions import (
+    GREEDY,
+    SETTINGS,
+    Said,
+    folded,
+    loaded,
+    require_same_logits_at_every_width,
+)
+from tests.support.tinygguf import BOS, EOS
+from tests.support.zoo import THOUGHT_TEXT, Zoo
 
 
 def never() -> bool:
@@ -228,3 +256,258 @@ def test_the_oldest_conversation_goes_first(monkeypatch: pytest.MonkeyPatch) -> 
         kept.append(cache.rewind_to(text))
         cache.decode(text[kept[-1] :], 1)
     assert kept == [0, 0, 0, 0, 19, 0]
+
+
+TEXTLESS = (0, BOS, EOS)
+ROOMY = replace(SETTINGS, n_ctx=1024)
+NARROW = replace(ROOMY, swa_full=False)
+PAIRS = {
+    "attention": ("target", "cousin", ROOMY),
+    "window": ("sliding", "sliding", ROOMY),
+    "window-cut": ("sliding", None, NARROW),
+    "hybrid": ("hybrid", "cousin", ROOMY),
+    "hybrid-head": ("hybrid", "eagle3", ROOMY),
+    "recurrent": ("recurrent", None, ROOMY),
+    "head": ("deep", "eagle3", ROOMY),
+    "block": ("deep", "dflash", ROOMY),
+    "mtp": ("mimo", "mimo", ROOMY),
+    "mtp-cut": ("mimo", "mimo", NARROW),
+}
+"""Target, draft, settings."""
+QUICK_PAIRS = ("attention", "window-cut", "hybrid-head", "block", "mtp")
+UNCUT = ("hybrid", "hybrid-head", "recurrent")
+"""Memories that go back to marks only."""
+TAIL = 8
+"""Tokens of a prompt that stand behind its mark."""
+
+
+@dataclass
+class Chat:
+    """A chat by one session, as the parent holds it."""
+
+    session: Session
+    messages: list[ChatMessage] = field(default_factory=list)
+
+    def ask(self, question: str, **more: Any) -> Said:
+        """One more turn; the seed is that of the turn."""
+        self.messages.append(ChatMessage("user", question))
+        said = answered(self.session, self.messages, **more)
+        self.messages.append(ChatMessage("assistant", said.text, tuple(said.ids)))
+        return said
+
+
+def answered(session: Session, messages: Sequence[ChatMessage], **more: Any) -> Said:
+    request = GenerateCommand(
+        messages=tuple(messages), template="chatml", sampling=GREEDY, max_tokens=40
+    )
+    return folded(session.generate(replace(request, **more)))
+
+
+def fresh(zoo: Zoo, kind: str, messages: Sequence[ChatMessage], **more: Any) -> Said:
+    target, draft, settings = PAIRS[kind]
+    with loaded(zoo[target], zoo[draft] if draft else None, settings) as session:
+        return answered(session, messages, **more)
+
+
+def unread(said: Said) -> int:
+    """Tokens of the prompt that had to be read."""
+    return int(said.totals["prompt_tokens"] - said.totals["reused_tokens"])
+
+
+@pytest.fixture(params=often(PAIRS.keys(), QUICK_PAIRS))
+def chat(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[tuple[str, Chat]]:
+    target, draft, settings = PAIRS[request.param]
+    require_same_logits_at_every_width(zoo[target])
+    with loaded(zoo[target], zoo[draft] if draft else None, settings) as session:
+        yield request.param, Chat(session)
+
+
+# --- a following turn -----------------------------------------------------------------------
+
+
+def test_a_turn_reads_its_new_tokens_only(zoo: Zoo, chat: tuple[str, Chat]) -> None:
+    """That is the answer's last token, and what the template and the question add to it."""
+    kind, talk = chat
+    before = talk.ask("Tell me a story", spec="off")
+    for question, spec in (("more of it", "auto"), ("and then", "model"), ("more", "off")):
+        said = talk.ask(question, spec=spec if PAIRS[kind][1] else "lookup")
+        known = before.totals["prompt_tokens"] + len(before.ids) - 1
+        assert said.totals["reused_tokens"] == known
+        before = said
+    again = fresh(zoo, kind, talk.messages[:-1], spec="off")
+    assert again.totals["reused_tokens"] == 0
+    assert said.ids == again.ids
+
+
+def test_drawn_tokens_are_found_again(zoo: Zoo, chat: tuple[str, Chat]) -> None:
+    """Hot enough to draw what no tokenizer would write, bytes of broken characters among it."""
+    kind, talk = chat
+    hot = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=1)
+    before = talk.ask("Tell me", sampling=hot)
+    said = talk.ask("more", sampling=hot)
+    whole = before.totals["prompt_tokens"] + len(before.ids) - 1
+    textless = [i for i, token in enumerate(before.ids) if token in TEXTLESS]
+    if not textless:
+        assert said.totals["reused_tokens"] == whole
+    elif kind not in UNCUT:  # from there on it is as the tokenizer writes it
+        assert said.totals["reused_tokens"] >= before.totals["prompt_tokens"] + textless[0] - 1
+    assert said.ids == fresh(zoo, kind, talk.messages[:-1], sampling=hot, spec="off").ids
+
+
+def test_a_text_that_goes_on(zoo: Zoo, chat: tuple[str, Chat]) -> None:
+    """Completion: the prompt is all that was said, as one text."""
+    kind, talk = chat
+    first = folded(talk.session.generate(GenerateCommand("the one ", GREEDY, max_tokens=40)))
+    said = (ChatMessage("user", "the one "), ChatMessage("assistant", first.text, tuple(first.ids)))
+    request = GenerateCommand("the one " + first.text + "\nand", GREEDY, 40, prior_messages=said)
+    second = folded(talk.session.generate(request))
+    assert second.totals["reused_tokens"] == first.totals["prompt_tokens"] + 39
+    counted = talk.session.count(CountCommand(request.text, prior_messages=said)).tokens
+    assert counted == second.totals["prompt_tokens"]
+    target, draft, settings = PAIRS[kind]
+    with loaded(zoo[target], zoo[draft] if draft else None, settings) as session:
+        assert folded(session.generate(request)).ids == second.ids
+
+
+# --- turning back -----------------------------------------------------------------------------
+
+
+def test_the_last_answer_once_more(zoo: Zoo, chat: tuple[str, Chat]) -> None:
+    kind, talk = chat
+    for question in ("Tell me a story", "more of it"):
+        talk.ask(question)
+    warm = SamplingParams(temperature=0.8, seed=4)
+    said = answered(talk.session, talk.messages[:-1], sampling=warm)
+    assert said.ids == fresh(zoo, kind, talk.messages[:-1], sampling=warm, spec="off").ids
+    rereads(kind, said, most=ENDS)
+
+
+def test_another_question_in_place_of_an_old_one(zoo: Zoo, chat: tuple[str, Chat]) -> None:
+    """An edit, or taking back and asking otherwise."""
+    kind, talk = chat
+    before = [talk.ask(question) for question in ("Tell me a story", "more of it", "and then")]
+    for turn in (1, 0):
+        edited = [*talk.messages[: 2 * turn], ChatMessage("user", "another one")]
+        said = answered(talk.session, edited)
+        if turn:  # all up to what was edited is known
+            known = before[0].totals["prompt_tokens"] + len(before[0].ids) - 1
+            assert said.totals["reused_tokens"] > known - ENDS
+        if kind not in REORDERED:  # see the next test
+            assert said.ids == fresh(zoo, kind, edited, spec="off").ids
+            assert answered(talk.session, edited).ids == said.ids, "and the memory is sound"
+
+
+@pytest.mark.parametrize("kind", ["window-cut", "mtp-cut", "window", "hybrid"])
+def test_going_back_and_forth_loses_nothing(zoo: Zoo, kind: str) -> None:
+    """A cut window puts tokens elsewhere: sums in another order, but over the same tokens."""
+    target, _, settings = PAIRS[kind]
+    rng, text = np.random.default_rng(1), [1]
+    one, other = (LlamaContext(zoo[target], ModelRole(settings, 17, 16)) for _ in range(2))
+    with closing(one), closing(other):
+        used = PrefixCache(one, one.save_checkpoint if one.needs_checkpoints else None)
+        for _ in range(60):
+            if rng.random() < 0.5:
+                text = text[: int(rng.integers(1, len(text) + 1))]
+            text = text[:900] + [int(i) for i in rng.integers(3, 300, rng.integers(1, 80))]
+            other.truncate(0)
+            rows = [last_row(reader, text) for reader in (used, PrefixCache(other))]
+            assert np.abs(rows[0] - rows[1]).max() < 0.1 * rows[1].std()
+
+
+def last_row(reader: PrefixCache, text: list[int]) -> Logits:
+    reader.rewind_to(text)
+    for _ in reader.prefill(text, lambda: False):
+        pass
+    return reader.decode(text[reader.n_cached :], 1).copy()
+
+
+REORDERED = ("window-cut", "mtp-cut")
+ENDS = 2
+"""A head may need the token before once more, for its state."""
+
+
+def rereads(kind: str, said: Said, most: int) -> None:
+    """What cannot be cut goes back to its mark before the prompt's end."""
+    assert unread(said) <= (TAIL if kind in UNCUT else most)
+
+
+# --- what else goes by the same tokens -----------------------------------------------------------
+
+
+def test_counting_and_inspecting_see_the_same_prompt(chat: tuple[str, Chat]) -> None:
+    talk = chat[1]
+    talk.ask("Tell me a story")
+    said = talk.ask("more of it")
+    asked = tuple(talk.messages[:-1])
+    counted = talk.session.count(CountCommand(messages=asked, template="chatml"))
+    assert counted.tokens == said.totals["prompt_tokens"]
+    tokens = tuple(said.ids)
+    inspect = InspectCommand(messages=asked, template="chatml", tokens=tokens)
+    places = [place for told in talk.session.inspect(inspect) for place in told.places]
+    assert [place.rank for place in places] == [1] * len(tokens), "they were the likeliest"
+
+
+def test_a_template_that_drops_thinking(zoo: Zoo) -> None:
+    """What was thought is not read again, and what was said is read as it stands."""
+    with loaded(zoo["thinker"], zoo["thinker"], ROOMY) as session:
+        talk = Chat(session)
+        first = talk.ask("Hi?", template=None)
+        second = talk.ask("Hi again?", template=None)
+        assert second.text == first.text == THOUGHT_TEXT
+        known = session.count(CountCommand(messages=tuple(talk.messages[:1]))).tokens
+        assert second.totals["reused_tokens"] == known
+        third = talk.ask("And again?", template=None)
+        assert third.text == THOUGHT_TEXT
+        assert third.totals["reused_tokens"] == second.totals["prompt_tokens"]
+
+
+# --- long prompts ---------------------------------------------------------------------------------
+
+
+def test_a_long_prompt_shows_how_far_it_is_and_stops_at_once(
+    zoo: Zoo, chat: tuple[str, Chat]
+) -> None:
+    kind, talk = chat
+    talk.ask("Tell me a story")
+    question = ChatMessage("user", "word " * 60)
+    request = GenerateCommand(
+        messages=(*talk.messages, question), template="chatml", sampling=GREEDY, max_tokens=9
+    )
+    done = [event for event in talk.session.generate(request) if isinstance(event, Prefill)]
+    steps = [b.done - a.done for a, b in pairwise(done)]
+    assert steps
+    assert set(steps[:-1]) == {ROOMY.n_ubatch} and steps[-1] <= ROOMY.n_ubatch
+    talk.messages[-1:] = [ChatMessage("assistant", "Once.")]  # so that it must be read again
+    request = replace(request, messages=(*talk.messages, question))
+    events = []
+    for event in talk.session.generate(request):
+        events.append(event)
+        if isinstance(event, Prefill) and event.done > event.reused:
+            talk.session.stop()
+    assert isinstance(events[-1], GenerationFinished)
+    assert events[-1].reason == "cancelled"
+    read = [event for event in events if isinstance(event, Prefill)]
+    assert len(read) == 2
+    said = answered(talk.session, request.messages)
+    assert said.totals["reused_tokens"] >= read[-1].done - 1
+    assert said.ids == fresh(zoo, kind, request.messages, spec="off").ids
+
+
+# --- conversations kept in RAM -----------------------------------------------------------------
+
+
+A, B = "the one " * 80, "and so on, " * 60
+
+
+@pytest.mark.parametrize("kind", ["attention", "window", "head", "hybrid"])
+def test_two_conversations_by_turns(zoo: Zoo, kind: str) -> None:
+    target, draft, settings = PAIRS[kind]
+    load = LoadCommand(str(zoo[target]), str(zoo[draft or ""]), settings, settings)
+    sessions = [Session(replace(load, snapshot_bytes=n_bytes)) for n_bytes in (2**30, 0)]
+    with closing(sessions[0]), closing(sessions[1]):
+        for prompt, spec in ((A, "auto"), (B, "model"), (A + "x", "auto"), (B + "x", "model")):
+            request = GenerateCommand(prompt, GREEDY, 24, spec=spec)
+            said, alone = (folded(session.generate(request)) for session in sessions)
+            assert said.ids == alone.ids
+            if prompt.endswith("x"):  # only plain attention needs no more than a copy
+                assert (unread(said) < 40) == (kind == "attention")

@@ -183,19 +183,6 @@ def test_measurements_of_other_devices_and_builds_are_not_believed(
     assert store.read_all() == ()
 
 
-def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
-    path, name = tmp_path / "measured.sqlite", make_pair_key(tmp_path, "a.gguf")
-    MeasurementStore(path).write_costs(name, COSTS)
-    run_sql(path, "DROP TABLE about", "DROP TABLE memory", "PRAGMA user_version = 1")
-    store = MeasurementStore(path)
-    assert store.read_costs(name) == COSTS
-    (one,) = store.read_all()
-    assert (one.measured, one.reads, one.memory) == (COSTS, None, None)
-    assert store.write_costs(name, COSTS, READS)
-    assert store.write_memory(name, MEMORY)
-    assert store.read_all()[0].reads == READS
-
-
 def test_invalid_rows_are_ignored(tmp_path: Path) -> None:
     path, name = tmp_path / "measured.sqlite", make_pair_key(tmp_path, "a.gguf")
     store = MeasurementStore(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import NotFoundError, UsageError
-from localspec.models import catalog, draft_heads, reference
+from localspec.models import catalog, reference
 from localspec.models.catalog import CatalogModel, CatalogPair, PairSettings
 from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import writer
@@ -278,25 +278,6 @@ def test_a_model_in_several_quantisations(tmp_path: Path) -> None:
     assert pair.with_target(model) is pair
     assert catalog.own_id(variant.id) == pair.id
     assert catalog.pairs_for(known, large) == (pair,)
-
-
-def test_heads_are_pairs_with_what_is_known_of_them() -> None:
-    """Those that a person may get by name; which of them run here is said by their kind."""
-    known = catalog.load()
-    heads_ = [pair for pair in known.pairs.values() if pair.draft_kind in draft_heads.KIND_TITLES]
-    assert {pair.draft_kind for pair in heads_} == set(draft_heads.KIND_TITLES)
-    for pair in heads_:
-        if pair.draft is None:
-            assert pair.target.shape and pair.target.shape.mtp_layers
-            continue
-        if pair.draft.path is not None:  # ours
-            continue
-        assert pair.draft.size and pair.draft.repo
-        assert pair.status != "verified"
-        assert bool(pair.source) == (pair.status == "reported")
-        beside = pair.draft.file.split("-")[0] == pair.draft_kind
-        own_repo = pair.draft_kind in pair.draft.repo.lower()
-        assert beside or own_repo, "as sidecars are called"
 
 
 OWN_MIXTURE = {"gemma-4-26b-a4b", "glm-4.7-flash", "ornith-1.5-9b"}

@@ -300,27 +300,6 @@ def test_a_hub_that_is_not_there_is_offline_at_once(
     assert not any(patience), "a closed port is not tried again"
 
 
-def test_two_at_once_fetch_it_once(desk: Desk) -> None:
-    desk.hub.faults[BODY].append(Fault("slow", rate=8 * MIB))
-    found: list[Path] = []
-    phases: list[DownloadPhase] = []
-
-    def work() -> None:
-        found.append(
-            download_file(
-                desk.client, desk.job(), lambda s: phases.append(s.phase), cache_dir=desk.store
-            )
-        )
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert len(found) == 2 and len(desk.hub.bodies()) == 1
-    assert DownloadPhase.WAITING in phases
-
-
 @pytest.mark.skipif(os.name == "nt", reason="links need a right there")
 def test_a_link_in_the_way_is_refused(desk: Desk, tmp_path: Path) -> None:
     victim = tmp_path / "victim"

@@ -301,34 +301,3 @@ def test_the_progress_line_follows_the_log(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # --- scripts/test and scripts/check -------------------------------------------------------
-
-
-@needs_sh
-def test_test_runs_check_and_pytest_though_check_fails(checkout: Checkout) -> None:
-    checkout.make_ready("dev")
-    show = 'echo "$GGML_NO_BACKTRACE $NO_PROXY $@"'
-    checkout.program(checkout.venv.python, f'{show}; [ "$1" = -m ]')
-    code, out, _ = checkout.call("test", "--long")
-    checks, tests = out.splitlines()
-    assert code == 1
-    assert checks == "1 127.0.0.1,localhost scripts/check"
-    assert tests.startswith("1 127.0.0.1,localhost -m pytest -q")
-    assert tests.endswith(" --long")
-
-
-@needs_sh
-def test_check_shows_the_output_of_failing_steps_only(checkout: Checkout) -> None:
-    checkout.make_ready("dev")
-    tools = checkout.venv.python.parent
-    checkout.program(tools / "ruff", "echo fine")
-    checkout.program(tools / "lint-imports", "echo fine")
-    checkout.program(tools / "mypy", "echo bad types; exit 1")
-    code, out, _ = checkout.call("check")
-    steps = [line.split("  ")[0] for line in out.splitlines()]
-    assert code == 1
-    rules = "python scripts/house_rules.py"
-    ruff = ["ruff format --check", "ruff check"]
-    assert steps == [*ruff, rules, "mypy", "bad types", "lint-imports"]
-    checkout.program(tools / "mypy", "echo fine")
-    code, out, _ = checkout.call("check", "--fix")
-    assert (code, len(out.splitlines())) == (0, 7)

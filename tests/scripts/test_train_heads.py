@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import head_answers
 import head_files
-import head_prompts
 import head_shards
 import numpy as np
 import pytest
@@ -111,26 +107,6 @@ def test_after_an_interruption_each_prompt_is_answered_once(
     head_answers.write_answers(target, AnswerPlan(folder, PROMPTS))
     numbers = [n for shard in head_shards.shards(folder) for n in np.load(shard / "prompts.npy")]
     assert sorted(numbers) == list(range(len(PROMPTS)))
-
-
-def test_prompts_are_different_and_held_out_ones_share_no_text_of_this_computer(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for page in range(40):
-        (tmp_path / "man1").mkdir(exist_ok=True)
-        (tmp_path / "man1" / f"tool{page}.1").write_text(f"a tool\n\n{'many words ' * 30}{page}")
-    monkeypatch.setattr(head_prompts, "MAN_PAGES", tmp_path)
-    monkeypatch.setattr(head_prompts, "DOCUMENTS", ())
-    monkeypatch.setattr(head_prompts, "library_modules", lambda: [json, inspect, shutil])
-    head_prompts.all_texts_of_this_computer.cache_clear()
-    train = head_prompts.make_prompts(300, held_out=False)
-    held_out = head_prompts.make_prompts(60, held_out=True)
-    assert len(set(train)) == 300 and len(set(held_out)) == 60
-    assert not set(train) & set(held_out)
-    assert not [p for p in (*train, *held_out) if head_prompts.FIELD.fullmatch(p)]
-    texts = [head_prompts.texts_of_this_computer(part) for part in (False, True)]
-    for name, ours in texts[0].items():
-        assert not set(ours) & set(texts[1][name])
 
 
 def test_a_head_with_a_reduced_vocabulary_drafts_and_changes_no_text(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
@@ -33,16 +32,15 @@ def eagle3(
     layers: Sequence[int] = TAPS,
     reduced: Iterable[int] | None = None,
     of: int = DEEP.n_embd,
-    spoken: Path | None = None,
     like: Shape | None = None,
 ) -> Model:
     """Narrower than its target it has embeddings of its own; `reduced` are the ids it can draft.
 
-    `spoken`: as a model's; its attention and feed-forward network are `like` those of a shape.
+    Its attention and feed-forward network are `like` those of a shape.
     """
     shape = _shape(n_embd, 1, like)
     keys = tinygguf.transformer_keys(shape) | _keys(shape, layers)
-    model = Model("eagle3", spoken=spoken, keys=keys | {"target_hidden_size": of})
+    model = Model("eagle3", keys=keys | {"target_hidden_size": of})
     random, n_vocab = RandomTensors(_SEED, model, std=0.2), len(model.vocabulary())
     random.matrix("fc", n_embd, len(layers) * of)
     random.ones("output_norm", n_embd)
@@ -59,18 +57,11 @@ def eagle3(
     return model
 
 
-def block(
-    *,
-    markov: bool = False,
-    n_embd: int = DEEP.n_embd,
-    size: int = 6,
-    spoken: Path | None = None,
-    like: Shape | None = None,
-) -> Model:
+def block(*, markov: bool = False, n_embd: int = DEEP.n_embd, size: int = 6) -> Model:
     """A head that drafts blocks: DFlash, or DSpark with its Markov matrices and confidence."""
-    shape = _shape(n_embd, 2, like)
+    shape = _shape(n_embd, 2)
     keys = tinygguf.transformer_keys(shape) | _keys(shape, TAPS)
-    model = Model("dflash", spoken=spoken, keys=keys | {"block_size": size})
+    model = Model("dflash", keys=keys | {"block_size": size})
     model.keys["attention.causal"] = False
     model.mask = len(model.vocabulary()) - 1
     random = RandomTensors(_SEED, model, std=0.2)
@@ -114,31 +105,24 @@ def with_selector(model: Model, top_k: int = 7) -> Model:
 
 def mimo2(*, window: int = 32, n_mtp: int = 1) -> Model:
     """`deep` as another architecture: with a window in every other layer, and layers of MTP."""
-    windows = [i % 2 == 0 for i in range(DEEP.n_layer + n_mtp)]
-    return with_mtp_layer(deep(), DEEP, window, windows, n_mtp)
-
-
-def with_mtp_layer(
-    model: Model, shape: Shape, window: int, is_windowed: list[bool], n_mtp: int = 1
-) -> Model:
-    """The model as `mimo2`, with random layers that predict after its own."""
-    n, n_embd, head = shape.n_layer, shape.n_embd, shape.n_embd // shape.n_head
+    model, n, n_embd = deep(), DEEP.n_layer, DEEP.n_embd
+    head = n_embd // DEEP.n_head
     model.arch = "mimo2"
     model.keys |= {
         "block_count": n + n_mtp,
         "nextn_predict_layers": n_mtp,
-        "expert_feed_forward_length": shape.n_ff,
+        "expert_feed_forward_length": DEEP.n_ff,
         "attention.sliding_window": window,
-        "attention.sliding_window_pattern": is_windowed,
+        "attention.sliding_window_pattern": [i % 2 == 0 for i in range(n + n_mtp)],
         "attention.key_length": head,
         "attention.value_length": head,
         "rope.freq_base_swa": model.keys.get("rope.freq_base", 10000.0),
     }
     random = RandomTensors(_SEED, model, std=0.2)
     for at in (f"blk.{il}" for il in range(n, n + n_mtp)):
-        random.matrix(f"{at}.attn_qkv", (shape.n_head + 2 * shape.n_head_kv) * head, n_embd)
-        random.matrix(f"{at}.attn_output", n_embd, shape.n_head * head)
-        random.feed_forward(at, shape)
+        random.matrix(f"{at}.attn_qkv", (DEEP.n_head + 2 * DEEP.n_head_kv) * head, n_embd)
+        random.matrix(f"{at}.attn_output", n_embd, DEEP.n_head * head)
+        random.feed_forward(at, DEEP)
         random.matrix(f"{at}.nextn.eh_proj", n_embd, 2 * n_embd)
         for name in ("attn_norm", "nextn.enorm", "nextn.hnorm"):
             random.ones(f"{at}.{name}", n_embd)
@@ -183,7 +167,7 @@ def assistant(target: Model, n_embd: int = 128) -> Model:
     return model
 
 
-def _shape(n_embd: int, n_layer: int, like: Shape | None) -> Shape:
+def _shape(n_embd: int, n_layer: int, like: Shape | None = None) -> Shape:
     like = like or Shape(n_ff=2 * n_embd, n_head=2, n_head_kv=2)
     return replace(like, n_embd=n_embd, n_layer=n_layer)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from textual.pilot import Pilot
 from localspec.bench.benchmark import Benchmark
 from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
 from localspec.errors import Hint, LocalspecError
-from localspec.fit.advisor import SettingsRequest
-from localspec.launch import Engine, ResolvedPair
+from localspec.launch import ResolvedPair
 from localspec.protocol.events import (
     EngineExit,
     EngineReady,
@@ -32,7 +31,7 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.measurement import MeasurementScreen, make_benchmark
 from tests.bench.fake_engine import Clock, FakeEngine
 from tests.bench.pairs import Draw, Scripted, honest
-from tests.support.scripted_engine import LIMIT, Gate, wait_until
+from tests.support.scripted_engine import Gate, Opening, wait_until
 
 PAIR = ResolvedPair(Path("qwen3-8b-q4_k_m.gguf"), Path("qwen3-0.6b-q8_0.gguf"))
 NAME = "qwen3-8b+qwen3-0.6b"
@@ -64,6 +63,7 @@ class Measurable(FakeEngine):
         self.measured = COSTS
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        self.closed = False
         answer = len(self.requests)
         self.accepts = (3, 2, 3) if "def " in request.text else (0, 2, 1)
         for n, event in enumerate(super().generate(request)):
@@ -106,6 +106,7 @@ class Checkable(Scripted):
         self._gates, self._dies_at = gates or {}, dies_at
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        self.closed = False
         answer, self.answers = self.answers, self.answers + 1
         for n, event in enumerate(super().generate(request)):
             yield event
@@ -129,34 +130,6 @@ def late(request: GenerateCommand, place: int) -> int:
     return (honest(request, place) + wrong) % 8
 
 
-@dataclass
-class Loading:
-    """An `Opener`: gives these, one a load; the last again and again."""
-
-    engines: Sequence[Measurable | Checkable | LocalspecError]
-    gate: Gate | None = None
-    """Where a load waits."""
-    loads: int = 0
-
-    def __call__(
-        self,
-        request: SettingsRequest,
-        *,
-        probe: bool,
-        notify: Callable[[Event], None],
-        on_worker: Callable[[Engine], None] = lambda _: None,
-    ) -> Engine:
-        found = self.engines[min(self.loads, len(self.engines) - 1)]
-        self.loads += 1
-        if self.gate is not None:
-            self.gate.wait(LIMIT)
-        if isinstance(found, LocalspecError):
-            raise found
-        found.closed = False
-        on_worker(found)
-        return found
-
-
 QUICK = VerifyEffort(seconds_per_part=0, tokens_per_answer=40, min_sampled_tokens=240)
 """For scripted engines: the same of everything each time."""
 
@@ -165,7 +138,7 @@ def bench(
     *engines: Measurable | LocalspecError, gate: Gate | None = None, **options: Any
 ) -> LocalspecApp:
     wanted = AppOptions(seed=1, **options)
-    runner = EngineRunner(Loading(engines, gate))
+    runner = EngineRunner(Opening(engines, gate=gate))
     clock = next((e.clock for e in engines if isinstance(e, Measurable)), Clock())
     benchmark = Benchmark(make_benchmark(NAME, PAIR).request, clock)
     return _app(benchmark, runner, wanted)
@@ -175,7 +148,7 @@ def verify(
     *engines: Checkable | LocalspecError, effort: VerifyEffort | None = QUICK, **options: Any
 ) -> LocalspecApp:
     wanted = AppOptions(seed=1, **options)
-    return _app(LosslessMeasurement(effort), EngineRunner(Loading(engines)), wanted)
+    return _app(LosslessMeasurement(effort), EngineRunner(Opening(engines)), wanted)
 
 
 def _app(

@@ -193,7 +193,7 @@ class ScriptedEngine(BareEngine):
 class Opening:
     """A `StartEngine`: gives these engines or raises these errors in order, the last repeatedly."""
 
-    engines: Sequence[ScriptedEngine | LocalspecError]
+    engines: Sequence[BareEngine | LocalspecError]
     says: Sequence[Event] = ()
     """Events while a pair loads."""
     gate: Gate | None = None
@@ -211,7 +211,7 @@ class Opening:
         result = self.engines[min(len(self.loads), len(self.engines) - 1)]
         self.loads.append(request.load)
         self.wishes.append(request)
-        if isinstance(result, ScriptedEngine):
+        if isinstance(result, BareEngine):
             on_worker(result)
         for event in self.says:
             notify(event)

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
-from gguf import GGUFReader, GGUFWriter, TokenType
+from gguf import GGUFWriter, TokenType
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
 LETTERS = tuple(map(chr, range(33, 127)))
 WORDS = ("▁", *LETTERS, "▁a", "▁t", "▁th", "▁the", "in", "er", "on", "é", "漢字", "▁s", "es")
 BOS, EOS, FIRST_BYTE = 1, 2, 3
-_TOKENS = "tokenizer.ggml.tokens"
 
 
 @dataclass(frozen=True)
@@ -53,16 +52,11 @@ class Model:
     add_eos: bool = False
     mask: int | None = None
     """The mask token of a block head."""
-    spoken: Path | None = None
-    """A file whose vocabulary is copied."""
     exact: Collection[str] = ()
     """Tensors that stay float32."""
 
     def vocabulary(self) -> list[str]:
         """An SPM vocabulary: three special tokens, the 256 bytes, the words."""
-        if self.spoken is not None:
-            tokens: list[str] = GGUFReader(self.spoken).fields[_TOKENS].contents()
-            return tokens
         if self.tokens is not None:
             return self.tokens
         bytes_ = [f"<0x{i:02X}>" for i in range(256)]
@@ -93,9 +87,6 @@ class Model:
     def _write_vocabulary(self, writer: GGUFWriter) -> None:
         if self.mask is not None:
             writer.add_mask_token_id(self.mask)
-        if self.spoken is not None:
-            _copy_vocabulary(writer, self.spoken)
-            return
         tokens = self.vocabulary()
         types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * 256]
         types += [
@@ -118,13 +109,6 @@ class Model:
             writer.add_eot_token_id(tokens.index(self.controls[-1]))
         if self.template:
             writer.add_chat_template(self.template)
-
-
-def _copy_vocabulary(writer: GGUFWriter, path: Path) -> None:
-    for key, field_ in GGUFReader(path).fields.items():
-        if key.startswith("tokenizer.ggml."):
-            inner = field_.types[-1] if len(field_.types) > 1 else None
-            writer.add_key_value(key, field_.contents(), field_.types[0], inner)
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:

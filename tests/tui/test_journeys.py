@@ -17,7 +17,7 @@ import psutil
 
 from localspec import paths
 from localspec.tui.widgets.token_details import LEGEND
-from tests.support.fake_hub import BODY, FakeHub, Fault
+from tests.support.fake_hub import FakeHub
 from tests.support.long_cases import often
 from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux, context
 from tests.support.zoo import Zoo
@@ -216,57 +216,3 @@ def test_copied_in_tmux(tmp_path: Path) -> None:
         tmux.wait_for("Copied")
         lines = [line.strip() for line in tmux.buffer.splitlines() if line.strip()]
         assert any(line in tmux.screen for line in lines)  # a long answer is not all in sight
-
-
-# --- downloads that do not go well --------------------------------------------------------------
-
-
-def test_quitting_keeps_what_came_and_what_comes_is_whole(
-    hub: FakeHub, tmp_path: Path, zoo: Zoo
-) -> None:
-    """A connection drops, a body is damaged; a quit app resumes where it was."""
-    size = zoo["chatty"].stat().st_size
-    whole, damaged = Fault(""), Fault("corrupt", after=size - 8)
-    hub.faults[BODY].extend([whole, whole, Fault("drop", after=70_000), damaged])
-    hub.always[BODY] = Fault("stall", after=65_536)
-    with Tmux((80, 24), tmp_path / "data") as tmux:
-        begin_download(tmux)
-        tmux.wait_for(lambda _: not hub.faults[BODY])
-        tmux.wait_for(lambda _: all(part.stat().st_size > 65_000 for part in parts(tmp_path)))
-        tmux.press("C-q")
-        tmux.wait_for(PROMPT.strip())
-        assert len(parts(tmp_path)) == 2
-        hub.always.clear()
-        before = len(hub.seen)
-        begin_download(tmux)
-        seen = tmux.wait_for(lambda seen: seen.count("verified") == 2 and HOME in seen)
-        assert PAIR not in seen.partition("In the catalogue")[2] and parts(tmp_path) == []
-        ranges = [str(seen.range) for seen in hub.seen[before:] if seen.kind == BODY]
-        assert any(not text.startswith("bytes=0-") for text in ranges)
-        tmux.press("Home")
-        tmux.wait_for(f"▸ {PAIR}")
-        tmux.press(ENTER)
-        tmux.wait_for(GREETING)
-        tmux.type("Hello")
-        tmux.press(ENTER)
-        tmux.wait_for("Anything else?")
-
-
-def begin_download(tmux: Tmux) -> None:
-    """From the shell to the sheet of the pair, and on."""
-    tmux.run()
-    tmux.wait_for(HOME)
-    tmux.press("/")
-    tmux.wait_for("↑↓ select")
-    tmux.type(PAIR)
-    tmux.wait_for("In the catalogue")
-    tmux.press("Tab")
-    tmux.wait_for(f"▸ {PAIR}")
-    tmux.press(ENTER)
-    tmux.wait_for("enter download   esc back")
-    tmux.press(ENTER)
-
-
-def parts(folder: Path) -> list[Path]:
-    """Files that are not whole."""
-    return list(folder.glob("hub/models--*/blobs/*.part"))

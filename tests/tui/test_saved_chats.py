@@ -21,8 +21,6 @@ from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.saved_chats import format_day
 from tests.chat import saved_chats
 from tests.support.app_driver import Chat, demo_chat, home_app
-from tests.support.scenes import settled
-from tests.support.scripted_engine import Gate, Script, answer
 
 HELLO = "Well, hello."
 
@@ -61,32 +59,6 @@ async def test_answers_are_there_without_their_events(
         assert HELLO in second.shown
 
 
-def halted() -> Script:
-    return [*answer([f"word{n} " for n in range(300)])[:-1], Gate()]
-
-
-async def test_the_question_and_what_came_of_its_answer_are_on_the_disk() -> None:
-    async with demo_chat(halted) as one:
-        await one.begin("first")
-        await one.wait(lambda: "word299" in one.screen.transcript.plain_text)
-        with closing(ChatHistory.open()) as other:
-            (turn,) = other.load_chat(other.find_last_id()).conversation.turns
-        assert (turn.question, turn.finish_reason) == ("first", None)
-        assert len(turn.answer.split()) > 300 - 64
-    with closing(ChatHistory.open()) as history:
-        (turn,) = history.load_chat(history.find_last_id()).conversation.turns
-    assert turn.answer.endswith("word299 ") and turn.finish_reason is None
-
-
-async def test_what_is_changed_is_saved_without_another_message() -> None:
-    async with demo_chat() as one:
-        for line in ("one", "/system be brief", "/set top_k 7"):
-            await one.send(line)
-        with closing(ChatHistory.open()) as other:
-            read = other.load_chat(other.find_last_id())
-        assert (read.conversation.system, read.settings.sampling.top_k) == ("be brief", 7)
-
-
 async def test_a_chat_is_deleted_for_good() -> None:
     async with demo_chat() as one:
         await one.send("a secret")
@@ -120,19 +92,6 @@ async def test_a_chat_that_is_open_elsewhere_is_read_only() -> None:
             await another.send("yours")
             assert (another.typed, another.questions) == ("yours", ["mine"])
         assert one.history.list_chats()[0].turn_count == 1
-
-
-async def test_branches_are_saved() -> None:
-    async with demo_chat() as first:
-        await first.send("one")
-        await first.press("f6", "ctrl+a")
-        await first.send("first")
-        await first.press("f8", "left", "escape")
-    async with home_app() as second:
-        await second.open("down")
-        conversation = second.screen.session.conversation
-        assert second.questions == ["one"] and "You · 1 of 2" in second.shown
-        assert [t.question for t in conversation.branches(1)] == ["one", "first"]
 
 
 async def test_a_bundled_pair_is_saved_by_its_name() -> None:
@@ -214,24 +173,6 @@ async def test_a_chat_is_renamed_pinned_and_exported(
         await one.press("s")
         messages = [notice.message for notice in one.app._notifications]
         assert any("pinned.json cannot be written" in message for message in messages)
-
-
-async def test_a_renamed_chat_has_its_new_title_everywhere() -> None:
-    title = "A better title"
-    async with demo_chat() as one:
-        await one.send("first words")
-        await one.press("escape")
-        one.history.rename_chat(one.history.find_last_id(), title)
-        one.home.fill_list()
-        await settled(one.pilot)
-        assert title in one.shown
-        await one.open("down")
-        assert title in one.shown
-        await one.send("more")
-        assert title in one.shown
-    async with home_app() as again:
-        await again.open("down")
-        assert title in again.shown
 
 
 async def test_a_search_hit_opens_at_the_match() -> None:

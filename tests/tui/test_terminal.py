@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -36,7 +37,7 @@ from localspec.launch import ResolvedPair, recent_pairs
 from localspec.sanitize import sanitize
 from localspec.tui.terminal import ControlCharacterFilter, PasteParser
 from tests.support.drive_app import SECRET
-from tests.support.long_cases import often
+from tests.support.long_cases import bulk, often
 from tests.support.pty_terminal import SEQUENCE, Terminal, module, text
 from tests.support.run_command import TIMEOUT, command, environment, harmful
 from tests.support.zoo import Zoo
@@ -169,6 +170,38 @@ def test_bytes_that_are_no_text(home: Terminal) -> None:
     home.type(CTRL_Q)
     home.ends_with(0)
     home.assert_whole()
+
+
+QUITS = bytes([0x03, 0x11, 0x1A])
+"""ctrl+c twice and ctrl+q quit, ctrl+z suspends."""
+BEGINNINGS = (
+    b"\r|\n|\t|\x1b|\x1b[|\x1b[A|\x1b[B|\x1bO|\x1b[<0;9;9M|\x1b[<0;9;9m|\x1b[200~|\x1b[201~|\x7f|/|q|?|"
+    b"\x07|\x9b|\xff\xfe|\xc3|\xe2\x80|\x1b[1;5|\x1b[I|\x1b[O|\x1b[?|\x1b[99999999999|\x1bP|\x1b[M|"
+    b"\x1b]52;c;|\xf0\x9f\x99\x82"
+).split(b"|")
+"""Keys, and beginnings of sequences."""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_no_bytes_end_the_app(tmp_path: Path) -> None:
+    dice = random.Random(39)
+    (tmp_path / "words.json").write_text(json.dumps(["Well", ", ", "**hello**", "\n"]))
+    drive = module("tests.support.drive_app", "says", str(tmp_path / "words.json"))
+    with Terminal(drive, env={"LOCALSPEC_DATA_DIR": str(tmp_path), "EDITOR": "true"}) as terminal:
+        terminal.wait_for("Type a message")
+        for i in range(bulk(400, 20_000)):
+            known = b"".join(dice.choices(BEGINNINGS, k=dice.randint(1, 3)))
+            any_bytes = dice.randbytes(dice.randint(1, 6)).translate(None, QUITS)
+            terminal.type(known if dice.random() < 0.4 else any_bytes)
+            if i % 100 == 99:
+                since = len(terminal.seen)
+                terminal.resize(*((80, 24), (100, 30), (20, 6))[i // 100 % 3])
+                terminal.wait_for(lambda since=since: len(terminal.seen) > since)  # type: ignore[misc]
+                assert terminal.process.poll() is None, i
+        terminal.type(b"\x1b\\\x1b[201~" + CTRL_Q)
+        terminal.ends_with(0, 300)
+        terminal.assert_whole()
 
 
 def test_the_window_has_its_own_size() -> None:

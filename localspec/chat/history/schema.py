@@ -26,8 +26,6 @@ TABLES = {
     "state": "name TEXT NOT NULL, clock INTEGER NOT NULL",
 }
 """`state` has one row: the database id (`name`), and a change counter that orders all rows."""
-_ADDED_COLUMN = ("turns", "model", "TEXT NOT NULL DEFAULT ''")
-"""A column that the first files lack; older versions of localspec ignore it."""
 
 _CORRUPT_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 _SHORT_READ_CODE = sqlite3.SQLITE_IOERR | (2 << 8)  # read beyond the end of a truncated file
@@ -53,12 +51,6 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA secure_delete = ON")
         if version < SCHEMA_VERSION:
             create_tables(connection)
-        elif not _is_migrated(connection):
-            table, name, kind = _ADDED_COLUMN
-            connection.execute("BEGIN IMMEDIATE")
-            if not _is_migrated(connection):  # another process may just have added the column
-                connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
-            connection.execute("COMMIT")
     except BaseException:
         connection.close()
         raise
@@ -88,10 +80,6 @@ def create_tables(connection: sqlite3.Connection) -> None:
 def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
     """Return the column names; empty if there is no such table."""
     return [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
-
-
-def _is_migrated(connection: sqlite3.Connection) -> bool:
-    return _ADDED_COLUMN[1] in list_columns(connection, _ADDED_COLUMN[0])
 
 
 def check_integrity(connection: sqlite3.Connection) -> None:
@@ -139,10 +127,6 @@ def _open_checked(uri: str) -> sqlite3.Connection:
     connection = _connect(uri, uri=True)
     try:
         connection.execute("SELECT count(*) FROM chats").fetchone()
-        if not _is_migrated(connection):  # read-only: add the column in a temporary view
-            table, name, _ = _ADDED_COLUMN
-            connection.execute("PRAGMA temp_store = MEMORY")
-            connection.execute(f"CREATE TEMP VIEW {table} AS SELECT *, '' {name} FROM main.{table}")
     except BaseException:
         connection.close()
         raise

@@ -12,7 +12,6 @@ from textual.widgets import Input
 
 from localspec.chat.examples import EXAMPLES
 from localspec.chat.settings import CHAT_SETTING_FIELDS
-from localspec.chat.slash_commands import COMMANDS
 from localspec.errors import DoesNotFitError, Hint
 from localspec.launch import ResolvedPair
 from localspec.protocol.events import EngineExit, GenerationFinished
@@ -459,12 +458,6 @@ async def test_commands_that_ask_again(tmp_path: Path) -> None:
         before = panel.display
         await chat.send("/stats")
         assert panel.display is not before
-
-
-async def test_every_command_is_tried() -> None:
-    tried = {line.split()[0] for line in AFTER} | {"regen", "edit", "read", "stats"}
-    elsewhere = {"copy", "exit", "turns", "bench"}  # below, habits, test_turns, test_measurement
-    assert {command.name for command in COMMANDS} <= tried | elsewhere
 
 
 async def test_keys_of_ones_own() -> None:

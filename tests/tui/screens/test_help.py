@@ -1,24 +1,10 @@
 """The glossary in the app is the one in docs/glossary.md."""
 
-import re
-from pathlib import Path
-
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.screens.help import GLOSSARY, HelpScreen
 from tests.support import scenes
 from tests.support.scripted_engine import painted
-
-DOCUMENT = Path(__file__).parents[3] / "docs" / "glossary.md"
-ENTRY = re.compile(r"^- \*\*(.+?)\*\*: (.+)$", re.MULTILINE)
-
-
-def test_the_document_and_the_table_agree() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    entries = {term: re.sub(r"[*`]", "", meaning) for term, meaning in ENTRY.findall(text)}
-    assert list(entries.items()) == list(GLOSSARY.items())
-    assert len(entries) == 10
-    assert text.count("\n- ") == len(entries), "every entry of the document was read"
 
 
 async def test_help_shows_every_term() -> None:

@@ -31,7 +31,7 @@ from tests.support import measuring as laboratory
 from tests.support import scenes
 from tests.support.measuring import Checkable, Measurable, held, late, measuring, until
 from tests.support.scenes import Steps
-from tests.support.scripted_engine import Gate, painted, wait_until
+from tests.support.scripted_engine import Gate, Opening, painted, wait_until
 
 SIZE, VERIFY_SIZE = (100, 40), (120, 50)
 VERIFY_ANSWERS = 15 + 9
@@ -216,7 +216,7 @@ async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chatting(*engines: Measurable) -> LocalspecApp:
-    options, runner = AppOptions(seed=1), EngineRunner(laboratory.Loading(engines))
+    options, runner = AppOptions(seed=1), EngineRunner(Opening(engines))
     screen = lambda: ChatScreen(ChatSession(laboratory.PAIR, 1), runner, options)  # noqa: E731
     return LocalspecApp(options, runner, screen)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -20,12 +20,13 @@ from localspec.protocol.wire import (
     KvType,
     SamplingParams,
 )
-from tests.support import demo_heads
 from tests.support.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
 
 TEXT = Path(__file__).resolve().parents[2] / "scripts/train/demo_text.py"
 DEMO = package_data_dir() / "demo"
-TARGET, DRAFT = DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf"
+TARGET = DEMO / "demo-target.gguf"
+DemoPair = tuple[str, Session]
+"""The kind of the draft, and a session."""
 AS_RUN = replace(SETTINGS, n_ctx=None, n_ubatch=512, n_threads=1)
 """What `localspec run demo --flash-attn on --threads 1` asks for; for more threads see below."""
 SAMPLINGS = {
@@ -71,24 +72,13 @@ def prompts(wanted: int) -> list[str]:
     return found[:: len(found) // wanted][:wanted]
 
 
-@dataclass
-class DemoPair:
-    kind: str
-    session: Session
-
-
-@pytest.fixture(scope="module", params=["model", *demo_heads.KINDS])
-def demo(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[DemoPair]:
-    """Heads that are not bundled have random weights, which is right for this."""
-    target, draft = TARGET, DRAFT
-    if request.param != "model":
-        pair = demo_heads.pair(request.param, tmp_path_factory.mktemp("heads"))
-        target, draft = pair.target, pair.head
-    require_same_logits_at_every_width(target)
-    with loaded(target, draft, AS_RUN) as session:
-        yield DemoPair(request.param, session)
+@pytest.fixture(scope="module", params=["model", *FLOORS])
+def demo(request: pytest.FixtureRequest) -> Iterator[DemoPair]:
+    """The target with its draft model, or with a trained head."""
+    kind = request.param
+    require_same_logits_at_every_width(TARGET)
+    with loaded(TARGET, DEMO / f"demo-{kind.replace('model', 'draft')}.gguf", AS_RUN) as session:
+        yield kind, session
 
 
 def answered(
@@ -101,13 +91,11 @@ def answered(
 
 def check(demo: DemoPair, texts: list[str], n: int) -> None:
     """Each text is drafted with another length than the last, and by one of the other ways."""
+    kind, session = demo
     for (i, text), sampling in product(enumerate(texts), SAMPLINGS.values()):
-        length = 3 * i % 8 + 1
-        plain = answered(demo.session, text, "off", sampling, None, n)
-        said = answered(demo.session, text, demo.kind, sampling, length, n)
-        assert said == plain, (text, length)
-        spec = ("auto", "lookup")[i % 2]
-        assert answered(demo.session, text, spec, sampling, None, n) == plain, (text, spec)
+        plain = answered(session, text, "off", sampling, None, n)
+        for spec, length in ((kind, 3 * i % 8 + 1), (("auto", "lookup")[i % 2], None)):
+            assert answered(session, text, spec, sampling, length, n) == plain, (text, spec)
 
 
 def test_a_few_answers_are_the_same(demo: DemoPair) -> None:
@@ -119,17 +107,17 @@ def test_many_answers_are_the_same(demo: DemoPair) -> None:
     check(demo, prompts(30)[::4], 100)
 
 
-def test_a_trained_head_is_accepted_as_often_as_it_was(demo: DemoPair) -> None:
+@pytest.mark.parametrize("kind", FLOORS)
+def test_a_trained_head_is_accepted_as_often_as_it_was(kind: str) -> None:
     """Greedily, over answers on held-out code."""
-    if demo_heads.trained(demo.kind) is None or demo.kind not in FLOORS:
-        pytest.skip(f"no trained {demo.kind} head is bundled")
-    for length, floor in zip((1, 3), FLOORS[demo.kind], strict=True):
-        counts = [
-            say(demo.session, text, spec="model", draft_length=length, max_tokens=48).speculation
-            for text in prompts(20)[:6]
-        ]
-        drafted, accepted = (sum(each[what] for each in counts) for what in ("drafted", "accepted"))
-        assert accepted / drafted > floor
+    with loaded(TARGET, DEMO / f"demo-{kind}.gguf", AS_RUN) as session:
+        for length, floor in zip((1, 3), FLOORS[kind], strict=True):
+            asked = {"spec": "model", "draft_length": length, "max_tokens": 48}
+            counts = [say(session, text, **asked).speculation for text in prompts(20)[:6]]
+            drafted, accepted = (
+                sum(each[name] for each in counts) for name in ("drafted", "accepted")
+            )
+            assert accepted / drafted > floor
 
 
 LONG_PROMPT_CHARS = 2600

@@ -1,68 +1,65 @@
-"""The published files: template, end token, head, memory, `verify`; and planted faults."""
+"""The published files: template, end token, head, memory, `verify`."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
-import gguf
 import pytest
 
 from localspec.engine_process.client import EngineProcess
 from localspec.machine import memory_probe
 from localspec.machine.device import HOST
+from localspec.models.chat_template import jinja_render
 from localspec.models.gguf import reader
-from localspec.protocol.wire import LoadCommand
-from tests.real import checks
+from localspec.protocol.wire import ChatMessage, LoadCommand
+from tests.real import chats
 from tests.real.conftest import ROOMY
 from tests.support import shapes
 from tests.support.run_command import command, environment
+from tests.support.sessions import loaded
 
 pytestmark = pytest.mark.long
+RENDERED = Path(__file__).with_name("rendered.json")
+"""Chats rendered by transformers 5.23, as tests/models/test_transformers_templates.py does."""
+END_TOKEN, END_TEXT = 2, b"<|im_end|>"
+MIN_ACCEPTED = 0.1
+"""Of the head's draft tokens, three a round, greedily."""
 
 
-def test_its_template_and_its_end_token(smollm: Path) -> None:
-    checks.check_template(smollm)
-    checks.check_end_token(smollm)
+def test_its_template_gives_the_bytes_that_transformers_gives(smollm: Path) -> None:
+    facts = reader.read(smollm)
+    recorded: dict[str, Any] = json.loads(RENDERED.read_text("utf-8"))
+    for case in recorded["models"]["smollm2"]:
+        messages = [ChatMessage(**message) for message in case["messages"]]
+        ours = jinja_render.render(facts.chat_template, messages, case["tokens"])
+        assert (ours.text, ours.template) == (case["text"], "own")
 
 
-def test_the_bundled_head_is_the_starters(smollm: Path, head: Path) -> None:
-    checks.check_head(smollm, head)
+def test_its_end_token_ends_an_answer_unseen(smollm: Path) -> None:
+    facts = reader.read(smollm)
+    assert facts.tokenizer.eos == END_TOKEN
+    assert facts.tokenizer.token_text(END_TOKEN) == END_TEXT
+    with loaded(smollm) as session:
+        question = chats.user("What is the capital of France? Answer in one short sentence.")
+        said = chats.ask(session, question, spec="off", max_tokens=60)
+    assert said.reason == "eog"
+    assert said.ids[-1] == END_TOKEN
+    assert END_TEXT.decode() not in said.text
 
 
-# --- planted faults ---------------------------------------------------------------------------
-
-
-def planted(folder: Path, source: Path, key: str, old: bytes | int, new: bytes | int) -> Path:
-    """A copy of the file with a part of a value replaced in place."""
-    path = Path(shutil.copy(source, folder / f"{len(list(folder.iterdir()))}.gguf"))
-    field = gguf.GGUFReader(path, "r+").fields[key]
-    for index in field.data:
-        part = field.parts[index]
-        if isinstance(old, int):
-            part[part == old] = new
-        else:
-            assert isinstance(new, bytes) and len(new) == len(old) and old in part.tobytes()
-            part[:] = bytearray(part.tobytes().replace(old, new, 1))
-    return path
-
-
-def test_planted_faults_are_noticed(smollm: Path, head: Path, tmp_path: Path) -> None:
-    """A wrong end token, a newline more or less in the template, a head for other layers."""
-    with pytest.raises(AssertionError):
-        checks.check_end_token(planted(tmp_path, smollm, "tokenizer.ggml.eos_token_id", 2, 0))
-    for old, new in ((b"'\n' + ", b"'\n\n'+ "), (b"'\n'", b"'' ")):
-        wrong = planted(tmp_path, smollm, "tokenizer.chat_template", old, new)
-        with pytest.raises(AssertionError):
-            checks.check_template(wrong)
-    wrong = planted(tmp_path, head, "eagle3.target_layers", 29, 20)
-    with pytest.raises(AssertionError, match="of"):
-        checks.check_head(smollm, wrong)
-
-
-# --- memory and verify ------------------------------------------------------------------------
+def test_the_bundled_head_was_trained_for_the_starter(smollm: Path, head: Path) -> None:
+    drafted = accepted = 0
+    with loaded(smollm, head) as session:
+        for chat in chats.CHATS:
+            said = chats.ask(
+                session, chats.user(chat[0]), spec="eagle3", draft_length=3, max_tokens=32
+            )
+            drafted += said.speculation["drafted"]
+            accepted += said.speculation["accepted"]
+    assert accepted / drafted >= MIN_ACCEPTED, f"{accepted} of {drafted}"
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from localspec.bench.lossless_check import AnswerRecorder
 from localspec.engine.session import Session
 from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
-from tests.engine.test_session_demo import AS_RUN, TARGET, prompts
 from tests.real import chats
 from tests.real.chats import CHATS, HOSTILE
+from tests.real.test_session import AS_RUN, TARGET, prompts
 from tests.support.sessions import loaded, require_same_logits_at_every_width, say
 
 pytestmark = pytest.mark.long
@@ -81,7 +81,7 @@ def test_another_vocabulary_drafts_hostile_text(text: str, crossed_session: Sess
 
 
 def test_another_vocabulary_gives_the_seeds_text(smollm: Path) -> None:
-    """By the quick target; `test_session_demo.py` has its other drafts."""
+    """By the quick target; `test_session.py` has its other drafts."""
     require_same_logits_at_every_width(TARGET)
     given: dict[str, Any] = {"sampling": SAMPLINGS["seeded"], "max_tokens": 64}
     drafted = accepted = 0

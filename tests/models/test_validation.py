@@ -10,14 +10,12 @@ import os
 import random
 import sys
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from localspec import errors
 from localspec.engine_process import exit_causes
-from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
 from tests.support.zoo import Zoo
 
@@ -84,20 +82,3 @@ def test_files_damaged_at_random_are_refused_or_die_in_the_fork(
     assert ends["bug"] == 0
     assert ends["refused"] > count / 4
     assert all(end in ("well", "refused") or end.startswith("signal SIG") for end in ends)
-
-
-@pytest.mark.parametrize("count", [4, pytest.param(30, marks=pytest.mark.long)])
-def test_damaged_files_through_real_engine_processes(count: int, zoo: Zoo, tmp_path: Path) -> None:
-    data, rng, path = zoo["target"].read_bytes(), random.Random(7), tmp_path / "damaged.gguf"
-    with ExitStack() as engines:
-        engine: EngineProcess | None = None
-        for _ in range(count):
-            path.write_bytes(damaged(data, rng))
-            if engine is None or not engine.alive:
-                engine = EngineProcess(timeouts=EngineTimeouts(load=60, answer=60))
-                engines.callback(engine.close)
-            try:
-                engine.load(LoadCommand(str(path)))
-                list(engine.generate(GenerateCommand("ab", max_tokens=3)))
-            except errors.LocalspecError as error:
-                assert error.hint

