@@ -136,6 +136,7 @@ class DrafterFactory:
             lookup,
             self.costs,
             self.stats(request),
+            n_prompt=len(prompt),
             n_draft_read=self._n_read(inputs, prompt),
         )
         controller.max_tokens_left = request.max_tokens

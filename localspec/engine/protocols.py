@@ -42,6 +42,8 @@ class Draft:
     source: str | None = None
     decode_seconds: float = 0.0  # Time inside the drafter's own llama_decode.
     match_length: int = 0  # For prompt lookup: length of the repeated suffix that was matched.
+    copied_from: int = -1
+    """For prompt lookup: the place in the text of what it copies; negative for a prediction."""
     reason: str = ""  # Why this source and length were chosen, or why nothing was drafted.
     logits: Sequence[Logits] | None = None
     """Copies of the draft model's logits for its draft tokens, if requested; none of others."""

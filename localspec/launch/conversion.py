@@ -31,9 +31,13 @@ from localspec.units import gb
 
 MAX_DIVERGENCE = 0.05
 """Nats: `auto` keeps no copy that differs more from its source.  Our choice."""
-_NEED_IMATRIX = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "Q2_K_S")
+_NEED_IMATRIX = (
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "IQ3_XS", "Q2_K_S",
+)  # fmt: skip
+_OF_EXPERTS = "MXFP4"  # llama.cpp's quantizer writes the other weights in Q8_0.
 _FILE_TYPE_OF = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}  # Of a weight type; others are called alike.
-_NUMBERS = {name: number for number, name in FILE_TYPES.items()}
+_NUMBERS = {name: number for number, name in FILE_TYPES.items() if name != "NVFP4"}
+"""Those that llama.cpp's quantizer writes."""
 STARTER_TYPE = "Q4_K_M"
 """Of the packaged model on a CPU: reads 2.1 and writes 1.2 times as fast as Q4_1, differs by 0.05
 nats.  IQ4_NL writes 1.6 times as fast and differs by 0.15 (docs/benchmarks.md)."""
@@ -105,6 +109,8 @@ def check_type(source: Source, name: str) -> str:
     if kind not in _NUMBERS:
         known = ", ".join(kind for kind in _NUMBERS if kind not in _NEED_IMATRIX)
         raise UsageError(f"There is no type {sanitize(name, multiline=False)}.", f"Types: {known}.")
+    if kind == _OF_EXPERTS and not source.header.is_moe:
+        raise UsageError(f"{kind} is for mixtures of experts.", "Choose Q4_K_M or IQ4_NL.")
     if kind == source.header.quantization:
         raise UsageError(f"{source.path.name} is {kind} already.", "Choose another type.")
     return kind
@@ -118,7 +124,8 @@ def rank_types(header: Header, speeds: Sequence[TypeSpeed]) -> list[str]:
     """
     own_type = header.main_type
     own_ms = next((speed.turn_ms for speed in speeds if speed.name == own_type), inf)
-    usable = [s for s in speeds if int(s.bits) >= int(_bits(own_type)) and s.turn_ms < own_ms]
+    faster = [s for s in speeds if s.turn_ms < own_ms and (s.name != _OF_EXPERTS or header.is_moe)]
+    usable = [s for s in faster if int(s.bits) >= int(_bits(own_type))]
     return [_FILE_TYPE_OF.get(s.name, s.name) for s in sorted(usable, key=lambda s: s.turn_ms)]
 
 

@@ -11,9 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
@@ -24,6 +26,7 @@ from localspec.launch.conversion import ConvertedModel, Source
 from localspec.machine import conversion_process
 from localspec.machine.conversion_process import TypeSpeed
 from localspec.models.gguf import reader
+from localspec.models.gguf.parser import FILE_TYPES
 from localspec.models.local_files import inventory
 from localspec.models.local_files.local_model import describe_file
 from localspec.protocol.events import Notice
@@ -87,6 +90,9 @@ def test_a_copy_beyond_the_bound_never_gets_its_name(tmp_path: Path) -> None:
         ("f16", "already"),
         ("IQ1_S", "importance matrix"),
         ("iq2_xxs", "importance matrix"),
+        ("IQ3_XS", "importance matrix"),
+        ("NVFP4", "no type"),
+        ("MXFP4", "mixtures of experts"),
         ("Q9_9", "no type"),
         ("\x1b[2J", "no type"),
     ],
@@ -124,6 +130,20 @@ def test_models_of_every_form(name: str, tmp_path: Path) -> None:
     assert {t.name for t in header.tensors} == {t.name for t in source.header.tensors}
     assert header.parameters == source.header.parameters
     assert converted.comparison is None or converted.comparison.tokens == n_tokens
+
+
+@pytest.mark.long
+def test_every_type_that_is_offered_can_be_written(tmp_path: Path) -> None:
+    model = tinygguf.llama(shape=tinygguf.Shape(n_embd=256, n_layer=8, n_ff=512))
+    source = conversion.open_source(model.write(tmp_path / "model.gguf"))
+    for kind in FILE_TYPES.values():
+        try:
+            conversion.check_type(source, kind)
+        except UsageError:
+            continue
+        out = convert(source, kind, tmp_path / "copy.gguf").path
+        assert reader.read(out).quantization == kind
+        out.unlink()
 
 
 def test_heads_are_refused(zoo: Zoo) -> None:
@@ -211,6 +231,8 @@ def test_auto_chooses_the_fastest_type_that_has_the_bits_of_the_source(zoo: Zoo)
     speeds = [speed("Q4_0", 1, 0.1), speed("F16", 4, 0.2), speed("BF16", 5, 0.2)]
     ranked = conversion.rank_types(source.header, [*speeds, speed(own, 9, 0.5)])
     assert ranked == ["F16", "BF16"]
+    own_speed = speed(own, 9, 0.5)
+    assert conversion.rank_types(source.header, [own_speed, speed("MXFP4", 1, 0.1)]) == []
     assert conversion.rank_types(source.header, [*speeds, speed(own, 0.5, 0.01)]) == []
 
 
@@ -294,6 +316,15 @@ def test_timing_beside_work_ends_with_it_and_gives_up_on_a_busy_computer(
     thread.join(20)
     assert not thread.is_alive()
     assert set(conversion_process.read_types()) == {"Q4_0"}, "what was timed is kept"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has classes of priority")
+def test_other_programs_come_first() -> None:
+    processes = list[subprocess.Popen[bytes]]()
+    request = {"op": "time", "type_number": 2}
+    with closing(conversion_process.run([request], processes.append)) as replies:
+        next(replies)
+        assert psutil.Process(processes[0].pid).nice() >= 10
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ _CLEAR_SPEEDUP = 2.0
 _USUAL_DRAFT = 3  # Draft tokens of a usual round, to explain a pause.
 _WORTHWHILE_SPEEDUP = 1.5
 """If a usual draft gains less when all of it is accepted, the passes are the reason for a pause."""
+_PROMPT_END = 12
+"""Tokens at the end of a prompt that do not count as a text to copy: a question, and its frame."""
 _RESERVE = 1.5  # A draft of several tokens must be affordable if it costs this many times as much.
 _MIN_READING_ROUNDS = 32  # Rounds over which a draft's reading of the text is spread.
 _ROUNDS_BETWEEN_PLANS = 16
@@ -51,15 +53,16 @@ class SpeculationController:
         costs: PassCosts,
         pair_stats: PairStats,
         *,
+        n_prompt: int = 0,
         n_draft_read: int = 0,
     ) -> None:
-        """`n_draft_read`: tokens of the prompt that the draft model has read already."""
+        """`n_prompt`: tokens of the prompt, of which the draft has read `n_draft_read` already."""
         self._model_drafter, self._lookup_drafter = model_drafter, lookup_drafter
         self._costs, self._stats = costs, pair_stats
         self._gain = ExpectedGain(costs, pair_stats)
         pair_stats.start_answer(costs.plain_ms if costs.is_measured else 0.0)
         self._regret = RegretBudget()
-        self._lookup_draft = Draft()
+        self._lookup_draft, self._n_copyable = Draft(), n_prompt - _PROMPT_END
         self._stop_policy: GainStopPolicy | None = None  # Of this round, if the model drafted.
         self._buckets: list[int] = []  # Confidence bucket of each of its draft tokens.
         self._is_probing = self._model_pays = False
@@ -89,7 +92,9 @@ class SpeculationController:
         if self._lookup_drafter is not None:
             self._lookup_draft = self._lookup_drafter.propose(tokens, limit)
         copied = self._lookup_draft
-        n_copied, lookup_gain = self._gain.lookup_gain(copied, limit, self._regret)
+        n_copied, lookup_gain = self._gain.lookup_gain(
+            copied, limit, self._regret, in_prompt=copied.copied_from < self._n_copyable
+        )
         limit = self._plan_model(len(tokens), limit)
         is_lookup_better = n_copied > 0 and not self._is_probing
         if self._model_pays:
@@ -183,9 +188,11 @@ class SpeculationController:
         for i, bucket in enumerate(self._buckets[: result.accepted + 1]):
             acceptance.model.record(bucket, i < result.accepted)
             acceptance.record_model_token(i, float(i < result.accepted))
-        match = self._lookup_draft.match_length
-        for token, emitted in zip(self._lookup_draft.tokens, result.tokens, strict=False):
-            acceptance.lookup.record(match_bucket(match), token == emitted)
+        copied = self._lookup_draft
+        match, in_prompt = copied.match_length, copied.copied_from < self._n_copyable
+        for token, emitted in zip(copied.tokens, result.tokens, strict=False):
+            bucket = match_bucket(match, in_prompt=in_prompt)
+            acceptance.lookup.record(bucket, token == emitted)
             match += 1
             if token != emitted:
                 break

@@ -44,11 +44,12 @@ class ExpectedGain:
         return best
 
     def lookup_gain(
-        self, lookup_draft: Draft, limit: int, regret: RegretBudget
+        self, lookup_draft: Draft, limit: int, regret: RegretBudget, *, in_prompt: bool = False
     ) -> tuple[int, float]:
         """How many tokens of a lookup draft to use, at most `limit`, and their net gain.
 
-        Behind each accepted token the match is one token longer. Lengths that the budget does not
+        Behind each accepted token the match is one token longer. `in_prompt` as in `match_bucket`.
+        Lengths that the budget does not
         cover are left out.
         """
         verify, rate, lookup = self.costs.verify_ms, self.tokens_per_ms, self.acceptance.lookup
@@ -56,7 +57,7 @@ class ExpectedGain:
         probability = cautious_probability = 1.0
         expected = cautious = 0.0
         for n in range(1, min(len(lookup_draft.tokens), limit, len(verify) - 2) + 1):
-            bucket = match_bucket(match + n - 1)
+            bucket = match_bucket(match + n - 1, in_prompt=in_prompt)
             probability *= lookup.probability(bucket)
             expected += probability
             cautious_probability *= lookup.cautious_probability(bucket)

@@ -100,7 +100,10 @@ class LookupDrafter:
             if token == _BREAK:
                 break
             drafted.append(token)
-        return Draft(drafted, None, "lookup", match_length=match) if drafted else Draft()
+        if not drafted:
+            return Draft()
+        start = match_end + 1 - len(self._prediction)
+        return Draft(drafted, None, "lookup", match_length=match, copied_from=start)
 
     def _index_tokens(self, tokens: Sequence[int]) -> None:
         """Index new tokens; start over if the text does not continue the indexed one."""

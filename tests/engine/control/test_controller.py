@@ -241,3 +241,16 @@ def test_mixed_drafts_keep_the_distribution(mode: VerifyMode) -> None:
         got = run(case.target(), make(verifier, case.what, []), verifier, case.what)
         counts[tuple(got.tokens)] += 1
     drawn_from(counts, case.exact())
+
+
+@pytest.mark.parametrize(("n_prompt", "is_drafted"), [(40, True), (0, False)])
+def test_a_copy_of_the_prompt_is_drafted_at_its_second_token(
+    n_prompt: int, is_drafted: bool
+) -> None:
+    """The same text as its own repetition is not."""
+    costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "2": 1.45, "4": 2.05, "8": 3.2}))
+    controller = SpeculationController(None, LookupDrafter(), costs, PairStats(), n_prompt=n_prompt)
+    text = [*range(100, 140), 103, 104]
+    draft = controller.propose(text, 16)
+    assert bool(draft.tokens) == is_drafted
+    assert draft.tokens == text[5 : 5 + len(draft.tokens)]

@@ -49,3 +49,18 @@ def test_a_first_copy_needs_a_long_match() -> None:
     for match, is_used in ((2, False), (8, True), (20, True)):
         copied = Draft(list(range(16)), None, "lookup", match_length=match)
         assert (worth.lookup_gain(copied, 16, RegretBudget())[0] > 0) == is_used
+
+
+def test_a_first_copy_of_the_prompt_needs_a_shorter_match() -> None:
+    """As in an edit of a given text; what is learned of one source says nothing of the other."""
+    costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "4": 1.7, "8": 2.7}))
+    stats = PairStats()
+    worth, copied = ExpectedGain(costs, stats), Draft([1, 2, 3, 4], None, "lookup", match_length=2)
+    assert worth.lookup_gain(copied, 16, RegretBudget(), in_prompt=True)[0] > 0
+    assert worth.lookup_gain(copied, 16, RegretBudget())[0] == 0
+    for _ in range(60):
+        stats.acceptance.lookup.record(match_bucket(2, in_prompt=True), accepted=False)
+    assert worth.lookup_gain(copied, 16, RegretBudget(), in_prompt=True)[0] == 0
+    assert stats.acceptance.lookup.probability(match_bucket(2)) == pytest.approx(0.4)
+    restored = PairStats.from_saved(stats.saved()).acceptance.lookup
+    assert restored.probability(match_bucket(2, in_prompt=True)) < 0.1
