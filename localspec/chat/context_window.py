@@ -63,6 +63,7 @@ def build_count(
             messages=messages,
             template=options.loaded.template_override,
             think=options.settings.think,
+            effort=options.settings.effort,
         )
     return CountCommand(conversation.prompt_text(dropped), prior_messages=messages)
 
@@ -263,6 +264,7 @@ class AnswerGenerator:
             sampling=replace(self.request.sampling, temperature=0.0),
             think=False,
             think_budget=0,
+            effort="",
             probabilities=False,
         )
         answered = Turn("").with_events(list(self._engine.generate(request)))

@@ -388,7 +388,7 @@ class ChatSession:
         if request is None or request.probabilities or not ids:
             return None
         prompt = request.text, request.messages, request.template, request.think
-        return InspectCommand(*prompt, request.prior_messages, request.tools, ids)
+        return InspectCommand(*prompt, request.prior_messages, request.tools, request.effort, ids)
 
     # --- settings, new chats and files ----------------------------------------------------
 

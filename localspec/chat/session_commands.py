@@ -17,6 +17,7 @@ from localspec.chat.slash_commands import COMMANDS_BY_NAME, CommandCall
 from localspec.errors import UsageError
 from localspec.launch import recent_pairs
 from localspec.lazy_dataclass import dataclass
+from localspec.models.chat_template.thinking_effort import resolve_effort
 from localspec.sanitize import sanitize
 from localspec.units import count, short_count, token_rate
 
@@ -207,8 +208,18 @@ def _spec(session: ChatSession, text: str) -> CommandResult:
 
 
 def _think(session: ChatSession, text: str) -> CommandResult:
+    """An effort or a budget turns thinking on again; `on` and `off` end an effort."""
+    if text in ("low", "medium", "high"):
+        if session.loaded is not None:
+            resolve_effort(text, None, None, session.loaded.thinking_controls)
+        session.change_settings(effort=text, think=None)
+        return CommandResult(f"thinking: {text} effort, from the next answer on.")
     if text != "show":
-        return _change_setting(session, "think", text)
+        has_budget = text.isdecimal()
+        result = _change_setting(session, "think_budget" if has_budget else "think", text)
+        think = session.settings.think
+        session.change_settings(effort="", think=(think or None) if has_budget else think)
+        return result
     session.change_settings(show_thinking=not session.settings.show_thinking)
     is_shown = session.settings.show_thinking
     return CommandResult(f"Thinking is {'shown' if is_shown else 'collapsed'}.")

@@ -38,6 +38,7 @@ class ChatSettings:
     verify: VerifyMode = "coupled"
     exact: bool = False
     think: bool | None = None
+    effort: str = ""  # How hard to think: a word of `thinking_effort.EFFORTS`.
     think_budget: int | None = None  # Thinking tokens after which the answer is forced to begin.
     show_thinking: bool = False
     overflow: OverflowPolicy = "ask"
@@ -123,6 +124,7 @@ class LoadedModel:
     n_ctx: int
     template: str | None = None  # `own`, a built-in one's name; None: a text-completion model.
     thinking_markers: tuple[str, str] | None = None  # Of the template: before and after thinking.
+    thinking_controls: tuple[str, ...] = ()  # As in `thinking_effort.ThinkingControl`.
     spec: str = "auto"
     spec_reason: str = ""  # The catalogue's drafter for the pair (`spec`), and the reason.
     template_override: str | None = None  # A built-in template to use instead of the model's own.
@@ -149,6 +151,7 @@ class LoadedModel:
             loaded,
             template=template or chat.get("template"),
             thinking_markers=(str(start), str(end)) if start or end else None,
+            thinking_controls=() if template else tuple(chat.get("thinking_controls") or ()),
             template_override=template,
         )
 
@@ -191,6 +194,7 @@ def build_request(
         think_budget=settings.think_budget if is_chat else None,
         draft_length=settings.draft_length,
         think=settings.think if is_chat else None,
+        effort=settings.effort if is_chat else "",
         probabilities=probabilities,
         grammar=settings.grammar,
         json_schema=settings.json_schema,

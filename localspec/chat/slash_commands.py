@@ -104,10 +104,10 @@ COMMANDS = (
     SlashCommand("stats", "Show statistics of the last answer."),
     SlashCommand(
         "think",
-        "Turn thinking on or off, or show the thinking.",
-        "on|off|show",
-        (),
-        (*_ON_OFF, "show"),
+        "Turn thinking on or off, choose how hard, or show it; N: max thinking tokens.",
+        "on|off|low|medium|high|N|show",
+        ("effort",),
+        (*_ON_OFF, "low", "medium", "high", "show"),
     ),
     SlashCommand("tokens", "Mark accepted, bonus and corrected tokens.", "on|off", (), _ON_OFF),
     SlashCommand(

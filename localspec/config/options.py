@@ -176,6 +176,13 @@ _ANSWER = (
         offered=_NOT_REQUEST,
     ),
     Option(
+        "effort",
+        choice({"auto": "", "low": "low", "medium": "medium", "high": "high"}),
+        "How hard to think, if the model's template supports it.",
+        default="",
+        offered=("command",),
+    ),
+    Option(
         "think_budget",
         whole("a whole number of tokens", none="auto"),
         "End the thinking after N tokens.",

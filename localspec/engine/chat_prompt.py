@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import json
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.errors import Hint, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template import builtin_templates, thinking_tags, tool_calls
+from localspec.models.chat_template.thinking_effort import (
+    ThinkingControl,
+    ThinkingParams,
+    resolve_effort,
+)
 from localspec.models.chat_template.thinking_tags import ThinkingTags
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import (
@@ -124,7 +130,26 @@ class PromptBuilder:
     def ready_settings(self) -> dict[str, Any]:
         """The `chat` part of `EngineReady.settings`."""
         tags = list(thinking_tags.with_answer_prefix(self._tags)) if self._tags else None
-        return {"template": self._template, "thinking": tags, "tools": self._tool_format}
+        settings = {"template": self._template, "thinking": tags, "tools": self._tool_format}
+        return settings | {"thinking_controls": list(self._controls)}
+
+    @cached_property
+    def _controls(self) -> tuple[ThinkingControl, ...]:
+        """How the model's own template and the engine govern its thinking."""
+        if self._template != "own":
+            return ()
+        from localspec.models.chat_template.jinja_render import find_variables  # noqa: PLC0415
+
+        variables = find_variables(self._source)
+        is_switched = not variables.isdisjoint(("enable_thinking", "thinking"))
+        found = "reasoning_effort" in variables, is_switched, self._tags is not None
+        return tuple(itertools.compress(get_args(ThinkingControl), found))
+
+    def _thinking_params(self, command: GenerateCommand | CountCommand) -> ThinkingParams:
+        """Raises UsageError for an effort that the template does not have."""
+        budget = command.think_budget if isinstance(command, GenerateCommand) else None
+        controls = () if command.template else self._controls
+        return resolve_effort(command.effort, command.think, budget, controls)
 
     def build_prompt(self, command: GenerateCommand | CountCommand) -> Prompt:
         """The prompt of a request: its chat rendered, or its text if there are no messages."""
@@ -193,8 +218,9 @@ class PromptBuilder:
         own = self._tool_source if has_tools else self._source
         source = own if name == "own" else builtin_templates.load_source(name)
         tools = self._guard.protect_json(command.tools) if command.tools else ""
-        protected, special = self._protect(messages), self._special_texts
-        return render(source, protected, special, command.think, tools, name=name)
+        think, level, _ = self._thinking_params(command)
+        variables = self._special_texts | ({"reasoning_effort": level} if level else {})
+        return render(source, self._protect(messages), variables, think, tools, name=name)
 
     def _protect(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         """The messages; in them only an answer's own markers are control tokens."""
@@ -229,8 +255,8 @@ class PromptBuilder:
     def _guard(self) -> ControlTokenGuard:
         return ControlTokenGuard(self._vocabulary)
 
-    def make_thinking_budget(self, prompt: Prompt, limit: int | None) -> ThinkingBudget:
-        """The thinking budget of an answer; `limit` in tokens, None for no limit."""
+    def make_thinking_budget(self, prompt: Prompt, request: GenerateCommand) -> ThinkingBudget:
+        """The thinking budget of an answer."""
         vocabulary, closing = self._vocabulary, list[int]()
         if self._tags:
             text = f"\n{thinking_tags.with_answer_prefix(self._tags).close}"
@@ -238,7 +264,7 @@ class PromptBuilder:
         return ThinkingBudget(
             self._tags,
             is_open=prompt.opens_thinking,
-            limit=limit,
+            limit=self._thinking_params(request).budget if request.messages else None,
             piece=vocabulary.piece,
             closing_tokens=closing,
         )

@@ -44,7 +44,9 @@ class OutputProcessor:
         self._vocabulary = vocabulary
         tokenized = [vocabulary.tokenize(stop, add_special=False) for stop in request.stop if stop]
         self._stop_tokens = {
-            tokens[0] for tokens in tokenized if len(tokens) == 1 and not self._piece(tokens[0])
+            tokens[0]: stop
+            for tokens, stop in zip(tokenized, filter(None, request.stop), strict=True)
+            if len(tokens) == 1 and not self._piece(tokens[0])
         }
         """Stop strings that are control tokens: these have no text."""
         self._default_reason = default_reason
@@ -63,7 +65,7 @@ class OutputProcessor:
             self._push(token)
 
     def process(self, loop: Iterator[Prefill | RoundResult | LoopEnd]) -> Iterator[Event]:
-        if self._detokenizer.hit_stop:
+        if self._detokenizer.found_stop:
             yield self._to_finished("stop")
             return
         for step in loop:
@@ -84,7 +86,7 @@ class OutputProcessor:
                     n = self._thinking.n_tokens if self._thinking else 0
                     message = f"Thinking stopped after {n:,} tokens: its budget is used up."
                     yield Notice("info", "thinking-ended", message)
-                if self._detokenizer.hit_stop:
+                if self._detokenizer.found_stop:
                     yield self._to_finished("stop")
                     return
 
@@ -94,7 +96,7 @@ class OutputProcessor:
         for i, token in enumerate(step.tokens):
             kind = _token_class(i, drafted, step.accepted)
             tokens.append(Token(token, self._push(token), kind))
-            if self._detokenizer.hit_stop:
+            if self._detokenizer.found_stop:
                 break
         if step.probabilities:
             tokens = list(map(self._with_probabilities, tokens, step.probabilities))
@@ -114,7 +116,8 @@ class OutputProcessor:
     def _push(self, token: int) -> str:
         """The text that this token completes."""
         if token in self._stop_tokens:
-            text, self._detokenizer.hit_stop = self._detokenizer.finish(), True
+            text = self._detokenizer.finish()
+            self._detokenizer.found_stop = self._stop_tokens[token]
             return text
         return self._detokenizer.push(self._piece(token))
 
@@ -153,7 +156,8 @@ class OutputProcessor:
         }
         if self._thinking is not None and self._thinking.has_thinking:
             totals["thinking"] = {"tokens": self._thinking.n_tokens, "open": self._thinking.is_open}
-        return GenerationFinished(reason, self._detokenizer.finish(), totals)
+        tail = self._detokenizer.finish()
+        return GenerationFinished(reason, tail, totals, self._detokenizer.found_stop)
 
 
 def to_alternatives(
@@ -189,21 +193,23 @@ class IncrementalDetokenizer:
         self._undecoded = b""
         self._stops = tuple(stop for stop in stops if stop)
         self._held_back = ""
-        self.hit_stop = False
+        self.found_stop = ""  # The stop string that was found.
 
     def push(self, piece: bytes) -> str:
-        """The text that this piece completes; a stop string ends it and sets `hit_stop`."""
+        """The text that this piece completes; a stop string ends it and sets `found_stop`."""
         decoded = self._decode(piece)
         if not self._stops:
             return decoded
         self._held_back += decoded
         # The stop string that is complete first, as if the bytes had come one by one.
         matches = [
-            (at + len(stop), at) for stop in self._stops if (at := self._held_back.find(stop)) >= 0
+            (at + len(stop), at, stop)
+            for stop in self._stops
+            if (at := self._held_back.find(stop)) >= 0
         ]
         if matches:
-            self.hit_stop = True
-            text, self._held_back = self._held_back[: min(matches)[1]], ""
+            _, at, self.found_stop = min(matches)
+            text, self._held_back = self._held_back[:at], ""
             return text
         n_held = max(partial_length(self._held_back, stop) for stop in self._stops)
         end = len(self._held_back) - n_held
@@ -212,7 +218,7 @@ class IncrementalDetokenizer:
 
     def finish(self) -> str:
         """The remaining text; an unfinished character becomes U+FFFD."""
-        if self.hit_stop:
+        if self.found_stop:
             return ""
         text, self._held_back = self._held_back + self._decode(b"", is_final=True), ""
         return text

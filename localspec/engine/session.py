@@ -45,7 +45,8 @@ class Session:
         self._drafters = DrafterFactory(self._pair, load, self._is_cancelled)
         self._prompt_builder = self._pair.prompt_builder
         self._grammars = Grammars(self._target.vocabulary)
-        save_checkpoint = self._target.save_checkpoint if self._target.needs_checkpoints else None
+        self._target.saves_checkpoints |= load.snapshot_bytes > 0 and self._target.model.n_swa > 0
+        save_checkpoint = self._target.save_checkpoint if self._target.saves_checkpoints else None
         self._target_cache = PrefixCache(self._target, save_checkpoint)
         caches = [self._target_cache, *self._drafters.caches]
         self._snapshots = ConversationSnapshots(caches, load.snapshot_bytes)
@@ -78,7 +79,7 @@ class Session:
         _check_request(request, self._target.n_vocab)
         request = self._complete_request(request, prompt)
         name, plan = self._drafters.choose(request)
-        thinking = self._prompt_builder.make_thinking_budget(prompt, request.think_budget)
+        thinking = self._prompt_builder.make_thinking_budget(prompt, request)
         thinking.restore_tokens(request.resumed_tokens)
         verifier = make_verifier(request.verify, request.sampling.seed)
         constraint = self._make_constraint(request, prompt, prompt_tokens)

@@ -148,6 +148,7 @@ class GenerationFinished:
     reason: FinishReason
     tail: str = ""
     totals: dict[str, Any] = field(default_factory=dict)
+    stop: str = ""  # The stop string that ended it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,7 @@ class GenerateCommand:
     template: str | None = None  # Name of a built-in template; None for the model's own, if any.
     think: bool | None = None  # Passed to the template; None for the template's default.
     think_budget: int | None = None  # Maximum thinking tokens; then the thinking part is closed.
+    effort: str = ""  # How hard to think: one of `thinking_effort.EFFORTS`.
     probabilities: bool = False  # Whether tokens carry their probabilities, rank and alternatives.
     grammar: str = ""  # A GBNF grammar that the answer follows; its thinking part is free.
     json_schema: str = ""
@@ -204,7 +205,7 @@ class GenerateCommand:
     def to_count(self) -> CountCommand:
         """The command that counts the tokens of the same prompt."""
         prompt = self.text, self.messages, self.template, self.think, self.prior_messages
-        return CountCommand(*prompt, self.tools)
+        return CountCommand(*prompt, self.tools, self.effort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,7 @@ class CountCommand:
     think: bool | None = None
     prior_messages: tuple[ChatMessage, ...] = ()
     tools: str = ""
+    effort: str = ""
 
 
 @dataclass(frozen=True, slots=True)

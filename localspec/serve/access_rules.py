@@ -145,5 +145,5 @@ class AccessMiddleware:
         try:
             self._rules.check(scope["method"], scope["path"], headers)
         except ApiError as error:
-            app = error_response(error)
+            app = error_response(error, scope)
         await app(scope, receive, send_with_cors)

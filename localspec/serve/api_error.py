@@ -49,6 +49,16 @@ class ApiError(LocalspecError):
         self.headers = headers or {}
         self.details: dict[str, int] = {}  # Further fields of the error object.
 
+    def to_anthropic(self) -> dict[str, Any]:
+        """The error object of Anthropic's API, where the message alone names the field."""
+        message = self.message.replace("].function.", "].")  # tools are flat there
+        if self.details:  # agents know this error by these words
+            n, n_ctx = self.details["n_prompt_tokens"], self.details["n_ctx"]
+            message = f"prompt is too long: {n} tokens > {n_ctx} maximum. {message}"
+        kinds = _TYPES | {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
+        kind = kinds.get(self.status, "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
     def to_json(self) -> dict[str, Any]:
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.name}
         return {"error": error | self.details}

@@ -28,7 +28,7 @@ from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, TokenizeCommand
 from localspec.serve import api_error
 from localspec.serve.api_error import ApiError, shutting_down
 from localspec.serve.engine_queue import Admission, AsyncJob, EngineQueue
-from localspec.serve.json_fields import encode_json
+from localspec.serve.json_fields import to_event
 from localspec.serve.prompts import OfferedTools, PromptInput
 from localspec.serve.request_metrics import RequestActivity, RequestState, ServerActivity
 from localspec.serve.request_options import CompletionOptions
@@ -100,11 +100,8 @@ class Choice(AsyncJob[None]):
                 self.put(event)
                 check_answer(engine, event, lambda: self.stop_requested)
         except PromptTooLongError:
-            n_prompt = len(command.prompt_tokens) or engine.count(command.to_count())
             n_ctx = int(engine.ready.settings["target"]["n_ctx"])
-            if command.prefill:
-                n_prompt += len(engine.tokenize(TokenizeCommand(command.prefill)).tokens)
-            raise api_error.context_exceeded(n_prompt, n_ctx) from None
+            raise api_error.context_exceeded(count_prompt(engine, command), n_ctx) from None
 
     def add(self, event: Event) -> None:
         delta = self.answer.add(event)
@@ -161,6 +158,13 @@ class Choice(AsyncJob[None]):
         return _FINISH_REASONS.get(finished.reason) if finished else None
 
 
+def count_prompt(engine: Engine, command: GenerateCommand) -> int:
+    """The tokens of a prompt, with the beginning of the answer."""
+    n = len(command.prompt_tokens) or engine.count(command.to_count())
+    prefill = command.prefill
+    return n + (len(engine.tokenize(TokenizeCommand(prefill)).tokens) if prefill else 0)
+
+
 class Completion:
     """Answers one request, in one or several choices. Each API is a subclass, for its JSON."""
 
@@ -174,7 +178,7 @@ class Completion:
         activity: ServerActivity,
     ) -> None:
         self._model, self._queue, self._activity = model, queue, activity
-        self._options = options
+        self.options = options
         self._id = f"{self.id_prefix}{uuid4().hex}"
         self._created = int(time.time())
         self._choices: list[Choice] = []
@@ -208,16 +212,16 @@ class Completion:
         self._request = self._activity.begin(route)
         markers = self._model.loaded(raw=not prompts[0].messages).thinking_markers
         for prompt in prompts:
-            for index in range(self._options.n):
+            for index in range(self.options.n):
                 build = partial(
-                    self._model.build_command, prompt=prompt, options=self._options, index=index
+                    self._model.build_command, prompt=prompt, options=self.options, index=index
                 )
-                self._choices.append(Choice(build, markers, self._options.tools))
+                self._choices.append(Choice(build, markers, self.options.tools))
                 self._queue.submit(self._choices[-1])
 
     @property
     def is_streamed(self) -> bool:
-        return self._options.stream
+        return self.options.stream
 
     @property
     def position(self) -> int:
@@ -284,7 +288,7 @@ class Completion:
         except Exception as error:
             raise self._record_failure(error) from None
         assert self._request is not None
-        if self._options.reads_only:  # nothing is left of the answer
+        if self.options.reads_only:  # nothing is left of the answer
             batch = [
                 replace(event, tail="") if isinstance(event, GenerationFinished) else event
                 for event in batch
@@ -304,7 +308,7 @@ class Completion:
         """The error for the client, with the field that it is about."""
         failure = self._queue.record_failure(error)
         if failure.name == "invalid_grammar":
-            failure.param = self._options.constraint_param
+            failure.param = self.options.constraint_param
         elif failure.name == "context_length_exceeded":
             failure.param = self._prompt_param
         return failure
@@ -338,13 +342,13 @@ class Completion:
 
     def _chunk_extras(self, choice: Choice, text: AnswerText) -> dict[str, Any]:
         extras: dict[str, Any] = {}
-        if self._options.timings_per_token:
+        if self.options.timings_per_token:
             extras["timings"] = timings(choice.answer)
         return extras | self._token_details(text.tokens)
 
     def _token_details(self, tokens: Sequence[Token]) -> dict[str, Any]:
         """Where each token came from, if the request asks for it."""
-        if not self._options.show_tokens:
+        if not self.options.show_tokens:
             return {}
         details = [
             {"id": token.id, "text": token.text, "class": token.kind, "p": token.p_target}
@@ -365,19 +369,19 @@ class Completion:
                 }
             }
             for event in batch
-            if isinstance(event, Prefill) and self._options.return_progress
+            if isinstance(event, Prefill) and self.options.return_progress
         ]
 
     def _usage(self) -> dict[str, Any]:
         """OpenAI's `usage`; a prompt counts once, whatever the number of its choices."""
         answers = [choice.answer for choice in self._choices]
         totals = [answer.finished.totals if answer.finished else {} for answer in answers]
-        by_prompt = totals[:: self._options.n]
+        by_prompt = totals[:: self.options.n]
         prompt = sum(total.get("prompt_tokens", 0) for total in by_prompt)
         reused = sum(total.get("reused_tokens", 0) for total in by_prompt)
         completion = sum(answer.totals.tokens for answer in answers)
         details = {"reasoning_tokens": sum(t.get("thinking", {}).get("tokens", 0) for t in totals)}
-        if self._options.prediction:
+        if self.options.prediction:
             sources = [each for answer in answers for each in answer.totals.by_source.items()]
             copied = [counts for source, counts in sources if source.startswith("lookup")]
             accepted = sum(counts.accepted for counts in copied)
@@ -397,7 +401,7 @@ class Completion:
         or off at the end."""
         answer = self._choices[-1].answer
         totals, plan = answer.totals, answer.plan
-        draft_length = self._options.settings.draft_length
+        draft_length = self.options.settings.draft_length
         speculation: dict[str, Any] = {
             "mean_acceptance_length": totals.mean_accepted_length,
             "draft_acceptance_rate": totals.acceptance_rate,
@@ -442,7 +446,3 @@ def _rates(name: str, n: int, n_timed: int, ms: float) -> dict[str, Any]:
         f"{name}_per_token_ms": ms / n_timed if is_known else 0.0,
         f"{name}_per_second": n_timed * 1e3 / ms if is_known else 0.0,
     }
-
-
-def to_event(body: dict[str, Any]) -> bytes:
-    return f"data: {encode_json(body)}\n\n".encode()

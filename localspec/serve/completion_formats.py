@@ -11,7 +11,8 @@ from uuid import uuid4
 
 from localspec.models.chat_template.tool_calls import ToolCallDelta
 from localspec.protocol.events import Alternative, Token
-from localspec.serve.completion import PING, AnswerText, Choice, Completion, to_event
+from localspec.serve.completion import PING, AnswerText, Choice, Completion
+from localspec.serve.json_fields import to_event
 
 _MIN_LOGPROB = -9999.0  # OpenAI's value for a token that is as good as impossible.
 _STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit"}
@@ -59,7 +60,7 @@ class ChatCompletion(Completion):
         for index, choice in enumerate(self._choices):
             async for line in self._choice_lines(index, choice):
                 yield line
-        if self._options.include_usage:
+        if self.options.include_usage:
             yield self._chunk([], usage=self._usage(), **self._numbers())
 
     def _last_line(self) -> bytes:
@@ -80,12 +81,12 @@ class ChatCompletion(Completion):
             elif not batch:
                 yield PING
         is_last = choice is self._choices[-1]
-        extras = self._numbers() if is_last and not self._options.include_usage else {}
+        extras = self._numbers() if is_last and not self.options.include_usage else {}
         last = _choice_item(index, self._part(AnswerText()), reason=choice.finish_reason)
         yield self._chunk([last], **extras)
 
     def _logprobs(self, tokens: Sequence[Token], offset: int) -> Any:
-        n_top = self._options.n_logprobs
+        n_top = self.options.n_logprobs
         return None if n_top is None else self._score(tokens, n_top, offset)
 
     def _envelope(self, kind: str) -> dict[str, Any]:
@@ -181,7 +182,7 @@ class InfillCompletion(Completion):
     def _whole(self) -> dict[str, Any]:
         (choice,) = self._choices
         body = self._piece(choice.text) | self._end_fields(choice)
-        wanted = self._options.response_fields
+        wanted = self.options.response_fields
         return {name: _find_field(body, name) for name in wanted} if wanted else body
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:
@@ -195,20 +196,20 @@ class InfillCompletion(Completion):
         return to_event(self._piece(AnswerText()) | self._end_fields(self._choices[0]))
 
     def _piece(self, text: AnswerText) -> dict[str, Any]:
-        tokens = [token.id for token in text.tokens] if self._options.return_tokens else []
+        tokens = [token.id for token in text.tokens] if self.options.return_tokens else []
         piece: dict[str, Any] = {"index": 0, "content": text.content, "tokens": tokens}
-        if (n_top := self._options.n_logprobs) is not None:
+        if (n_top := self.options.n_logprobs) is not None:
             items = chat_logprobs(text.tokens, n_top)["content"]
             piece["completion_probabilities"] = items
         return piece
 
     def _end_fields(self, choice: Choice) -> dict[str, Any]:
-        finished, stops = choice.answer.finished, self._options.settings.stop
+        finished = choice.answer.finished
         assert finished is not None
         return {
             "stop": True,
             "stop_type": _STOP_TYPES.get(finished.reason, "none"),
-            "stopping_word": stops[0] if finished.reason == "stop" and len(stops) == 1 else "",
+            "stopping_word": finished.stop,
             "model": self._model.name,
             "tokens_predicted": choice.answer.totals.tokens,
             "tokens_evaluated": finished.totals.get("prompt_tokens", 0),
@@ -216,8 +217,8 @@ class InfillCompletion(Completion):
             "truncated": False,
             "has_new_line": "\n" in choice.text.content,
             "generation_settings": {
-                "seed": self._options.seed,
-                "n_predict": 0 if self._options.reads_only else self._options.settings.max_tokens,
+                "seed": self.options.seed,
+                "n_predict": 0 if self.options.reads_only else self.options.settings.max_tokens,
             },
             **self._numbers(),
         }

@@ -16,14 +16,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.protocol.wire import TokenizeCommand
-from localspec.serve import api_error, request_options, responses
+from localspec.serve import api_error, messages, prompts, request_options, responses
 from localspec.serve.access_rules import AccessMiddleware, AccessRules
 from localspec.serve.api_error import ApiError, invalid
-from localspec.serve.completion import Completion
+from localspec.serve.completion import Completion, count_prompt
 from localspec.serve.completion_formats import ChatCompletion, InfillCompletion, TextCompletion
 from localspec.serve.engine_queue import EngineQueue
 from localspec.serve.json_fields import JsonFields, JsonResponse, error_response, parse_body
-from localspec.serve.prompts import PromptInput, parse_infill, parse_messages, parse_texts
+from localspec.serve.messages import MessageCompletion
+from localspec.serve.prompts import PromptInput, parse_infill, parse_texts
 from localspec.serve.request_metrics import ServerActivity
 from localspec.serve.responses import ResponseCompletion
 from localspec.serve.served_model import ServedModel
@@ -31,7 +32,7 @@ from localspec.serve.served_model import ServedModel
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 MakeCompletion = Callable[[ServedModel, EngineQueue, ServerActivity], Completion]
-ParsedRequest = tuple[MakeCompletion, list[PromptInput], str]  # With the route's name.
+ParsedRequest = tuple[MakeCompletion, list[PromptInput]]
 ParseRequest = Callable[[ServedModel, JsonFields], ParsedRequest]
 _SEND_TIMEOUT = 60.0  # Seconds for a client to take some bytes of its answer.
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -58,21 +59,20 @@ class ApiServer:
         self.app: ASGIApp = AccessMiddleware(self._make_app(), rules)
 
     def _make_app(self) -> ASGIApp:
+        endpoints: list[tuple[str, str, Endpoint]] = [
+            ("GET", "/v1/models", self._list_models),
+            ("GET", "/v1/models/{name:path}", self._show_model),
+            ("POST", "/v1/messages/count_tokens", self._count_tokens),
+            ("GET", "/v1/health", self._show_health),
+            ("GET", "/", self._greet),
+            ("GET", "/metrics", self._show_metrics),
+            ("POST", "/tokenize", self._tokenize),
+            *(("POST", route, self._complete(route, parse)) for route, parse in _APIS.items()),
+        ]
         routes = [
-            Route(prefix + path, endpoint, methods=[method])
-            for method, path, endpoint, prefixes in (
-                ("GET", "/models", self._list_models, ("", "/v1")),
-                ("GET", "/models/{name:path}", self._show_model, ("", "/v1")),
-                ("POST", "/chat/completions", self._complete(_parse_chat), ("", "/v1")),
-                ("POST", "/completions", self._complete(_parse_text), ("", "/v1")),
-                ("POST", "/responses", self._complete(_parse_response), ("", "/v1")),
-                ("GET", "/health", self._show_health, ("", "/v1")),
-                ("GET", "/", self._greet, ("",)),
-                ("GET", "/metrics", self._show_metrics, ("",)),
-                ("POST", "/infill", self._complete(_parse_infill), ("",)),
-                ("POST", "/tokenize", self._tokenize, ("",)),
-            )
-            for prefix in prefixes
+            Route(path, endpoint, methods=[method])
+            for method, route, endpoint in endpoints
+            for path in {route, route.removeprefix("/v1")}
         ]
         handlers: Any = dict.fromkeys((ApiError, HTTPException, Exception), _on_error)
         return Starlette(routes=routes, exception_handlers=handlers)
@@ -88,9 +88,10 @@ class ApiServer:
 
     async def _list_models(self, _: Request) -> Response:
         model = self._loaded().describe()
-        # Some clients read `models`, as Ollama has it.
-        names = [{"name": model["id"], "model": model["id"]}]
-        return JsonResponse({"object": "list", "data": [model], "models": names})
+        id_ = model["id"]
+        # Some clients read `models`, as Ollama has it; Anthropic's the last three.
+        body = {"object": "list", "data": [model], "models": [{"name": id_, "model": id_}]}
+        return JsonResponse(body | {"has_more": False, "first_id": id_, "last_id": id_})
 
     async def _show_model(self, request: Request) -> Response:
         model = self._loaded()
@@ -108,12 +109,12 @@ class ApiServer:
         response.raw_headers.append((b"Process-Start-Time-Unix", began))  # in this very case
         return response
 
-    def _complete(self, parse: ParseRequest) -> Endpoint:
+    def _complete(self, route: str, parse: ParseRequest) -> Endpoint:
         async def complete(request: Request) -> Response:
             model = self._loaded()
-            make, prompts, route = await self._parse(request, partial(parse, model))
+            make, given = await self._parse(request, partial(parse, model))
             completion = make(model, self._queue, self._activity)
-            completion.submit(prompts, route)
+            completion.submit(given, route)
             if not completion.is_streamed:
                 return JsonResponse(await _until_disconnect(request.receive, completion.run()))
             await completion.wait_accepted()
@@ -131,6 +132,16 @@ class ApiServer:
 
         return await asyncio.to_thread(parse_all) if len(body) > _LARGE_BODY else parse_all()
 
+    async def _count_tokens(self, request: Request) -> Response:
+        """The tokens of the prompt that `/v1/messages` would read."""
+        model = self._loaded()
+        make, (prompt,) = await self._parse(request, partial(_parse_messages, model))
+        model.check_prompt(prompt)
+        options = make(model, self._queue, self._activity).options
+        build = partial(model.build_command, prompt=prompt, options=options, index=0)
+        work = self._queue.run(lambda engine: count_prompt(engine, build(engine)))
+        return JsonResponse({"input_tokens": await _until_disconnect(request.receive, work)})
+
     async def _tokenize(self, request: Request) -> Response:
         self._loaded()
         command = await self._parse(request, _parse_tokenize)
@@ -146,13 +157,17 @@ class ApiServer:
 # --- requests -----------------------------------------------------------------------------------
 
 
-def _parse_chat(model: ServedModel, fields: JsonFields) -> ParsedRequest:
-    messages = parse_messages(fields)
+def _parse_chat(api: Any, form: Any, model: ServedModel, fields: JsonFields) -> ParsedRequest:
+    """The request of a chat; the module `api` has its form, and `form` that of the answer."""
+    given = [PromptInput(api.parse_input(fields), param=api.INPUT)]
     options = request_options.parse_chat_options(
-        fields, model.settings, model.seed, model.tool_format
+        api.to_chat_fields(fields),
+        model.settings,
+        model.seed,
+        model.tool_format,
+        model.loaded().thinking_controls,
     )
-    given = [PromptInput(messages, param="messages")]
-    return partial(ChatCompletion, options), given, "/v1/chat/completions"
+    return partial(form, options), given
 
 
 def _parse_text(model: ServedModel, fields: JsonFields) -> ParsedRequest:
@@ -162,22 +177,23 @@ def _parse_text(model: ServedModel, fields: JsonFields) -> ParsedRequest:
     echoes = echoes if fields.flag("echo") else []
     if echoes and options.n_logprobs is not None:
         raise api_error.unsupported("echo", "with it, logprobs are not available")
-    return partial(TextCompletion, echoes, options), given, "/v1/completions"
-
-
-def _parse_response(model: ServedModel, fields: JsonFields) -> ParsedRequest:
-    messages = responses.parse_input(fields)
-    options = request_options.parse_chat_options(
-        responses.to_chat_fields(fields), model.settings, model.seed, model.tool_format
-    )
-    given = [PromptInput(messages, param="input")]
-    return partial(ResponseCompletion, fields, options), given, "/v1/responses"
+    return partial(TextCompletion, echoes, options), given
 
 
 def _parse_infill(model: ServedModel, fields: JsonFields) -> ParsedRequest:
     options = request_options.parse_infill_options(fields, model.settings, model.seed)
     given = [PromptInput(infill=parse_infill(fields))]
-    return partial(InfillCompletion, options), given, "/infill"
+    return partial(InfillCompletion, options), given
+
+
+_parse_messages = partial(_parse_chat, messages, MessageCompletion)
+_APIS: dict[str, ParseRequest] = {
+    "/v1/chat/completions": partial(_parse_chat, prompts, ChatCompletion),
+    "/v1/completions": _parse_text,
+    "/v1/responses": partial(_parse_chat, responses, ResponseCompletion),
+    "/v1/messages": _parse_messages,
+    "/infill": _parse_infill,
+}
 
 
 def _parse_tokenize(fields: JsonFields) -> TokenizeCommand:
@@ -246,11 +262,11 @@ class EventStream(Response):
         await send_in_time("body", body=b"")
 
 
-async def _on_error(_: Request, error: Exception) -> Response:
+async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status = error.status_code if error.status_code in (404, 405) else 400
         error = ApiError(status, str(error.detail))
-    return error_response(api_error.from_engine(error))
+    return error_response(api_error.from_engine(error), request.scope)
 
 
 class BodyReader:

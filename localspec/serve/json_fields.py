@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse
+from starlette.types import Scope
 
 from localspec.serve.api_error import ApiError, invalid
 
@@ -36,17 +37,20 @@ class JsonFields:
     Every method raises ApiError with `param` if the field has another type or range.
     """
 
-    def __init__(self, values: Mapping[str, Any], prefix: str = "") -> None:
-        self._values, self._prefix = values, prefix
+    def __init__(
+        self, values: Mapping[str, Any], prefix: str = "", names: Mapping[str, str] = {}
+    ) -> None:
+        self.values, self._prefix, self._names = values, prefix, names
 
-    def replaced(self, **changes: Any) -> JsonFields:
-        return JsonFields({**self._values, **changes}, self._prefix)
+    def renamed(self, names: Mapping[str, str], **changes: Any) -> JsonFields:
+        """With changed values; `names` are what the client calls them, for errors."""
+        return JsonFields({**self.values, **changes}, self._prefix, names)
 
     def get(self, name: str) -> Any:
-        return self._values.get(name)
+        return self.values.get(name)
 
     def param(self, name: str) -> str:
-        return f"{self._prefix}{name}"
+        return f"{self._prefix}{self._names.get(name, name)}"
 
     def text(self, name: str) -> str:
         return to_unicode(self._get(name, str, "it is not a string") or "")
@@ -95,7 +99,7 @@ class JsonFields:
 
     @property
     def is_empty(self) -> bool:
-        return not self._values
+        return not self.values
 
 
 def to_fields(value: Any, param: str) -> JsonFields:
@@ -121,5 +125,14 @@ class JsonResponse(JSONResponse):
         return encode_json(content).encode()
 
 
-def error_response(error: ApiError) -> JsonResponse:
-    return JsonResponse(error.to_json(), error.status, headers=error.headers)
+def to_event(body: dict[str, Any], name: str = "") -> bytes:
+    """A server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {encode_json(body)}\n\n".encode()
+
+
+def error_response(error: ApiError, scope: Scope) -> JsonResponse:
+    """In the form of the API that the request is for."""
+    is_anthropic = b"anthropic-version" in dict(scope["headers"]) or "/messages" in scope["path"]
+    body = error.to_anthropic() if is_anthropic else error.to_json()
+    return JsonResponse(body, error.status, headers=error.headers)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from localspec.errors import UsageError
@@ -94,12 +95,20 @@ def _check_tokens(values: list[Any]) -> tuple[int, ...]:
 # --- messages -----------------------------------------------------------------------------------
 
 
-def parse_messages(fields: JsonFields) -> tuple[ChatMessage, ...]:
-    """Raises ApiError if they are no chat."""
-    given = enumerate(fields.items("messages", _MAX_MESSAGES))
-    messages = tuple(parse_message(value, f"messages[{i}]") for i, value in given)
-    check_chat(messages, "messages")
+INPUT = "messages"
+
+
+def parse_input(fields: JsonFields) -> tuple[ChatMessage, ...]:
+    """The chat of a chat completion. Raises ApiError if it is none."""
+    given = enumerate(fields.items(INPUT, _MAX_MESSAGES))
+    messages = tuple(parse_message(value, f"{INPUT}[{i}]") for i, value in given)
+    check_chat(messages, INPUT)
     return messages
+
+
+def to_chat_fields(fields: JsonFields) -> JsonFields:
+    """The options with their names of chat completions."""
+    return fields
 
 
 def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
@@ -119,7 +128,7 @@ def parse_message(value: Any, param: str) -> ChatMessage:
     fields = to_fields(value, param)
     role = fields.get("role")
     if role == "tool":
-        content = _content(fields, f"{param}.content")
+        content = parse_content(fields.get("content"), f"{param}.content")
         return ChatMessage("tool", content, tool_call_id=fields.text("tool_call_id"))
     if role == "function":
         raise unsupported(param, "use the role tool")
@@ -127,13 +136,30 @@ def parse_message(value: Any, param: str) -> ChatMessage:
         raise invalid(f"{param}.role", f"it is none of {', '.join(_ROLES)}")
     calls = fields.items("tool_calls", _MAX_CALLS) if role == "assistant" else []
     is_empty = role == "assistant" and fields.get("content") is None
-    content = "" if is_empty else _content(fields, f"{param}.content")
+    content = "" if is_empty else parse_content(fields.get("content"), f"{param}.content")
     parsed = []
     for i, given in enumerate(calls):
         call = to_fields(given, f"{param}.tool_calls[{i}]")
         parsed.append(parse_call(call.fields("function"), call.text("id")))
     reasoning = _reasoning(fields) if role == "assistant" else ""
     return ChatMessage(_ROLES[role], content, tool_calls=tuple(parsed), reasoning=reasoning)
+
+
+def join_messages(messages: Sequence[ChatMessage], roles: tuple[str, ...]) -> list[ChatMessage]:
+    """Join what a chat has in one message: texts in a row, an answer, its thinking and calls."""
+    joined: list[ChatMessage] = []
+    for role, group in groupby(messages, lambda message: message.role):
+        parts = list(group)
+        if role not in roles:
+            joined += parts
+            continue
+        texts = [part.content for part in parts if part.content]
+        content = ("" if role == "assistant" else "\n\n").join(texts)
+        calls = tuple(call for part in parts for call in part.tool_calls)
+        reasoning = "\n\n".join(part.reasoning for part in parts if part.reasoning)
+        if role != "assistant" or content or calls:  # thinking alone is no answer
+            joined.append(ChatMessage(role, content, tool_calls=calls, reasoning=reasoning))
+    return joined
 
 
 def _reasoning(fields: JsonFields) -> str:
@@ -149,22 +175,23 @@ def parse_call(function: JsonFields, call_id: str) -> ToolCall:
     return ToolCall(call_id, name, function.text("arguments") or "{}")
 
 
-def _content(fields: JsonFields, param: str) -> str:
-    content = fields.get("content")
+def parse_content(content: Any, param: str) -> str:
+    """The text of a string, or of an array of parts. Raises ApiError."""
     if isinstance(content, str):
         return to_unicode(content)
     if not isinstance(content, list):
         raise invalid(param, "it is not a string or an array of parts")
-    texts = []
-    for i, part in enumerate(content):
-        part_fields = to_fields(part, f"{param}[{i}]")
-        kind, text = part_fields.get("type"), part_fields.get("text")
-        if kind not in ("text", "input_text", "output_text"):
-            raise unsupported(f"{param}[{i}].type", "only parts of type text are supported")
-        if not isinstance(text, str):
-            raise invalid(f"{param}[{i}].text", "it is not a string")
-        texts.append(to_unicode(text))
-    return "".join(texts)
+    return "".join(parse_text(part, f"{param}[{i}]") for i, part in enumerate(content))
+
+
+def parse_text(part: Any, param: str) -> str:
+    """The text of a part of a message, in any of the APIs. Raises ApiError for an image."""
+    fields = to_fields(part, param)
+    if fields.get("type") not in ("text", "input_text", "output_text"):
+        raise unsupported(fields.param("type"), "only text is supported here")
+    if not isinstance(fields.get("text"), str):
+        raise invalid(fields.param("text"), "it is not a string")
+    return fields.text("text")
 
 
 # --- tools --------------------------------------------------------------------------------------

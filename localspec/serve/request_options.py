@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import field, replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.config.option_types import MAX_INT, SWITCH, SWITCH_OR_AUTO, Option, RequestRange
 from localspec.config.options import RETIRED, select
 from localspec.lazy_dataclass import dataclass
+from localspec.models.chat_template.thinking_effort import EFFORTS
 from localspec.models.chat_template.tool_calls import ToolFormat
 from localspec.serve.api_error import invalid, unsupported
 from localspec.serve.json_fields import JsonFields, to_unicode
@@ -55,6 +57,8 @@ class CompletionOptions:
     """Of `/infill`: paths such as `timings/prompt_n`; empty for all."""
     reads_only: bool = False
     """Only read the prompt, for the next request; the one token after it is dropped."""
+    fields: JsonFields = field(default_factory=lambda: JsonFields({}))
+    """The request: some answers repeat parts of it."""
 
     def choice_settings(self, index: int) -> ChatSettings:
         sampling = replace(self.settings.sampling, seed=(self.seed + index) % 2**63)
@@ -87,6 +91,7 @@ def parse_options(
         grammar=grammar,
         json_schema=schema,
         constraint_param=constraint_param,
+        fields=fields,
     )
 
 
@@ -95,8 +100,12 @@ def parse_chat_options(
     defaults: ChatSettings,
     default_seed: int | None = None,
     tool_format: ToolFormat | None = None,
+    thinking_controls: Sequence[str] = (),
 ) -> CompletionOptions:
-    """As `parse_options`, with the fields that only chats have."""
+    """As `parse_options`, with the fields that only chats have.
+
+    `tool_format` and `thinking_controls` are those of the model's template.
+    """
     options = parse_options(fields, defaults, default_seed)
     top = fields.integer("top_logprobs", 0, MAX_LOGPROBS)
     if fields.flag("logprobs"):
@@ -105,23 +114,38 @@ def parse_chat_options(
         raise invalid("top_logprobs", "it needs logprobs: true")
     if fields.flag("continue_final_message") and fields.flag("add_generation_prompt"):
         raise invalid("continue_final_message", "it excludes add_generation_prompt")
-    effort = fields.text("reasoning_effort")
-    kwargs = fields.fields("chat_template_kwargs")
-    think = False if effort == "none" else options.settings.think
-    if kwargs.get("enable_thinking") is not None:
-        think = kwargs.flag("enable_thinking")
     tools = parse_tools(fields, tool_format)
     if tools is not None and tools.forced is not None:
         if options.grammar or options.json_schema:
             raise invalid("tool_choice", "it cannot be used together with a response_format")
         options = replace(options, json_schema=tools.forced.schema, constraint_param="tools")
-    return replace(options, settings=replace(options.settings, think=think), tools=tools)
+    settings = _parse_thinking(fields, options.settings, thinking_controls)
+    return replace(options, settings=settings, tools=tools)
+
+
+def _parse_thinking(
+    fields: JsonFields, settings: ChatSettings, controls: Sequence[str]
+) -> ChatSettings:
+    kwargs = fields.fields("chat_template_kwargs")
+    effort = fields.choice("reasoning_effort", EFFORTS)
+    budget = fields.integer("thinking_budget_tokens", 0, MAX_INT)
+    for name, value in (("reasoning_effort", effort), ("thinking_budget_tokens", budget)):
+        if value not in (None, "none", "minimal") and not controls:
+            problem = "the chat template of this model has no thinking"
+            raise unsupported(fields.param(name), problem)
+    if effort is not None:
+        settings = replace(settings, effort=effort, think=False if effort == "none" else None)
+    if budget is not None:
+        settings = replace(settings, think_budget=budget)
+    if kwargs.get("enable_thinking") is not None:
+        settings = replace(settings, think=kwargs.flag("enable_thinking"))
+    return settings
 
 
 def _parse_constraint(fields: JsonFields) -> tuple[str, str, str]:
     """The grammar or the JSON Schema that the answer follows, and the field that gives it."""
-    grammar, param = fields.text("grammar"), "response_format"
-    schema = _schema_of_format(fields.fields(param))
+    grammar, param = fields.text("grammar"), fields.param("response_format")
+    schema = _schema_of_format(fields.fields("response_format"))
     if schema is None:
         schema, param = fields.get("json_schema"), "json_schema"
     if schema is None:
@@ -142,14 +166,15 @@ def _schema_of_format(response_format: JsonFields) -> Any:
         return None
     kind = response_format.choice("type", ("text", "json_object", "json_schema"))
     if kind is None:
-        raise invalid("response_format.type", "it is missing")
+        raise invalid(response_format.param("type"), "it is missing")
     if kind == "json_object":
         return response_format.get("schema") or {"type": "object"}
     if kind == "text":
         return None
-    schema = response_format.fields("json_schema").get("schema")
+    form = response_format.fields("json_schema")
+    schema = form.get("schema")
     if not isinstance(schema, dict):
-        raise invalid("response_format.json_schema.schema", "it is not an object")
+        raise invalid(form.param("schema"), "it is not an object")
     return schema
 
 
@@ -195,7 +220,8 @@ def _parse_stops(fields: JsonFields) -> tuple[str, ...]:
     given = fields.get("stop")
     texts = [given] if isinstance(given, str) else fields.items("stop", _MAX_STOPS)
     if not all(isinstance(text, str) and len(text) <= _MAX_STOP_CHARS for text in texts):
-        raise invalid("stop", f"it is not a string, or an array of up to {_MAX_STOPS} strings")
+        problem = f"it is not a string, or an array of up to {_MAX_STOPS} strings"
+        raise invalid(fields.param("stop"), problem)
     return tuple(to_unicode(text) for text in texts if text)
 
 

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from localspec import __version__
@@ -172,7 +173,9 @@ class ServedModel:
             "size": file.weight_bytes,
         }
         model = {"id": self.name, "object": "model", "created": self.created}
-        return model | {"owned_by": "localspec", "meta": meta}
+        created_at = f"{datetime.fromtimestamp(self.created, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        anthropic = {"type": "model", "display_name": self.name, "created_at": created_at}
+        return model | anthropic | {"owned_by": "localspec", "meta": meta}
 
 
 def build_infill_tokens(

@@ -290,3 +290,31 @@ def test_a_file_that_is_not_utf8_is_said_to_be_so(
         told = talk.type(f"/read {quoted}")
         assert told.startswith(f"Attached to your next message: my brief.txt, 1 line{how}")
         assert talk.session.pending_attachments[-1].text == text
+
+
+def test_think_takes_a_switch_an_effort_or_a_budget(history: ChatHistory) -> None:
+    talk = Talk(history)
+
+    def thinking() -> tuple[object, ...]:
+        settings = talk.session.settings
+        return settings.think, settings.effort, settings.think_budget
+
+    with pytest.raises(UsageError, match="no thinking, so no effort low"):
+        talk.type("/think low")
+    talk.type("/think off")
+    assert thinking() == (False, "", None)
+    chat = {"template": "own", "thinking_controls": ["levels", "budget"]}
+    loaded = ready(chats=True)
+    loaded.settings["chat"] = chat
+    talk.session.attach_engine(ScriptedEngine(lambda: answer(["yes"]), ready=loaded))
+    assert "low" in talk.type("/think low")
+    assert thinking() == (None, "low", None)
+    talk.ask("Hi?")
+    assert talk.session._last_request and talk.session._last_request.effort == "low"
+    talk.type("/think 500")
+    assert thinking() == (None, "", 500)
+    for word, think in (("off", False), ("0", None), ("on", True), ("auto", None)):
+        talk.type(f"/think {word}")
+        assert thinking() == (think, "", 500 if word == "off" else 0)
+    with pytest.raises(UsageError, match="cannot be 'hard'"):
+        talk.type("/think hard")

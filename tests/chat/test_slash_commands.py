@@ -55,7 +55,8 @@ def test_a_double_slash_is_a_slash(text: str, said: str) -> None:
     [
         ("/sp", ["/spec"]),
         ("/s", ["/save", "/set", "/show", "/spec", "/stats", "/system"]),
-        ("/think ", ["/think on", "/think off", "/think show"]),
+        ("/think s", ["/think show"]),
+        ("/think ", [f"/think {word}" for word in ("on", "off", "low", "medium", "high", "show")]),
         ("/set top", ["/set top_k", "/set top_p"]),
         ("/set verify b", ["/set verify block"]),
         ("/set nothing b", []),

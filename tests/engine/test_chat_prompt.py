@@ -78,7 +78,9 @@ def test_three_turns(named: tuple[str, Session], system: bool) -> None:
     """Every answer is the known one, and ends with the end of its turn."""
     name, session = named
     thinking = ["<think>", "</think>"] if name == "thinker" else None
+    controls = ["switch", "budget"] if thinking else []
     settings = {"template": "own", "thinking": thinking, "tools": None}
+    settings["thinking_controls"] = controls
     assert session.ready.settings["chat"] == settings
     chat = [SYSTEM] if system else []
     for spec in ("off", "lookup", "model"):
@@ -167,7 +169,8 @@ def test_a_built_in_template_may_be_chosen(chatty: Session) -> None:
 
 def test_a_model_without_a_template_says_so(zoo: Zoo) -> None:
     with loaded(zoo["parrot"]) as session:
-        assert session.ready.settings["chat"] == {"template": None, "thinking": None, "tools": None}
+        chat = session.ready.settings["chat"]
+        assert chat == {"template": None, "thinking": None, "tools": None, "thinking_controls": []}
         with pytest.raises(UsageError, match="no chat template") as raised:
             ask(session, HI)
         assert "--template" in raised.value.hint
@@ -196,7 +199,9 @@ def test_a_name_instead_of_a_template_is_llama_cpps(
 ) -> None:
     """It names a form for a few models that have no template."""
     builder = PromptBuilder(chatty._target.vocabulary, source)
-    assert builder.ready_settings() == {"template": name, "thinking": None, "tools": None}
+    settings: Any = {"template": name, "thinking": None, "tools": None}
+    settings["thinking_controls"] = []
+    assert builder.ready_settings() == settings
     if name:
         prompt = builder.build_prompt(GenerateCommand(messages=(SYSTEM, HI)))
         assert prompt.text == "[SYSTEM_PROMPT]Be kind.[/SYSTEM_PROMPT][INST]Hi?[/INST]"
@@ -225,6 +230,50 @@ def test_a_prompt_may_begin_the_thinking(
     assert prefills
     assert {event.thinking for event in prefills} == {inside}
     assert said.text == text
+
+
+@pytest.mark.parametrize(
+    ("source", "effort", "prompt"),
+    [
+        ("{{ reasoning_effort | default('medium') }}", "", "medium"),
+        ("{{ reasoning_effort | default('medium') }}", "high", "high"),
+        ("{{ reasoning_effort }} {{ enable_thinking }}", "minimal", "low True"),
+        ("{{ reasoning_effort }} {{ enable_thinking }}", "none", "low False"),
+        ("{{ enable_thinking }}", "max", "True"),
+        ("{{ enable_thinking }}", "minimal", "False"),
+        ("{{ thinking }}", "none", "False"),
+        ("ask {{ reasoning_effort", "", "error"),
+    ],
+)
+def test_an_effort_is_what_the_template_has(
+    chatty: Session, source: str, effort: str, prompt: str
+) -> None:
+    builder = PromptBuilder(chatty._target.vocabulary, source)
+    command = GenerateCommand(messages=(HI,), effort=effort)
+    if prompt == "error":
+        with pytest.raises(UsageError, match="template fails"):
+            builder.build_prompt(command)
+        return
+    assert builder.build_prompt(command).text == prompt
+
+
+def test_an_effort_is_a_budget_where_the_template_has_no_other(
+    thinker: Session, chatty: Session
+) -> None:
+    def limit(source: str, **more: Any) -> int | None:
+        builder = PromptBuilder(thinker._target.vocabulary, source)
+        command = GenerateCommand(messages=(HI,), **more)
+        return builder.make_thinking_budget(builder.build_prompt(command), command)._limit
+
+    always = "{{ messages[0].content }}<think></think>"
+    assert [limit(always, effort=each) for each in ("", "low", "high")] == [None, 1024, None]
+    assert limit(always, think=False) == limit(always, effort="none") == 0
+    assert limit(always, effort="low", think_budget=7) == 7
+    switched = always + "{{ enable_thinking }}"
+    assert limit(switched, effort="low") is None and limit(switched, think=False) is None
+    with pytest.raises(UsageError, match="no thinking, so no effort high"):
+        ask(chatty, HI, effort="high")
+    assert ask(chatty, HI, effort="none")[0].text == CHAT_TEXT
 
 
 # --- what a person writes is text -----------------------------------------------------------

@@ -499,15 +499,33 @@ def test_a_long_prompt_shows_how_far_it_is_and_stops_at_once(
 A, B = "the one " * 80, "and so on, " * 60
 
 
-@pytest.mark.parametrize("kind", ["attention", "window", "head", "hybrid"])
+@pytest.mark.parametrize("kind", often(PAIRS.keys(), ("attention", "window", "head", "hybrid")))
 def test_two_conversations_by_turns(zoo: Zoo, kind: str) -> None:
+    """Each reads only what is new, and says what it says alone, drafts included."""
     target, draft, settings = PAIRS[kind]
-    load = LoadCommand(str(zoo[target]), str(zoo[draft or ""]), settings, settings)
+    path = str(zoo[draft]) if draft else None
+    load = LoadCommand(str(zoo[target]), path, settings, settings)
     sessions = [Session(replace(load, snapshot_bytes=n_bytes)) for n_bytes in (2**30, 0)]
     with closing(sessions[0]), closing(sessions[1]):
         for prompt, spec in ((A, "auto"), (B, "model"), (A + "x", "auto"), (B + "x", "model")):
-            request = GenerateCommand(prompt, GREEDY, 24, spec=spec)
+            request = GenerateCommand(prompt, GREEDY, 24, spec=spec if path else "lookup")
             said, alone = (folded(session.generate(request)) for session in sessions)
             assert said.ids == alone.ids
-            if prompt.endswith("x"):  # only plain attention needs no more than a copy
-                assert (unread(said) < 40) == (kind == "attention")
+            if prompt.endswith("x"):
+                assert unread(said) < 40 < unread(alone)
+                assert said.speculation["drafted"] >= (spec == "model" and path is not None)
+
+
+def test_conversations_are_kept_within_their_memory(zoo: Zoo) -> None:
+    load = LoadCommand(str(zoo["deep"]), str(zoo["eagle3"]), ROOMY, ROOMY)
+    request = GenerateCommand(A, GREEDY, 4, spec="model")
+    with closing(Session(replace(load, snapshot_bytes=2**30))) as session:
+        folded(session.generate(request))
+        size = session._target.state_bytes()
+    with closing(Session(replace(load, snapshot_bytes=int(2.5 * size)))) as session:
+        for first in ("a ", "b ", "c ", "d "):
+            folded(session.generate(replace(request, text=first + A)))
+            assert session._snapshots.n_bytes <= 2.5 * size
+        assert session._snapshots.n_bytes > 1.5 * size
+        again = folded(session.generate(replace(request, text="a " + A)))
+        assert unread(again) > 200, "the oldest went first"

@@ -86,7 +86,8 @@ SAMPLE: list[Event] = [
     GenerationFinished("eog", "tail", {"tokens": 3, "ms": 1, "notices": [{"a": 1}]}),
     EngineExit("signal 9", ("one", "two"), "try again"),
 ]
-OPTIONAL = {"notices", "speedup", "until", "hint", "tail", "totals", "log", "overlap", "thinking"}
+OPTIONAL = {"notices", "speedup", "until", "hint", "tail", "totals", "log", "overlap"}
+OPTIONAL |= {"thinking", "stop"}
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)

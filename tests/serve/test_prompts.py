@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.json_fields import JsonFields, to_fields
-from localspec.serve.prompts import parse_message, parse_messages
+from localspec.serve.prompts import parse_input, parse_message
 from tests.serve.conftest import Served, serving
 from tests.support.zoo import Zoo
 
@@ -68,7 +68,7 @@ def test_a_result_goes_back(tools: OpenAI) -> None:
         },
         {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
     ]
-    given = parse_messages(JsonFields({"messages": messages}))
+    given = parse_input(JsonFields({"messages": messages}))
     called = ToolCall("call_1", "weather", '{"a": 1}')
     assert given[1:] == (
         ChatMessage("assistant", "", tool_calls=(called,)),
@@ -202,7 +202,7 @@ CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments
 def test_the_reasoning_of_a_message_is_kept(name: str) -> None:
     answer: Any = {"role": "assistant", "content": None, "tool_calls": [CALL], name: "a plan"}
     tool = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
-    messages = parse_messages(to_fields({"messages": [*HI, answer, tool]}, ""))
+    messages = parse_input(to_fields({"messages": [*HI, answer, tool]}, ""))
     assert [message.reasoning for message in messages] == ["", "a plan", ""]
     assert messages[1].tool_calls[0].name == "f"
     answer[name] = {"effort": "high"}  # not a text

@@ -126,3 +126,22 @@ def test_an_unusable_constraint_names_its_field(chatty: Served, options: Any, pa
     refused = chatty.post("/v1/chat/completions", {"messages": HI, **options})
     assert refused.status == 400
     assert (refused.error["code"], refused.error["param"]) == ("invalid_grammar", param)
+
+
+def test_an_effort_is_refused_where_the_template_has_no_thinking(
+    chatty: Served, thinker: Served
+) -> None:
+    chat, response = {"messages": HI}, {"input": "Hi?", "reasoning": {"effort": "low"}}
+    for effort, thinks in (("none", False), ("minimal", False), ("low", True), ("max", True)):
+        body = chat | {"reasoning_effort": effort}
+        message = thinker.post("/v1/chat/completions", body).json["choices"][0]["message"]
+        assert ("reasoning_content" in message) is thinks
+        assert chatty.post("/v1/chat/completions", body).status == (400 if thinks else 200)
+    wrong = chatty.post("/v1/chat/completions", chat | {"reasoning_effort": "high"})
+    assert wrong.error["param"] == "reasoning_effort"
+    assert chatty.post("/v1/responses", response).error["param"] == "reasoning.effort"
+    assert thinker.post("/v1/responses", response).status == 200
+    wrong = thinker.post("/v1/chat/completions", chat | {"reasoning_effort": "hard"})
+    assert wrong.error["param"] == "reasoning_effort"
+    cut = thinker.post("/v1/chat/completions", chat | {"thinking_budget_tokens": 2}).json
+    assert cut["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2

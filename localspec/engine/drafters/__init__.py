@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.prefix_cache import PrefixCache
@@ -53,6 +54,25 @@ class DrafterInputs:
     vocabularies: VocabularyMap | None = None  # If the draft model has another vocabulary.
     draft_prompt: Sequence[int] | None = None
     """The prompt of a chat in such a draft model's own template; None: it reads the target's."""
+
+
+class HeadStates:
+    """The part of a `HiddenStateListener` that copies its states, and its head's memory."""
+
+    head: Any
+    buffer_bytes: int  # Of the states that are pending.
+
+    def state_bytes(self) -> int:
+        return self.buffer_bytes + int(self.head.memory_bytes())
+
+    def save_state(self) -> Any:
+        own = {name: value for name, value in vars(self).items() if name != "head"}
+        return copy.deepcopy(own), self.head.save_memory(), self.head.n_past
+
+    def restore_state(self, state: Any) -> None:
+        own, memory, n_past = state
+        vars(self).update(copy.deepcopy(own))
+        self.head.restore_memory(memory, n_past)
 
 
 def make(name: str, inputs: DrafterInputs) -> Drafter:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters import DrafterInputs, HeadStates
 from localspec.engine.drafters.draft_sampler import DraftSampler
 from localspec.engine.protocols import (
     AutoregressiveHead,
@@ -17,7 +17,7 @@ from localspec.engine.protocols import (
 )
 
 
-class HeadRunner:
+class HeadRunner(HeadStates):
     """Runs an autoregressive head (EAGLE-3, MTP) across answers; a `HiddenStateListener`.
 
     Hidden states are kept pending until the next draft, or until the buffer is full. So the rows of
@@ -32,6 +32,8 @@ class HeadRunner:
     in `PendingStates`.
     """
 
+    head: AutoregressiveHead
+
     def __init__(
         self, head: AutoregressiveHead, kind: str, batch: int, first_position: int = 1
     ) -> None:
@@ -39,6 +41,7 @@ class HeadRunner:
         self.max_pending = batch + 1
         self.reads_along = True
         self._pending = PendingStates(self.max_pending, head.target_width, first_position)
+        self.buffer_bytes = 4 * self.max_pending * head.target_width
 
     def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
         pending = self._pending

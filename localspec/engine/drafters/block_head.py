@@ -6,21 +6,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from localspec.engine.drafters import DrafterInputs
+from localspec.engine.drafters import DrafterInputs, HeadStates
 from localspec.engine.drafters.draft_sampler import DraftSampler
 from localspec.engine.protocols import BlockHead, Draft, DraftStopPolicy, HiddenStates, Logits
 
 
-class BlockHeadRunner:
+class BlockHeadRunner(HeadStates):
     """Runs a block head (DFlash, DSpark) across answers; a `HiddenStateListener`.
 
     Hidden states are kept pending until the next draft, or until the buffer is full, so those of
     rejected tokens never enter the head's memory. `kind` is the head's (`dflash`, `dspark`).
     """
 
+    head: BlockHead
+
     def __init__(self, head: BlockHead, kind: str, batch: int) -> None:
         self.head, self.kind = head, kind
         self._pending_states = np.zeros((batch, head.target_width), np.float32)
+        self.buffer_bytes = self._pending_states.nbytes
         self._n_pending = 0
         self._n_injected = 0  # Number of states in the head's memory.
 

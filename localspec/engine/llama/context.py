@@ -18,6 +18,7 @@ import psutil
 
 from localspec.engine import heartbeat
 from localspec.engine.llama import library
+from localspec.engine.llama.batch import LlamaBatch
 from localspec.engine.llama.hidden_states import HiddenStateSource
 from localspec.engine.llama.library import LOG, C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
@@ -94,6 +95,27 @@ class OpenContext:
     def _set_n_past(self, n_past: int) -> None:
         self.n_past = n_past
 
+    def memory_bytes(self) -> int:
+        """Of a copy of the memory."""
+        return int(C.llama_state_seq_get_size(self.handle, 0))
+
+    def save_memory(self) -> Any:
+        """A copy of the memory, without the tokens that a sliding window has left."""
+        data = (ctypes.c_uint8 * self.memory_bytes())()
+        if data:
+            C.llama_state_seq_get_data(self.handle, data, len(data), 0)
+        return data
+
+    def restore_memory(self, data: Any, n_past: int) -> bool:
+        """Replace the memory by a copy that holds n_past tokens; empty, and False, on failure."""
+        if data:
+            C.llama_memory_clear(self._memory, False)
+            if C.llama_state_seq_set_data(self.handle, data, len(data), 0) != len(data):
+                C.llama_memory_clear(self._memory, False)
+                n_past = 0
+        self._set_n_past(n_past)
+        return n_past > 0
+
     def watch(self, flag: InterruptFlag | None) -> None:
         """While the flag is raised, passes end with DecodeInterrupted; on the CPU only."""
         callback, address = (flag.callback, flag.address) if flag else (_NO_CALLBACK, None)
@@ -150,6 +172,8 @@ class LlamaContext(OpenContext):
         self.rollback = self._probe_rollback(role.n_rs_seq)
         windowed = self.model.n_swa > 0 and not params.swa_full
         self.needs_checkpoints: bool = self.is_recurrent or windowed
+        self.saves_checkpoints = self.needs_checkpoints
+        """Also set where `restore_state` is used: a copy of a window holds its tokens only."""
 
     def _choose_n_ctx(self, settings: ContextSettings) -> int:
         model = self.model
@@ -281,7 +305,7 @@ class LlamaContext(OpenContext):
 
     def save_checkpoint(self, *, until_next: bool = False) -> None:
         """Save the state for `truncate`; `until_next` keeps it, on the device, until the next."""
-        if self.needs_checkpoints and self.n_past > 0:
+        if self.saves_checkpoints and self.n_past > 0 and self.needs_checkpoints >= until_next:
             state = self._listener.newest_state() if self._listener else None
             self._checkpoints.save(self.n_past, state, until_next=until_next)
 
@@ -321,29 +345,27 @@ class LlamaContext(OpenContext):
             self._listener.on_restore(checkpoint.head_state)
 
     def state_bytes(self) -> int:
-        """Of a copy of the memory; 0 if a copy does not suffice to continue.
-
-        A head has its own states; llama.cpp leaves out what a sliding window has left.
-        """
-        if self.is_recurrent or self.model.n_swa > 0 or self._listener is not None:
-            return 0
-        return int(C.llama_state_seq_get_size(self.handle, 0))
+        """Of a copy of the memory, its checkpoints, and the states of a head."""
+        listener = self._listener.state_bytes() if self._listener else 0
+        return self.memory_bytes() + self._checkpoints.n_bytes + listener
 
     def save_state(self) -> Any:
-        """A copy of the memory, of `state_bytes`."""
-        data = (ctypes.c_uint8 * self.state_bytes())()
-        C.llama_state_seq_get_data(self.handle, data, len(data), 0)
-        return data
+        """A copy of all that `state_bytes` counts."""
+        listener = self._listener.save_state() if self._listener else None
+        checkpoints = [each for each in self._checkpoints.items if not each.flags & _ON_DEVICE]
+        return self.save_memory(), checkpoints, listener
 
     def restore_state(self, state: Any, n_past: int) -> bool:
-        """Replace the memory by a copy that holds n_past tokens; empty, and False, on failure."""
-        C.llama_memory_clear(self._memory, False)
-        if C.llama_state_seq_set_data(self.handle, state, len(state), 0) != len(state):
-            C.llama_memory_clear(self._memory, False)
-            n_past = 0
-        self._set_n_past(n_past)
+        """Continue where the copy, of n_past tokens, was made; empty, and False, on failure."""
+        data, checkpoints, listener = state
+        self._checkpoints.drop_after(0)
+        if not self.restore_memory(data, n_past):
+            return False
         self._last_decode_at = n_past
-        return n_past > 0
+        self._checkpoints.items = list(checkpoints)
+        if self._listener is not None:
+            self._listener.restore_state(listener)
+        return True
 
     def close(self) -> None:
         """Free the context, then the model: the other order makes llama.cpp use freed memory."""
@@ -378,14 +400,14 @@ class ContextCheckpoints:
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        self._checkpoints: list[ContextCheckpoint] = []
+        self.items: list[ContextCheckpoint] = []
 
     def save(self, n_past: int, state: HiddenStates | None, *, until_next: bool = False) -> None:
         """Save the memory, which holds n_past tokens; without effect if llama.cpp cannot."""
         self.drop_after(n_past)
-        if self._checkpoints and self._checkpoints[-1].flags & _ON_DEVICE:
-            self._checkpoints.pop()
-        if self._checkpoints and self._checkpoints[-1].n_past == n_past:
+        if self.items and self.items[-1].flags & _ON_DEVICE:
+            self.items.pop()
+        if self.items and self.items[-1].n_past == n_past:
             return
         flags = _PARTIAL_STATE | (_ON_DEVICE if until_next else 0)
         size = C.llama_state_seq_get_size_ext(self._context, 0, flags)
@@ -394,107 +416,27 @@ class ContextCheckpoints:
         data = (ctypes.c_uint8 * size)()
         if C.llama_state_seq_get_data_ext(self._context, data, size, 0, flags) != size:
             return
-        self._checkpoints.append(ContextCheckpoint(n_past, data, state, flags))
-        while (
-            len(self._checkpoints) > _MAX_CHECKPOINTS
-            or sum(len(c.data) for c in self._checkpoints) > _MAX_CHECKPOINT_BYTES
-        ):
-            del self._checkpoints[0]
+        self.items.append(ContextCheckpoint(n_past, data, state, flags))
+        while len(self.items) > _MAX_CHECKPOINTS or self.n_bytes > _MAX_CHECKPOINT_BYTES:
+            del self.items[0]
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(len(checkpoint.data) for checkpoint in self.items)
 
     def drop_after(self, n_past: int) -> None:
         """Drop the checkpoints beyond n_past tokens."""
-        while self._checkpoints and self._checkpoints[-1].n_past > n_past:
-            self._checkpoints.pop()
+        while self.items and self.items[-1].n_past > n_past:
+            self.items.pop()
 
     def restore(self) -> ContextCheckpoint | None:
         """Restore the last checkpoint; None if there is none or llama.cpp cannot restore it."""
-        if not self._checkpoints:
+        if not self.items:
             return None
-        checkpoint, memory = self._checkpoints[-1], C.llama_get_memory(self._context)
+        checkpoint, memory = self.items[-1], C.llama_get_memory(self._context)
         data, flags = checkpoint.data, checkpoint.flags
         read = C.llama_state_seq_set_data_ext(self._context, data, len(data), 0, flags)
         if read == len(data) and C.llama_memory_seq_rm(memory, 0, checkpoint.n_past, -1):
             return checkpoint
-        self._checkpoints.clear()
+        self.items.clear()
         return None
-
-
-_SHORT_BATCH = 32  # Up to this many tokens are written one by one.
-_TEXT_AXES = 3  # For text the first three axes of an M-RoPE position are equal; the fourth is 0.
-
-
-class LlamaBatch:
-    """A llama_batch of up to `n` rows: tokens, hidden states of `width`, or both.
-
-    llama.cpp takes a row's width from the model: a wrong `width` makes it read out of bounds.
-    The same holds for `axes`, the numbers in the position of a row without a token (M-RoPE).
-    """
-
-    def __init__(self, n: int, *, tokens: bool = True, width: int = 0, axes: int = 1) -> None:
-        self._tokens = np.zeros(n, np.int32)
-        self._positions = np.zeros(n * axes, np.int32)
-        self._axes = axes
-        self._output_flags = np.zeros(n, np.int8)
-        self._states = np.zeros((n, width), np.float32)
-        self._counts = np.ones(n, np.int32)
-        self._sequence_ids = [(ctypes.c_int32 * 1)(0) for _ in range(n)]
-        pointers = [ctypes.cast(id_, ctypes.POINTER(ctypes.c_int32)) for id_ in self._sequence_ids]
-        self._sequences = (ctypes.POINTER(ctypes.c_int32) * n)(*pointers)
-        self._offsets = np.arange(n, dtype=np.int32)
-        self._last_outputs = (0, 0)
-        self._position_pointer = self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-        self._token_pointer = self._tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-        self.struct = C.llama_batch(
-            0,
-            self._token_pointer if tokens else None,
-            self._states.ctypes.data_as(ctypes.POINTER(ctypes.c_float)) if width else None,
-            self._position_pointer,
-            self._counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            ctypes.cast(self._sequences, ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
-            self._output_flags.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
-        )
-
-    def set_positions(self, n: int, n_past: int, outputs: int) -> None:
-        """Set `n` rows from position `n_past` on, of which the last `outputs` give logits.
-
-        A round's few positions are written one by one: after a decode the numpy code is cold.
-        """
-        if n <= _SHORT_BATCH:
-            position = self._position_pointer
-            for i in range(n):
-                position[i] = n_past + i
-        else:
-            np.add(self._offsets[:n], n_past, out=self._positions[:n])
-        for axis in range(1, min(self._axes, _TEXT_AXES)):  # a text has the same on each
-            self._positions[axis * n : (axis + 1) * n] = self._positions[:n]
-        if self._axes > _TEXT_AXES:
-            self._positions[_TEXT_AXES * n : self._axes * n] = 0
-        if self._last_outputs != (n, outputs):
-            self._output_flags[: n - outputs] = 0
-            self._output_flags[n - outputs : n] = 1
-            self._last_outputs = (n, outputs)
-        self.struct.n_tokens = n
-
-    def set_tokens(self, tokens: Sequence[int]) -> None:
-        n = len(tokens)
-        if n <= _SHORT_BATCH:
-            token = self._token_pointer
-            for i in range(n):
-                token[i] = tokens[i]
-        else:
-            self._tokens[:n] = tokens
-
-    def set_branches(self, steps: Sequence[tuple[int, int]], positions: Sequence[int]) -> None:
-        """Set one row for each pair of branch and token, all with logits."""
-        self.set_tokens([token for _, token in steps])
-        self.set_positions(len(steps), 0, len(steps))
-        for i, (branch, _) in enumerate(steps):
-            self._position_pointer[i] = positions[i]
-            self._sequence_ids[i][0] = branch
-
-    def clear_branches(self, n: int) -> None:
-        for id_ in self._sequence_ids[:n]:
-            id_[0] = 0
-
-    def set_hidden_states(self, states: HiddenStates) -> None:
-        self._states[: len(states)] = states

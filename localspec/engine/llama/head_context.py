@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from localspec.engine.llama import hidden_states
-from localspec.engine.llama.context import LlamaBatch, LlamaContext, OpenContext
+from localspec.engine.llama.batch import LlamaBatch
+from localspec.engine.llama.context import LlamaContext, OpenContext
 from localspec.engine.llama.library import C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.protocols import HiddenStates, Logits
@@ -163,6 +164,9 @@ class HeadContext(OpenContext):
         if not 0 < n <= self.n_batch or states.shape[1] != width:
             raise EngineError(f"the head takes no states of shape {states.shape}")
         return n
+
+    def memory_bytes(self) -> int:
+        return 0 if self.reads_target_memory else super().memory_bytes()
 
     def truncate(self, n_past: int) -> None:
         if n_past >= self.n_past or self.reads_target_memory:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
@@ -43,7 +43,7 @@ class TemplateRaisedError(jinja2.TemplateError):
 def render(
     source: str,
     messages: Sequence[ChatMessage],
-    special_tokens: Mapping[str, str],
+    variables: Mapping[str, str],
     enable_thinking: bool | None = None,
     tools: str = "",
     *,
@@ -51,13 +51,13 @@ def render(
 ) -> RenderResult:
     """The prompt by a template; `name` is `own` for the model's, else that of a built-in one.
 
-    `special_tokens` are the texts of bos_token, eos_token, …; `tools` is a JSON array.
+    `variables` are further ones: the texts of bos_token, eos_token, …; `tools` is a JSON array.
     Raises UsageError if the template fails, rejects the chat or exceeds its limits.
     """
     try:
         if len(source) > _MAX_SOURCE_CHARS:
             raise OverflowError(f"it has {len(source):,} characters")
-        options = {**special_tokens, "tools": json.loads(tools) if tools else None}
+        options = {**variables, "tools": json.loads(tools) if tools else None}
         if enable_thinking is not None:  # the names under which templates read it
             options |= dict.fromkeys(("enable_thinking", "thinking", "reasoning"), enable_thinking)
         text, notices, messages = _render_with_role_changes(source, messages, options)
@@ -71,6 +71,14 @@ def render(
         failure = f"fails: {type(error).__name__}: {error}"
     reason = sanitize(failure, multiline=False)[:300].rstrip(".")
     raise UsageError(f"The model's chat template {reason}.", builtin_templates.HINT)
+
+
+def find_variables(source: str) -> frozenset[str]:
+    """The names that a template reads from outside; none if it is invalid."""
+    with suppress(Exception):  # a hostile template may raise anything
+        if len(source) <= _MAX_SOURCE_CHARS:
+            return frozenset(meta.find_undeclared_variables(_LimitedEnvironment().parse(source)))
+    return frozenset()
 
 
 def _render_with_role_changes(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.drafters.block_head import BlockHeadRunner
-from localspec.engine.llama.context import LlamaBatch
+from localspec.engine.llama.batch import LlamaBatch
 from localspec.engine.llama.head_context import BlockHeadContext, HeadContext
 from localspec.engine.llama.hidden_states import FinalHiddenStates
 from localspec.errors import EngineError
