@@ -240,7 +240,7 @@ class WorkerServer:
         """A new child with free memory; the old one may still compute for the client that left."""
         is_alive = self._child.is_alive
         ending = "" if is_alive else ": the serving process ended, and is started again"
-        self._notify(f"{host} left{ending}")
+        self._notify(f"{host} disconnected{ending}")
         self._child.close()
         if not self._is_closed:
             try:
