@@ -82,8 +82,10 @@ class Pair:
 # --- equality -------------------------------------------------------------------------------
 
 
-def equality(pair: Pair, where: Sequence[str], quick: bool) -> Iterator[str]:
-    effort = ("--seconds", "0", "--tokens", "8") if quick else ("--seconds", "10")
+def equality(pair: Pair, where: Sequence[str], args: argparse.Namespace) -> Iterator[str]:
+    effort = ["--seconds", f"{min(args.minutes, 10):g}"]
+    if args.quick:
+        effort = ["--seconds", "0", "--tokens", "8"]
     found = pair.call("verify", *where, *effort, "-q", wanted=(0, 1))
     yield f"- verdict: **{found['verdict']}**, {found['guesses']} draft tokens checked"
     for name in ("greedy", "seeded"):
@@ -96,8 +98,10 @@ def equality(pair: Pair, where: Sequence[str], quick: bool) -> Iterator[str]:
 # --- speed ----------------------------------------------------------------------------------
 
 
-def speed(pair: Pair, quick: bool) -> Iterator[str]:
-    effort = ("--rounds", "1", "--max-tokens", "16", "--workload", "code") if quick else ()
+def speed(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
+    effort = ["--rounds", "1"] if args.minutes < 10 or args.quick else []
+    if args.quick:
+        effort += ["--max-tokens", "16", "--workload", "code"]
     found = pair.call("bench", *ALL, *effort, "-q")
     cost = found["cost"]
     yield f"- a pass of one token {cost['t1_ms']:.2f} ms; a draft pass costs {cost['c']} of one"
@@ -116,9 +120,9 @@ def beside(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
         raise UnavailableError("llama.cpp's programs are not given")
     words = [sys.executable, str(HERE / "bench/bench.py"), "peers", "--gpu-layers", "999"]
     words += ["--target", pair.target, "--draft", pair.draft, "--llama-cpp", args.llama_cpp]
-    words += ["--gamma", *(("3",) if args.quick else ("2", "5", "8"))]
+    words += ["--gamma", "5", "--rounds", "1", "--temperature", "0"]
     if args.quick:
-        words += ["--rounds", "1", "--tokens", "16"]
+        words += ["--tokens", "16"]
     done = pair.run(words)
     if done.returncode:
         raise UnavailableError(done.stderr.decode("utf-8", "replace").strip()[-300:])
@@ -137,7 +141,7 @@ def memory(pair: Pair, quick: bool) -> Iterator[str]:
             events = Path(folder) / "events.jsonl"
             before = used_by_driver()
             words = pair.words("run", *ALL, "--ctx", ctx, "-p", PROMPT, "--max-tokens", "1")
-            done = pair.run([*words, "--spec", "off", "--events", str(events)])
+            done = pair.run([*words, "--events", str(events)])
             if done.returncode:
                 raise UnavailableError(done.stderr.decode("utf-8", "replace").strip()[-300:])
             lines = map(json.loads, events.read_text(encoding="utf-8").splitlines())
@@ -147,8 +151,9 @@ def memory(pair: Pair, quick: bool) -> Iterator[str]:
             foretold = sum(sum(device[part].values()) for part in ("target", "draft"))
             yield f"- context {ctx}, {device['description']}: {compare(foretold, allocated)}"
         if before is not None:
-            total = sum(device["total"] for device in estimate["devices"])
-            yield f"  - nvidia-smi: {compare(total, peak(pair, words, before))}"
+            used = peak(pair, words, before)
+            own = gib(used - sum(ready["memory"].get(d["name"], 0) for d in estimate["devices"]))
+            yield f"  - nvidia-smi: {gib(used)} in use, {own} of it the driver's own"
 
 
 def compare(estimated: int, measured: int) -> str:
@@ -217,10 +222,10 @@ def parts(pair: Pair, args: argparse.Namespace) -> Iterator[tuple[str, Iterator[
     split = ("--gpu-layers", half, "--draft-gpu-layers", "0")
     yield "Memory", memory(pair, args.quick)
     yield "Out of memory", shortage(pair)
-    yield "Equality, everything on the GPU", equality(pair, ALL, args.quick)
-    yield "Costs and speed", speed(pair, args.quick)
+    yield "Equality, everything on the GPU", equality(pair, ALL, args)
+    yield "Costs and speed", speed(pair, args)
     name = f"Equality, {half} layers on the GPU, the draft on the CPU"
-    yield name, equality(pair, split, args.quick)
+    yield name, equality(pair, split, args)
     yield "Comparison with llama.cpp", beside(pair, args)
 
 

@@ -20,6 +20,8 @@ from localspec.machine.cpu_and_ram import (
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
 _WIDE_PASS = 8  # Width of the passes that represent verification and prompt reading.
+_CAPTURING_BACKENDS, _CAPTURED_AFTER = ("CUDA", "ROCm"), 2
+"""Passes of a width before its launches are one graph (ggml-cuda.cu): an H100 gains a fifth."""
 _IDLE_SECONDS = 2.0
 _MAX_DISTURBED = 3  # Measurements in a row that other programs disturbed, before it is given up.
 _SLOWER_RATIO = 1.15
@@ -111,14 +113,15 @@ class PairProfiler:
         if self._may_choose_threads:
             counts = read_cpu_cores().thread_counts()
             width, threads = min(self._max_draft + 1, _WIDE_PASS), None
-            for threads in pass_timing.measure_threads(  # noqa: B007
-                target, draft, counts, width
-            ):
+            measured = pass_timing.measure_threads(target, draft, counts, width)
+            for threads in measured:  # noqa: B007
                 yield "comparing thread counts"
             if threads is not None:
                 self._set_threads(*threads.best())
                 self._threads_measured = True
-        for times in pass_timing.measure_passes(target, draft, self._max_draft, seconds):
+        captures = any(name.startswith(_CAPTURING_BACKENDS) for name in target.memory_by_device())
+        warm = _CAPTURED_AFTER * captures
+        for times in pass_timing.measure_passes(target, draft, self._max_draft, seconds, warm):
             self.costs = MeasuredCosts(times.t1(), times.verify_curve(), times.c())
             yield f"timing passes, width {max(times.verify)}"
         if times is not None:

@@ -41,31 +41,33 @@ class PassTimes:
 
 
 def measure_passes(
-    target: LanguageModel, draft: LanguageModel | None, max_draft: int, seconds: float
+    target: LanguageModel, draft: LanguageModel | None, longest: int, seconds: float, warm: int = 0
 ) -> Iterator[PassTimes]:
     """Yield the times so far after each measurement, until `seconds` are over.
 
-    Width 1 is always measured. `max_draft` is the longest draft that may be verified. Passes
-    continue the texts in memory and are removed again.
+    Width 1 is always measured. `longest` is the longest draft that may be verified, `warm` the
+    passes of the same width before a timed one. All continue the texts in memory and are removed.
     """
     times = PassTimes({}, [])
-    widths = [w for w in WIDTHS if w <= max_draft + 1]
+    widths = [w for w in WIDTHS if w <= longest + 1]
     for model in filter(None, (target, draft)):
         time_pass(model, 1)  # warm-up: the weights may still be on disk
     until = time.perf_counter() + seconds
     for repeat in range(_REPEATS):
         for width in widths:
-            times.verify.setdefault(width, []).append(time_pass(target, width))
+            times.verify.setdefault(width, []).append(time_pass(target, width, warm))
             if draft is not None and width in (1, 4):
-                times.draft.append(time_pass(draft, 1))
+                times.draft.append(time_pass(draft, 1, warm))
             yield times
             if time.perf_counter() > until and (repeat or 1 in times.verify):
                 return
 
 
-def time_pass(model: LanguageModel, width: int) -> float:
+def time_pass(model: LanguageModel, width: int, warm: int = 0) -> float:
     """Milliseconds of a pass after the text in memory, which stays as it was."""
     start = model.n_past
+    for _ in range(warm):
+        time_pass(model, width)
     began = time.perf_counter()
     try:
         rows = model.decode([_ANY_TOKEN] * width, width)

@@ -28,9 +28,7 @@ _TRADEMARK = re.compile(r"\((?:r|tm|c)\)|[®™]")
 _REMARK = re.compile(r"\([^)]*\)")  # Added by a driver: (RADV NAVI31).
 _SIZE = re.compile(r"\b(\d+(?:\.\d+)?)\s*(?:gib|gb|g)\b")
 _LAPTOP = re.compile(r"\b(?:notebook|mobile)\b")
-_IGNORED_WORDS = set(
-    ["nvidia", "geforce", "amd", "radeon", "intel", "graphics", "gpu", "apple", "chip", "with"]
-)
+_is_ignored = re.compile("nvidia|geforce|amd|radeon|intel|graphics|gpu|apple|chip|with").fullmatch
 _OPTIONAL_WORDS = {"rtx", "gtx", "rx", "arc", "pro", "ai"}  # Words people leave out, as in "4060".
 
 
@@ -152,7 +150,7 @@ def _name_words(text: str) -> list[str]:
     """The significant words of a name: ["rtx", "4060", "ti"]."""
     text = _SIZE.sub(" ", _REMARK.sub(" ", _TRADEMARK.sub("", text.lower())))
     words = re.split(r"[\s_,\-]+", _LAPTOP.sub("laptop", text))
-    return [word for word in words if word and word not in _IGNORED_WORDS]
+    return [word for word in words if word and not _is_ignored(word)]
 
 
 @functools.cache

@@ -13,8 +13,8 @@ from typing import Any
 
 import gguf
 import numpy as np
-from gguf.quants import dequantize, quantize
-from growth import Growth, blank
+from gguf.quants import dequantize
+from growth import Growth, blank, stored_as
 from numpy.typing import NDArray
 
 AXES = {
@@ -94,7 +94,7 @@ class Head:
         full[np.ix_(rows, columns)] = values
         if name == "conf_proj":
             return full, gguf.GGMLQuantizationType.F32
-        return quantize(full, self.growth.kind), self.growth.kind
+        return stored_as(self.growth.kind, full), self.growth.kind
 
     def header(self) -> dict[str, Any]:
         """The metadata that changes."""

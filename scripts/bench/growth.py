@@ -11,7 +11,10 @@ of the extra weights must be zero.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +23,10 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
-from gguf.quants import dequantize, quantize
+from gguf.quants import dequantize
 from numpy.typing import NDArray
+
+from localspec.engine.llama.library import C
 
 Array = NDArray[np.float32]
 Stored = NDArray[Any]
@@ -38,6 +43,8 @@ class Shape:
     n_head: int
     n_head_kv: int
     n_ff: int
+    n_ctx: int = 0
+    """The trained context; 0: that of the source."""
 
     @property
     def group(self) -> int:
@@ -74,6 +81,7 @@ FILE_TYPES = {
     "BF16": gguf.LlamaFileType.MOSTLY_BF16,
     "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
     "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
+    "Q4_K": gguf.LlamaFileType.MOSTLY_Q4_K_S,
 }
 
 
@@ -127,13 +135,29 @@ def blank(shape: tuple[int, ...], noisy: bool) -> Array:
 
 
 def stored_as(kind: Kind, values: Array) -> Stored:
-    stored: Stored = quantize(values, kind)
+    """A matrix in another type, by ggml's own quantisation: bytes, a row for each row."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    rows, columns = values.shape
+    if columns % block:
+        raise ValueError(f"{kind.name} needs a multiple of {block} columns, not {columns}")
+    stored = np.empty((rows, columns // block * size), np.uint8)
+    values, threads = np.ascontiguousarray(values, np.float32), os.cpu_count() or 1
+
+    def quantize(first: int, last: int) -> None:
+        C._lib.ggml_quantize_chunk(
+            *(int(kind), values.ctypes.data_as(c_void_p), stored.ctypes.data_as(c_void_p)),
+            *(c_int64(first * columns), c_int64(last - first), c_int64(columns), None),
+        )
+
+    bounds = np.linspace(0, rows, threads + 1, dtype=int).tolist()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(quantize, bounds[:-1], bounds[1:]))
     return stored
 
 
 @lru_cache
 def filler(shape: tuple[int, ...], noisy: bool, kind: Kind) -> Stored:
-    """The stored form of an untrained matrix; cached, because quantising is slow."""
+    """The stored form of an untrained matrix, cached."""
     return stored_as(kind, blank(shape, noisy))
 
 
@@ -230,6 +254,7 @@ class Growth:
             "general.name": f"localspec bench: {self.source.value('general.name')}, grown",
             "general.description": "a smaller model's function at a larger one's cost",
             "general.file_type": FILE_TYPES[self.kind.name],
+            "llama.context_length": self.big.n_ctx or self.source.value("llama.context_length"),
             "llama.embedding_length": self.big.n_embd,
             "llama.block_count": self.big.n_layer,
             "llama.feed_forward_length": self.big.n_ff,

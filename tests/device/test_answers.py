@@ -21,7 +21,8 @@ from tests.support.run_command import Done, command, environment
 
 SECONDS = 1500
 pytestmark = pytest.mark.timeout(SECONDS)
-PROMPT = "def fibonacci(n):"
+PROMPT = "if __name__ =="
+"""Of the greedy answer no token is nearly as likely as another: widths of passes round apart."""
 GREEDY = ("-p", PROMPT, "--temperature", "0", "--max-tokens", "16", "--draft-max", "3", "--json")
 QUIET = ("--ctx", "1024", "--exact", "off")
 EAGLE = package_data_dir() / "demo" / "demo-eagle3.gguf"

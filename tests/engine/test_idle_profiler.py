@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from localspec.engine import idle_profiler
+from localspec.engine import idle_profiler, pass_timing
 from localspec.engine import session as session_module
+from localspec.engine.llama.context import LlamaContext
 from localspec.engine.session import Session
 from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.protocol.events import SpeculationPlan
@@ -26,6 +28,24 @@ def test_a_session_probes_and_answers_as_before(zoo: Zoo) -> None:
         assert all(isinstance(event, SpeculationPlan) for event in said[:-1])
         assert said[-1].c is not None
         assert say(session, "Hello", max_tokens=20).ids == before
+
+
+@pytest.mark.parametrize(("backend", "n"), [("Vulkan0", 0), ("CUDA0", 2), ("ROCm1", 2)])
+def test_passes_settle_where_graphs_are_captured(
+    backend: str, n: int, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[int] = []
+    measure = pass_timing.measure_passes
+
+    def record(*args: Any) -> Iterator[pass_timing.PassTimes]:
+        settled.append(args[-1])
+        return measure(*args)
+
+    monkeypatch.setattr(pass_timing, "measure_passes", record)
+    with loaded(zoo["target"]) as session:
+        monkeypatch.setattr(LlamaContext, "memory_by_device", lambda _: {"CPU": 1, backend: 1})
+        list(session.probe(ProbeCommand(0.1)))
+    assert settled == [n]
 
 
 UNTOLD = replace(SETTINGS, n_threads=None)

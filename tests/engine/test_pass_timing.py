@@ -29,6 +29,25 @@ def test_widths_are_tried_as_far_as_there_is_time_and_drafts_are_long() -> None:
     assert max(last(5.0, most=3).verify) == 4
 
 
+def test_passes_settle_before_one_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CUDA the first passes of a width cost more than all that follow."""
+    clock = Clock()
+    monkeypatch.setattr(pass_timing, "time", clock)
+
+    class Capturing(HistoryModel):
+        widths: tuple[int, ...] = ()
+
+        def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+            self.widths = (*self.widths[-2:], len(tokens))
+            clock.now += 0.004 if len(self.widths) == 3 and len({*self.widths}) == 1 else 0.005
+            return super().decode(tokens, outputs)
+
+    for warm, expected in ((0, 5.0), (2, 4.0)):
+        (*_, times) = pass_timing.measure_passes(Capturing(1), None, 16, 5.0, warm)
+        assert times.t1() == pytest.approx(expected)
+        assert set(times.verify_curve().values()) == {1.0}
+
+
 class Clock(SimpleNamespace):
     now = 0.0
 

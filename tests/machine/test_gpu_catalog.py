@@ -22,7 +22,7 @@ def test_every_card_has_numbers_that_make_sense() -> None:
     assert len(known) > 100
     for card in known:
         assert card.vram_gib and all(1 <= size <= 512 for size in card.vram_gib), card
-        assert 60 <= card.bandwidth <= 2000, card
+        assert 60 <= card.bandwidth <= 5000, card
         assert card.unconfirmed <= {"bandwidth", "vram"}, card
     listed = [(card.name, size) for card in known for size in card.vram_gib]
     assert len(listed) == len(set(listed))
@@ -74,6 +74,21 @@ def test_what_is_not_known_names_the_closest() -> None:
             gpu_catalog.find(name)
         assert "\x1b" not in refusal.value.message
         assert len(refusal.value.message) < 120
+
+
+@pytest.mark.parametrize(
+    ("description", "gib", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", 79.2, "H100"),
+        ("NVIDIA H100 PCIe", 79.2, "H100 PCIe"),
+        ("NVIDIA H200", 139.8, "H200"),
+    ],
+)
+def test_a_data_centre_card_is_found_by_its_driver_s_name(
+    description: str, gib: float, name: str
+) -> None:
+    found = gpu_catalog.match_device(device(description, gib))
+    assert found is not None and found.name == name
 
 
 def test_a_pretend_card_shows_what_a_program_would_be_shown() -> None:

@@ -115,12 +115,8 @@ def devices() -> tuple[str, ...]:
 
 # --- Errors for people, from llama.cpp's log and return codes
 
-_OUT_OF_MEMORY_PHRASES = (
-    "out of memory",
-    "unable to allocate",
-    "cannot allocate memory",
-    "insufficient memory",
-    "bad_alloc",
+_OUT_OF_MEMORY = re.compile(
+    "out of memory|unable to allocate|cannot allocate memory|insufficient memory|bad_alloc", re.I
 )
 _DECODE_OUT_OF_MEMORY = -2
 """llama_decode's return code if the compute graph could not be allocated."""
@@ -133,7 +129,7 @@ def load_error(path: Path) -> LocalspecError:
     if (refusal := _refused_split(text)) is not None:
         return refusal
     hint = "Download it again, or try another file."
-    if any(phrase in text.lower() for phrase in _OUT_OF_MEMORY_PHRASES):
+    if _OUT_OF_MEMORY.search(text):
         return OutOfMemoryError(
             f"Not enough memory to load {path.name}.",
             Hint("Use a smaller quantisation, fewer {gpu_layers}, or {draft=none}."),
@@ -187,8 +183,8 @@ def context_error(path: Path) -> LocalspecError:
 
 def decode_error(result: int) -> LocalspecError:
     """Metal logs why a pass failed and returns the code of any failure."""
-    log = " ".join(LOG.errors()[-_LAST_ERRORS:]).lower()
-    if result < -1 and any(phrase in log for phrase in _OUT_OF_MEMORY_PHRASES):
+    log = " ".join(LOG.errors()[-_LAST_ERRORS:])
+    if result < -1 and _OUT_OF_MEMORY.search(log):
         result = _DECODE_OUT_OF_MEMORY
     reason = {
         1: "has no space left in the KV cache",
