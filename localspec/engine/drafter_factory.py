@@ -59,16 +59,11 @@ class DrafterFactory:
             if not name.startswith("second draft")  # of an earlier version
         }
         context = pair.draft
-        self._cache = None
-        if isinstance(context, LlamaContext):
+        self._cache, can_overlap = None, False
+        if isinstance(context, LlamaContext) and self._draft:
             saves = context.save_checkpoint if context.is_recurrent else None
             self._cache = BranchCache(context, saves)
-        can_overlap = (
-            isinstance(context, LlamaContext)
-            and not context.needs_checkpoints
-            and pair.loaded_draft is not None
-            and pair.loaded_draft.kind == "model"
-        )
+            can_overlap = self._draft.kind == "model" and not context.needs_checkpoints
         self._overlap = DraftOverlap(
             self._cache if can_overlap else None, load.overlap, across_devices=pair.uses_two_devices
         )
@@ -95,9 +90,8 @@ class DrafterFactory:
         """The drafter's name.  Raises UsageError."""
         name, length = request.spec, self.length(request)
         if name in ("off", "none") or length < 1:
-            stuck = "the model cannot roll back rejected tokens"
-            is_possible = self._pair.max_draft >= 1
-            return "none", SpeculationPlan("off", "turned off" if is_possible else stuck)
+            stuck = "" if self._pair.max_draft else "the model cannot roll back rejected tokens"
+            return "none", SpeculationPlan("off", stuck or "turned off")
         if name == "auto":
             sources = f"{self._draft.description} and " if self._draft else ""
             return name, SpeculationPlan("probing", f"{sources}prompt lookup, when it helps")
@@ -140,8 +134,9 @@ class DrafterFactory:
             n_draft_read=self._n_read(inputs, prompt),
         )
         controller.max_tokens_left = request.max_tokens
-        if runner is not None and draft is not None:
-            runner.reads_along = draft.is_on_gpu or controller.is_worthwhile(self.length(request))
+        if runner is not None:
+            n_new = runner.count_new(prompt)
+            runner.reads_along = controller.pays_to_read(n_new, self.length(request))
             controller.max_unread = runner.max_pending
         whole = controller if constraint is None else ConstrainedDrafter(controller, constraint)
         return AnswerDrafter(whole, controller, overlapped, self.length(request, DRAFT_MAX))

@@ -143,8 +143,8 @@ class ModelShape:
 
     @property
     def has_target_weights(self) -> bool:
-        """An MTP layer's weights are the target's; a Gemma 4 assistant has its own."""
-        return self.head_kind == "mtp" and self.architecture != ASSISTANT
+        """MTP layers in the target's file; a file of their own, or an assistant, has its own."""
+        return self.head_kind == "mtp" and self.n_layer > 0 and self.layers[0].matrix > 0
 
     @property
     def own_layers(self) -> range:
@@ -174,8 +174,6 @@ def for_target(shape: ModelShape, target: Header, draft: Header) -> ModelShape:
     kind = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
     if not kind:
         return shape
-    if kind == "mtp" and draft is not target and not draft_heads.is_assistant(draft):
-        shape = from_header(target)
     block = draft_heads.read_block_format(draft).size if kind in ("dflash", "dspark") else 0
     n_layers = len(set(draft_heads.target_layers(draft)))
     return replace(shape, head_kind=kind, head_block=block, n_target_layers=n_layers)

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from localspec import child_process
@@ -82,12 +83,9 @@ class ProbeServer:
             draft = _open_model(load.draft, role, stack)
             _create_context(draft, llama_params.limit_to_trained(C, draft, role), stack)
             return reply | {"draft": self._take_counts()}
-        role = llama_params.head_role(load, n_ctx)
-        if request["separate"]:
-            head = _open_model(load.draft, role, stack)
-            _create_context(head, role, stack, target=context)
-        else:
-            _create_context(target, role, stack, C.LLAMA_CONTEXT_TYPE_MTP, target=context)
+        role = replace(llama_params.head_role(load, n_ctx), load_mtp=head_kind == "mtp")
+        head = _open_model(load.draft, role, stack) if request["separate"] else target
+        _create_context(head, role, stack, target=context)
         return reply | {"draft": self._take_counts()}
 
     def _take_counts(self) -> dict[str, Any]:
@@ -118,13 +116,7 @@ def _open_model(path: str, role: ModelRole, stack: ExitStack) -> Any:
     return model
 
 
-def _create_context(
-    model: Any,
-    role: ModelRole,
-    stack: ExitStack,
-    context_type: int = C.LLAMA_CONTEXT_TYPE_DEFAULT,
-    target: Any = None,
-) -> Any:
+def _create_context(model: Any, role: ModelRole, stack: ExitStack, target: Any = None) -> Any:
     """`target`: the context that a head reads."""
     trained = int(C.llama_model_n_ctx_train(model))
     n_ctx = role.settings.n_ctx or 0
@@ -132,7 +124,9 @@ def _create_context(
         n_ctx = llama_params.resolve_n_ctx(role.settings, trained, "this model")
     params = llama_params.context_params(C, model, role, n_ctx)
     if target is not None:
-        params.ctx_other, params.ctx_type = target, context_type
+        params.ctx_other = target
+        if role.load_mtp:
+            params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
     context = C.llama_init_from_model(model, params)
     if not context:
         raise ModelOpenError("llama.cpp cannot create a context with these settings")

@@ -123,10 +123,8 @@ def _has_supported_mtp_layer(header: Header) -> bool:
     n, end, tensors = header.hparam("nextn_predict_layers"), header.n_layer, header.tensors_by_name
     can_chain = header.architecture in architectures.CHAINING_MTP
     is_supported = header.architecture in architectures.SUPPORTING_MTP and (n == 1 or can_chain)
-    layers = range(end - n, end)
-    return (
-        is_supported and n > 0 and all(f"blk.{il}.nextn.eh_proj.weight" in tensors for il in layers)
-    )
+    names = (f"blk.{il}.nextn.eh_proj.weight" for il in range(end - n, end))
+    return is_supported and n > 0 and all(name in tensors for name in names)
 
 
 def sidecar_notice(head_kind: str, name: str) -> str:

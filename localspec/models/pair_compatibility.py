@@ -143,9 +143,7 @@ def find_head_mismatch(target: Header, draft: Header | None) -> CompatibilityRes
 
     None also for a draft model and for the target's own MTP layer.
     """
-    if draft is None or draft_heads.is_own_mtp_layer(target, draft):
-        return None
-    if draft_heads.draft_kind_for_target(target, draft) == "model":
+    if draft is None or not draft_heads.is_head(draft):
         return None
     rules = _structure_rules(target, draft)
     return _first_broken(rule for rule in rules if rule[0] != "mask-token")

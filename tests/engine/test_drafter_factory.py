@@ -74,7 +74,14 @@ def test_every_drafter_is_had_or_refused_by_name(
 N_FITTED = 120
 """Tokens after the prompt that a fitted head has seen."""
 BLOCKS = ("dflash", "dspark")
-TARGETS = {"mimo": "mimo", "mtp": "mimo", "chain": "chain", "assistant": "gemma4"}
+CHAINS = {
+    "mtp": head_models.mimo2,
+    "chain": lambda: head_models.mimo2(n_mtp=3),
+    "step35": head_models.step35,
+    "hy_v3": head_models.hy_v3,
+}
+"""Models with MTP layers inside."""
+TARGETS = {kind: kind for kind in CHAINS} | {"mimo": "mimo", "mtp": "mimo", "assistant": "gemma4"}
 """Those of heads that do not draft for `deep`."""
 DRAFTS = {
     "cousin": "model",
@@ -95,6 +102,8 @@ FITTED = {
     "eagle3": 0.7,
     "mtp": 0.4,
     "chain": 0.4,
+    "step35": 0.4,
+    "hy_v3": 0.4,
     "assistant": 0.3,
     "dflash": 0.3,
     "dflash2": 0.3,
@@ -117,9 +126,9 @@ def fit_head(zoo: Zoo, kind: str, folder: Path) -> HeadPair:
     with loaded(target) as session:
         said = say(session, PROMPT, spec="off", max_tokens=N_FITTED).ids
     text = [*fitted_heads.ids(target, PROMPT), *said]
-    if kind in ("mtp", "chain"):
-        model = head_models.mimo2(n_mtp=3 if kind == "chain" else 1)
-        path = fitted_heads.taught_inside(head_models.quantised(model), text, folder)
+    if kind in CHAINS:
+        model = head_models.quantised(CHAINS[kind]())
+        path = fitted_heads.taught_inside(model, text, folder)
         return HeadPair("mtp", path, path)
     if kind == "assistant":
         model = head_models.quantised(head_models.assistant(head_targets.gemma4(), 192))
@@ -240,7 +249,7 @@ def test_a_sliding_window_says_the_same_far_beyond_its_cells(
 # --- its rows are right -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", FITTED)
+@pytest.mark.parametrize("kind", often(tuple(FITTED), FITTED.keys() - {"step35", "hy_v3"}))
 def test_a_fitted_head_is_often_right(pairs: Callable[[str], HeadPair], kind: str) -> None:
     """Also after measuring, and after a turn that did not draft."""
     found = pairs(f"fitted {kind}")
@@ -456,16 +465,25 @@ def test_an_assistant_of_each_gemma(folder: Path, name: str) -> None:
 # --- whatever was done before -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["chain", "assistant", "hybrid", "recurrent", "dflash2"])
+HISTORIES = (
+    *("chain", "assistant", "hybrid", "recurrent", "dflash2", "granite", "step35", "hy_v3"),
+    *("eagle3", "mtp", "dflash", "dspark", "another vocabulary"),
+)
+
+
+@pytest.mark.parametrize("kind", often(HISTORIES, HISTORIES[:6]))
 def test_an_answer_after_any_history_is_that_of_a_fresh_session(
     zoo: Zoo, pairs: Callable[[str], HeadPair], kind: str, request: pytest.FixtureRequest
 ) -> None:
     models = {
-        "hybrid": HeadPair("model", zoo["hybrid"], zoo["hybrid-cousin"]),
-        "recurrent": HeadPair("model", zoo["target"], zoo["recurrent"]),
+        "hybrid": ("hybrid", "hybrid-cousin"),
+        "recurrent": ("target", "recurrent"),
+        "granite": ("target", "granite"),
+        "another vocabulary": ("target", "reordered"),
     }
+    target, draft = models.get(kind, ("", ""))
     check_histories(
-        models.get(kind) or pairs(f"fitted {kind}"),
+        HeadPair("model", zoo[target], zoo[draft]) if draft else pairs(f"fitted {kind}"),
         500 if request.config.getoption("--long") else 60,
     )
 

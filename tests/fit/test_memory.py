@@ -250,6 +250,7 @@ HEAD_SETTINGS = ContextSettings(
 )
 TARGETS: dict[str, Callable[[], Model]] = {
     "mtp": head_models.mimo2,
+    "mtp-alone": lambda: head_targets.without_layers(head_models.mimo2()),
     "assistant": head_targets.gemma4,
 }
 KINDS = (
@@ -273,6 +274,7 @@ def tiny(folder: Path, kind: str) -> tuple[Path, Path]:
         "dflash": head_models.block,
         "dflash2": lambda: head_models.with_selector(head_models.block()),
         "dspark": lambda: head_models.block(markov=True),
+        "mtp-alone": lambda: head_targets.layer_alone(head_models.mimo2()),
         "assistant": lambda: head_models.assistant(head_targets.gemma4()),
     }
     target = folder / f"{kind if kind in TARGETS else 'deep'}-target.gguf"

@@ -129,6 +129,37 @@ def mimo2(*, window: int = 32, n_mtp: int = 1) -> Model:
     return model
 
 
+def step35(*, n_mtp: int = 3) -> Model:
+    """Step 3.5: as `mimo2`, with a gate for each head; a full layer rotates half of a head."""
+    model = mimo2(n_mtp=n_mtp)
+    model.arch = "step35"
+    head = DEEP.n_embd // DEEP.n_head
+    model.keys["rope.dimension_count"] = head
+    model.keys["rope.dimension_count_swa"] = head
+    random = RandomTensors(_SEED, model, std=0.2)
+    for il in range(DEEP.n_layer + n_mtp):
+        random.matrix(f"blk.{il}.attn_gate", DEEP.n_head, DEEP.n_embd)
+        for name in ("attn_q_norm", "attn_k_norm"):
+            random.ones(f"blk.{il}.{name}", head)
+    return model
+
+
+def hy_v3(*, n_mtp: int = 3) -> Model:
+    """Hunyuan 3: as `mimo2` without windows, with norms of queries and keys."""
+    model = mimo2(n_mtp=n_mtp)
+    model.arch = "hy_v3"
+    head = DEEP.n_embd // DEEP.n_head
+    for name in ("attention.sliding_window", "attention.sliding_window_pattern"):
+        del model.keys[name]
+    del model.keys["rope.freq_base_swa"]
+    model.keys["rope.dimension_count"] = head
+    random = RandomTensors(_SEED, model)
+    for il in range(DEEP.n_layer + n_mtp):
+        for name in ("attn_q_norm", "attn_k_norm"):
+            random.ones(f"blk.{il}.{name}", head)
+    return model
+
+
 def assistant(target: Model, n_embd: int = 128) -> Model:
     """A Gemma 4 assistant: four layers of queries for its target's keys and values."""
     of, keys, windows = target.keys["embedding_length"], target.keys, [True, True, True, False]

@@ -194,6 +194,10 @@ MODELS: dict[str, Callable[[], Model]] = {
     # with a sliding window and an MTP layer
     "mimo": lambda: _q8(head_models.mimo2()),
     "chain": lambda: _q8(head_models.mimo2(n_mtp=3)),
+    "step35": lambda: _q8(head_models.step35()),
+    "hy_v3": lambda: _q8(head_models.hy_v3()),
+    # attention and Mamba
+    "granite": lambda: head_targets.target("granitehybrid"),
     # Gemma 4 and its assistant
     "gemma4": head_targets.gemma4,
     "assistant": lambda: _q8(head_models.assistant(head_targets.gemma4())),

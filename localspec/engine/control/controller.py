@@ -107,10 +107,23 @@ class SpeculationController:
         self._stats.rounds_since_draft += 1
         return Draft(reason=self._no_draft_reason())
 
-    def is_worthwhile(self, limit: int) -> bool:
-        """Whether the draft was tried, and is expected to gain."""
+    def pays_to_read(self, n_tokens: int, limit: int) -> bool:
+        """Whether the draft was tried, and is expected to gain more than reading costs."""
         gain = self._stats.expected_gain(self._gain.model_gain(0, 1.0, limit))
-        return self._stats.is_promising and gain > 0
+        return self._stats.is_promising and gain > self._reading_cost(n_tokens)
+
+    def _reading_ms(self, n_tokens: int) -> float:
+        share = self._stats.reading
+        share = self._costs.catch_up_share if share is None else share
+        return n_tokens * share * self._costs.first_draft_ms
+
+    def _reading_cost(self, n_tokens: int) -> float:
+        """Tokens that a round loses if the draft reads `n_tokens` of text.
+
+        An answer is expected to go on for as many rounds as it has had, or to its upper bound.
+        """
+        n_rounds = min(max(_MIN_READING_ROUNDS, self._n_rounds), self.max_tokens_left)
+        return self._gain.tokens_per_ms * self._reading_ms(n_tokens) / n_rounds
 
     def _plan_model(self, n_tokens: int, limit: int) -> int:
         """Decide whether to draft with the model; return the longest draft that is affordable.
@@ -126,14 +139,10 @@ class SpeculationController:
         n_unread = n_tokens - self._draft_read_to
         if stats.is_promising:  # else, the price of reading is a guess: all of the text is counted
             n_unread = min(n_unread, self.max_unread)
-        share = costs.catch_up_share if stats.reading is None else stats.reading
-        reading_ms = n_unread * share * costs.first_draft_ms
+        reading_ms = self._reading_ms(n_unread)
         if gain <= 0 and not stats.is_probe_due(reading_ms / costs.plain_ms):
             return 0
-        # An answer is expected to go on for as many rounds as it has had, or to its upper bound.
-        n_rounds = min(max(_MIN_READING_ROUNDS, self._n_rounds), self.max_tokens_left)
-        is_reading_worth_it = gain > self._gain.tokens_per_ms * reading_ms / n_rounds
-        self._is_reading_free = stats.is_promising and is_reading_worth_it
+        self._is_reading_free = stats.is_promising and gain > self._reading_cost(n_unread)
         is_charged = n_unread > _MAX_CATCH_UP and not self._is_reading_free
         loss = reading_ms / costs.plain_ms if is_charged else 0.0
         affordable = self._affordable_length(limit, lambda n: loss + costs.draft_loss(n))

@@ -59,7 +59,6 @@ class PassCosts:
         self.draft_ms = 0.0 if drafts_blocks else self.first_draft_ms
         """A draft pass after the first of a round."""
         self.catch_up_share = _GPU_CATCH_UP_SHARE if drafts_on_gpu else _CATCH_UP_SHARE
-        """Cost of a token that the draft model reads in a wide batch, in draft passes."""
         self._rounds_since_plain, self._plain_interval = 0, _MIN_PLAIN_INTERVAL
         self._prices_changes, self._last_width = prices_changes, 0
         self.change_ms = 0.0

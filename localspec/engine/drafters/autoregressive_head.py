@@ -8,6 +8,7 @@ import numpy as np
 
 from localspec.engine.drafters import DrafterInputs, HeadStates
 from localspec.engine.drafters.draft_sampler import DraftSampler
+from localspec.engine.prefix_cache import common_prefix_length
 from localspec.engine.protocols import (
     AutoregressiveHead,
     Draft,
@@ -26,7 +27,7 @@ class HeadRunner(HeadStates):
 
     While it does not read along, a full buffer drops its oldest states, and the next draft begins
     at those that are left: the head then sees the end of the text only. Reading a long prompt for a
-    head that may never draft would cost a tenth of the target's time on a CPU.
+    head that does not pay would cost up to a tenth of the target's time.
 
     `kind` is the head's (`eagle3`, `mtp`), `batch` the target's maximum batch; `first_position` as
     in `PendingStates`.
@@ -53,6 +54,10 @@ class HeadRunner(HeadStates):
             if not pending.has_room_for(len(tokens)):
                 pending.drop_oldest(len(tokens))
             pending.append(tokens, states)
+
+    def count_new(self, tokens: Sequence[int]) -> int:
+        """How many of a text's tokens the target has not decoded."""
+        return len(tokens) - common_prefix_length(self._pending.target_tokens, tokens)
 
     def limit_truncation(self, n_past: int) -> int:
         return self._pending.limit_truncation(n_past)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -142,6 +143,26 @@ def test_a_draft_that_is_given_up_for_its_reading_is_not_said_to_be_measured() -
         world.run(controller, 20, 16, controller)
         assert state(controller).why == said
         world.run(controller, 76, 16, controller)
+
+
+def test_a_long_text_is_read_where_the_gain_covers_what_reading_costs() -> None:
+    """One rule for CPU and GPU: measured times decide, the device only until there are any."""
+    for on_gpu, accepted in itertools.product((False, True), (0, 1, 2)):
+        world = World(steady(0.5), on_gpu=on_gpu)
+        controller, stats = world.controller(), world.stats
+        assert not controller.pays_to_read(10, 4), "nothing is known of the drafts"
+        for _ in range(50):
+            stats.record_draft_gain(accepted, 2.0, 10.0)
+            stats.acceptance.record_model_token(0, float(accepted > 0))
+        assert controller.pays_to_read(300, 4) == (accepted > 0)
+        gain = stats.expected_gain(controller._gain.model_gain(0, 1.0, 4))
+        for share in (0.1, 1.0):  # of a draft pass, which is a tenth of the target's
+            stats.reading = share
+            worth = int(max(gain, 0.0) * 32 / (share * world.c))
+            assert accepted == 0 or controller.pays_to_read(int(0.99 * worth), 4)
+            assert not controller.pays_to_read(int(1.01 * worth) + 1, 4)
+        controller.max_tokens_left = 2
+        assert not controller.pays_to_read(int(0.99 * worth), 4), "a short answer"
 
 
 def test_a_pause_blames_the_text_or_the_passes() -> None:
