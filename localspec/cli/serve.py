@@ -24,16 +24,18 @@ from localspec.sanitize import sanitize
 from localspec.serve import import_http_server
 
 if TYPE_CHECKING:
+    from localspec.fit.advisor import SettingsRequest
     from localspec.serve.access_rules import AccessRules
-    from localspec.serve.http_server import ServerThread
+    from localspec.serve.http_server import HttpServer, ServerThread
     from localspec.serve.request_metrics import RequestActivity
+    from localspec.serve.served_model import ServedModel
 
 _KEY_VARIABLE = "LOCALSPEC_API_KEY"
 _MAX_KEY_FILE = 64 * 1024
 
 
 @click.command("serve")
-@click.argument("model", required=False, callback=global_options.reject_empty)
+@click.argument("models", nargs=-1, metavar="[MODEL]...", callback=global_options.reject_empty)
 @number_option("--port", "Port; 0 chooses a free one.", 0, 65535, default=8080)
 @text_option(
     "--host",
@@ -61,6 +63,8 @@ _MAX_KEY_FILE = 64 * 1024
     multiple=True,
 )
 @text_option("--alias", "NAME", "The model's name for clients.  [default: its file]")
+@number_option("--keep", "Models that stay loaded, where several are served.", 1, 64, default=1)
+@number_option("--idle", "Minutes after which an unused model is unloaded.  [default: never]", 1)
 @number_option("--queue", "Requests that may wait; more are refused.", 0, 1000, default=16)
 @click.option(
     "--log",
@@ -74,9 +78,10 @@ _MAX_KEY_FILE = 64 * 1024
 @options.MACHINE
 @options.YES
 @options.QUIET
-def command(model: str | None, **given: Any) -> int:
-    """Serve MODEL over HTTP, with OpenAI's API.
+def command(models: tuple[str, ...], **given: Any) -> int:
+    """Serve MODEL over HTTP, with OpenAI's and Anthropic's API.
 
+    Of several models, each is loaded when a request names it.
     The options of sampling and speculation apply where a request leaves them open.
 
     \b
@@ -85,31 +90,40 @@ def command(model: str | None, **given: Any) -> int:
         -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
     """
     http_server, rules = import_http_server(), _make_rules(given)
-    model, draft, _ = recent_pairs.resolve_default(model, given["draft"])
-    pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
-    recent_pairs.save_last(*launch.make_portable_refs(model, draft))
-    given["spec"] = options.resolve_drafter(pair, given["spec"])
-    server_options = http_server.ServerOptions(
-        pair,
-        given["alias"] or sanitize(pair.target.stem, multiline=False),
-        options.build_settings(pair, given),
-        given["seed"],
-        given["template"],
-        rules,
-        given["port"],
-        given["queue"],
-    )
-    host = EngineHost(options.build_load_request(pair, given), probe=True)
+    if len(models) > 1 and (given["alias"] or given["draft"] != "auto"):
+        raise UsageError("--alias and --draft are for one model.", "Name pairs as TARGET+DRAFT.")
+    served: list[ServedModel] = []
+    requests: dict[str, SettingsRequest] = {}
+    for word in dict.fromkeys(models) or (None,):
+        model, draft, _ = recent_pairs.resolve_default(word, given["draft"])
+        pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
+        if not served:
+            recent_pairs.save_last(*launch.make_portable_refs(model, draft))
+        values = given | {"spec": options.resolve_drafter(pair, given["spec"])}
+        stem = sanitize(pair.target.stem, multiline=False)
+        name = given["alias"] or (stem if len(models) < 2 else str(word))
+        more = {"seed": given["seed"], "template": given["template"]}
+        settings = options.build_settings(pair, values)
+        served.append(http_server.ServedModel(name, pair, settings, **more))
+        requests[name] = options.build_load_request(pair, values)
+    server_options = http_server.ServerOptions(tuple(served), rules, given["port"], given["queue"])
+    idle_seconds = 60 * given["idle"] if given["idle"] else None
+    host = EngineHost(next(iter(requests.values())), probe=True)
+    host.add_pairs(requests, given["keep"], idle_seconds)
     has_board = _has_board(given)
     log = RequestLog(given["log_format"] or ("none" if has_board else "text"))
     server = http_server.HttpServer(server_options, host, log.write)
     if has_board:
         return _run_board(http_server.ServerThread(server))
     if not given["quiet"]:
-        terminal.notify(f"loading {server_options.name}; its address will be {server.url}/v1")
-    on_ready = partial(_report_ready, url=server.url, quiet=given["quiet"])
+        terminal.notify(f"loading {served[0].name}; its address will be {server.url}/v1")
+    return _run_plain(server, quiet=given["quiet"])
+
+
+def _run_plain(server: HttpServer, *, quiet: bool) -> int:
+    on_ready = partial(_report_ready, url=server.url, quiet=quiet)
     try:
-        with closing(server), http_server.stop_on_signals(server):
+        with closing(server), import_http_server().stop_on_signals(server):
             asyncio.run(server.serve(on_ready))
     except KeyboardInterrupt:
         return 130

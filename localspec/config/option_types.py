@@ -165,10 +165,6 @@ def _check_texts(value: Any) -> tuple[str, ...]:
     return texts
 
 
-def _read_texts(typed: str) -> Any:
-    return json.loads(typed) if typed.startswith("[") else typed.replace("\\n", "\n")
-
-
 def _format_texts(texts: tuple[str, ...]) -> str:
     plain = texts[0].replace("\n", "\\n").strip()
     is_plain = not plain.startswith("[") and TEXTS.parse(plain) == texts
@@ -233,7 +229,7 @@ SWITCH = choice(_ON_OFF, _YES_NO)
 SWITCH_OR_AUTO = choice(_ON_OFF | {"auto": None})
 TEXTS = ValueType(
     'a text (\\n is a new line), or several: ["a", "b"]; none',
-    _read_texts,
+    lambda typed: json.loads(typed) if typed.startswith("[") else typed.replace("\\n", "\n"),
     _check_texts,
     {"none": ()},
     is_text=True,

@@ -70,10 +70,7 @@ class PrefixCache:
         self._n_matched = min(self._n_matched, n_kept)
 
     def settle(self) -> Sequence[int]:
-        """Make the model hold the cached tokens and no more; return them.
-
-        A memory that returns to a checkpoint holds fewer of them.
-        """
+        """Make the model hold the cached tokens, or fewer after a checkpoint; return them."""
         self.truncate(min(self.n_cached, self.model.n_past))
         self.truncate(self.model.n_past)
         return self._cached_tokens

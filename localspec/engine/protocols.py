@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,15 +154,6 @@ class HiddenStateListener(Protocol):
 
     def on_restore(self, state: HiddenStates) -> None:
         """Restore what `newest_state` returned when the target held the same tokens as now."""
-
-    def state_bytes(self) -> int:
-        """Of what `save_state` returns."""
-
-    def save_state(self) -> Any:
-        """A copy of all states, for `restore_state` when the target holds the same tokens."""
-
-    def restore_state(self, state: Any) -> None:
-        """Replace all states by a copy."""
 
 
 class DraftStopPolicy(Protocol):

@@ -10,11 +10,12 @@ import atexit
 import os
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from localspec.errors import UsageError
+from localspec.errors import DoesNotFitError, OutOfMemoryError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch.start import Engine, EngineClient, StartEngine, start_engine
 from localspec.machine import conversion_process, device_detection
@@ -44,6 +45,7 @@ class EngineJob(Generic[T]):
         self._outputs: list[Any] = []
         self._lock = threading.Lock()
         self.has_begun = self.is_withdrawn = self.stop_requested = False
+        self.model = ""  # The name of its pair, where the host has several.
         self.notices: list[Notice] = []  # Of loading the pair, if this job did that.
         self.on_update: Callable[[], object] = lambda: None
         """Called in the host's thread: when `take` has something new, and at the end."""
@@ -107,7 +109,10 @@ class EngineJob(Generic[T]):
 
 
 class EngineHost:
-    """Runs jobs in order. Loads the pair for the first one, and again if its process has exited."""
+    """Runs jobs in order. Loads the pair for the first one, and again if its process has exited.
+
+    Of several pairs no two are loaded at once: each is fitted to the memory that the others leave.
+    """
 
     def __init__(
         self,
@@ -123,6 +128,10 @@ class EngineHost:
         Without `reloads`, jobs get an engine that has exited as it is.
         """
         self._request, self._probe, self._start, self._after = request, probe, start, after
+        self._requests: Mapping[str, SettingsRequest] = {}  # Of several pairs, by name.
+        self._keep, self._name = 1, ""  # The name is that of `engine`.
+        self._idle_seconds: float | None = None
+        self._others: dict[str, tuple[Engine, float]] = {}  # With their last use, the oldest first.
         self._reloads = reloads
         self._jobs: queue.SimpleQueue[EngineJob[Any] | None] = queue.SimpleQueue()  # None: the end.
         self._lock = threading.RLock()  # reentrant: garbage collection may call `stop` inside it
@@ -145,6 +154,20 @@ class EngineHost:
         """Whether no job can run any more."""
         has_exited = self.engine is not None and not self.engine.alive
         return self.closed or (has_exited and not self._reloads)
+
+    def add_pairs(
+        self, requests: Mapping[str, SettingsRequest], keep: int, idle_seconds: float | None
+    ) -> None:
+        """Also run jobs of other pairs, by name; the first is that of the host. At most `keep` stay
+        loaded, and those that are not used for `idle_seconds` do not."""
+        self._requests, self._keep, self._idle_seconds = requests, keep, idle_seconds
+        self._name = next(iter(requests))
+
+    def is_loaded(self, name: str) -> bool:
+        """Of one pair, whatever the name."""
+        is_current = name == self._name or not self._requests
+        engine = self.engine if is_current else self._others.get(name, (None,))[0]
+        return engine is not None and engine.alive
 
     def submit(self, job: EngineJob[Any]) -> None:
         """Queue a job. Raises UsageError if the host is closed or in another process."""
@@ -207,7 +230,8 @@ class EngineHost:
 
         Without one, a closed host creates none: what it still checks need not be waited for.
         """
-        return (self.engine or self._loading_engine or self._after) is not None
+        engines = self.engine, self._loading_engine, self._after, *self._others
+        return any(each is not None for each in engines)
 
     def _is_forked(self) -> bool:
         """Whether this is a copy in a forked process, where the thread does not exist."""
@@ -234,13 +258,17 @@ class EngineHost:
             while (job := self._next_job()) is not None:
                 self._run_job(job)
                 del job  # otherwise the last answer stays in memory while idle
-            self._close_engine()
+            self._close_engines()
         finally:
             _running_hosts.discard(self)
 
     def _next_job(self) -> EngineJob[Any] | None:
         """Wait for a job; meanwhile time the weight types, if a CPU computes and that is due."""
-        if self._probe and isinstance(self.engine, EngineClient):
+        if self._idle_seconds is not None:
+            with suppress(queue.Empty):
+                return self._jobs.get(timeout=self._idle_seconds)
+            self._close_engines()
+        elif self._probe and isinstance(self.engine, EngineClient):
             with suppress(queue.Empty):
                 return self._jobs.get(timeout=_IDLE_SECONDS)
             missing = conversion_process.missing_types()
@@ -266,12 +294,13 @@ class EngineHost:
         job.finish(error)
 
     def _ensure_engine(self, job: EngineJob[Any]) -> Engine:
+        self._switch_to(job.model if job.model in self._requests else self._name)
         if self._reloads and self.engine is not None and not self.engine.alive:
             self._close_engine()
             job.notify(
                 Notice("warning", "loaded-again", "The engine stopped and was loaded again.")
             )
-        if self.engine is None:
+        while self.engine is None:
             try:
                 self.engine = self._start(
                     self._request,
@@ -279,15 +308,41 @@ class EngineHost:
                     notify=job.notify,
                     on_worker=self._set_loading_engine,
                 )
+            except (DoesNotFitError, OutOfMemoryError):
+                if not self._others:
+                    raise
+                self._close_oldest()  # and try again
             finally:
                 self._loading_engine = None
-            self.ready = self.engine.ready
+        self.ready = self.engine.ready
         return self.engine
+
+    def _switch_to(self, name: str) -> None:
+        """Make `engine` that of a pair; None if it must be loaded, for which others make room."""
+        now = time.monotonic()
+        if name != self._name:
+            if self.engine is not None:
+                self._others[self._name] = self.engine, now
+            self._name, self._request = name, self._requests[name]
+            self.engine = self._others.pop(name, (None,))[0]
+        oldest = now - (self._idle_seconds or now)
+        while self._others and (
+            len(self._others) >= self._keep or next(iter(self._others.values()))[1] < oldest
+        ):
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        self._others.pop(next(iter(self._others)))[0].close()
 
     def _set_loading_engine(self, engine: Engine) -> None:
         self._loading_engine = engine
         if self.closed:  # closed just before the process was created
             engine.close()
+
+    def _close_engines(self) -> None:
+        while self._others:
+            self._close_oldest()
+        self._close_engine()
 
     def _close_engine(self) -> None:
         if self.engine is not None:

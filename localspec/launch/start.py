@@ -153,13 +153,6 @@ StartEngine = Callable[..., Engine]
 """`start_engine`, or a fake of the tests."""
 
 
-def _with_faster_copy(
-    request: SettingsRequest, notify: Callable[[Notice], None]
-) -> SettingsRequest:
-    target = conversion.faster_copy(Path(request.load.target), notify)
-    return replace(request, load=replace(request.load, target=str(target)))
-
-
 def start_engine(
     request: SettingsRequest,
     *,
@@ -169,12 +162,13 @@ def start_engine(
 ) -> EngineClient:
     """Load the pair in a separate process, with the costs measured in earlier runs.
 
-    With `probe`, the engine stays: it keeps other conversations in RAM, and measures thread counts
-    and pass costs when idle, if they were not measured on a quiet computer. `on_worker` receives
-    the engine before it loads, so that another thread can close it. Raises as `choose_settings`,
-    and the engine's errors.
+    With `probe`, it keeps other conversations in RAM, and measures costs when idle, if that is due.
+    `on_worker` receives the engine before it loads, for another thread to close it.
+    Raises as `choose_settings`, and the engine's errors.
     """
-    request, workers = check_workers(_with_faster_copy(request, notify), notify)
+    target = conversion.faster_copy(Path(request.load.target), notify)
+    load = replace(request.load, target=str(target))
+    request, workers = check_workers(replace(request, load=load), notify)
     advice = choose_settings(request, workers)
     if advice and (transfer := describe_transfer(advice.fit, workers)):
         notify(Notice("info", "workers", transfer))
@@ -183,8 +177,7 @@ def start_engine(
         notify(notice)
     inventory.verify_packaged(Path(load.target))
     store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
-    engine = EngineClient(store, measurements.make_key(load))
-    on_worker(engine)
+    on_worker(engine := EngineClient(store, measurements.make_key(load)))
     try:
         is_measured = _is_complete(engine.measured, load)
         load = replace(

@@ -188,15 +188,9 @@ class Completion:
 
     # --- the JSON of an answer --------------------------------------------------------------
 
-    def _whole(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def _lines(self) -> AsyncGenerator[bytes, None]:
-        """The stream but for its last line."""
-        raise NotImplementedError
-
-    def _last_line(self) -> bytes:
-        raise NotImplementedError
+    _whole: Any  # () -> the JSON
+    _lines: Any  # () -> an AsyncGenerator of bytes: the stream but for its last line.
+    _last_line: Any  # () -> bytes
 
     def _error_line(self, error: ApiError) -> bytes:
         return to_event(error.to_json())
@@ -217,11 +211,8 @@ class Completion:
                     self._model.build_command, prompt=prompt, options=self.options, index=index
                 )
                 self._choices.append(Choice(build, markers, self.options.tools))
+                self._choices[-1].model = self._model.name
                 self._queue.submit(self._choices[-1])
-
-    @property
-    def is_streamed(self) -> bool:
-        return self.options.stream
 
     @property
     def position(self) -> int:
@@ -244,7 +235,7 @@ class Completion:
                 while not choice.has_ended:
                     await self._take_events(choice, _WAIT_SECONDS)
                 self._check_end(choice)
-            whole = self._whole()
+            whole: dict[str, Any] = self._whole()
         except BaseException as error:
             self._close(error)
             raise

@@ -204,8 +204,9 @@ class InfillCompletion(Completion):
         return piece
 
     def _end_fields(self, choice: Choice) -> dict[str, Any]:
-        finished = choice.answer.finished
+        finished, settings = choice.answer.finished, self.options.settings
         assert finished is not None
+        n_predict = 0 if self.options.reads_only else settings.max_tokens
         return {
             "stop": True,
             "stop_type": _STOP_TYPES.get(finished.reason, "none"),
@@ -216,10 +217,7 @@ class InfillCompletion(Completion):
             "tokens_cached": finished.totals.get("reused_tokens", 0),
             "truncated": False,
             "has_new_line": "\n" in choice.text.content,
-            "generation_settings": {
-                "seed": self.options.seed,
-                "n_predict": 0 if self.options.reads_only else self.options.settings.max_tokens,
-            },
+            "generation_settings": {"seed": self.options.seed, "n_predict": n_predict},
             **self._numbers(),
         }
 

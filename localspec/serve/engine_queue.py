@@ -94,16 +94,19 @@ class EngineQueue:
     def record_success(self) -> None:
         self._failures = 0
 
-    async def run(self, work: Callable[[Engine], T]) -> T:
-        """Run short work in its turn. Raises ApiError."""
-        with self.admit():
-            try:
-                return await self._run(work)
-            except Exception as error:
-                raise self.record_failure(error) from None
+    async def run(self, work: Callable[[Engine], T], model: str) -> T:
+        """Run short work in its turn, with the engine of a model. Raises ApiError."""
+        admission = self.admit()
+        try:
+            return await self._run(work, model)
+        except Exception as error:
+            raise self.record_failure(error) from None
+        finally:
+            admission.release()
 
-    async def _run(self, work: Callable[[Engine], T]) -> T:
+    async def _run(self, work: Callable[[Engine], T], model: str = "") -> T:
         job = AsyncJob(work)
+        job.model = model
         self.submit(job)
         try:
             await job.updated.wait()
@@ -139,9 +142,3 @@ class Admission:
             queue._admitted -= 1
             seconds = (time.monotonic() - self._began) / (self.position + 1)
             queue._mean_seconds = 0.7 * queue._mean_seconds + 0.3 * seconds
-
-    def __enter__(self) -> Admission:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import TokenizeCommand
 from localspec.serve import api_error, messages, prompts, request_options, responses
 from localspec.serve.access_rules import AccessMiddleware, AccessRules
@@ -27,7 +29,7 @@ from localspec.serve.messages import MessageCompletion
 from localspec.serve.prompts import PromptInput, parse_infill, parse_texts
 from localspec.serve.request_metrics import ServerActivity
 from localspec.serve.responses import ResponseCompletion
-from localspec.serve.served_model import ServedModel
+from localspec.serve.served_model import NOT_LOADED, ServedModel
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -50,12 +52,18 @@ _STREAM_HEADERS = {
 
 
 class ApiServer:
-    """The HTTP API of one model, which may still be loading."""
+    """The HTTP API of one model or several; the first is loaded at the start."""
 
-    def __init__(self, queue: EngineQueue, activity: ServerActivity, rules: AccessRules) -> None:
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        queue: EngineQueue,
+        activity: ServerActivity,
+        rules: AccessRules,
+    ) -> None:
+        self._models, self._first = {model.name: model for model in models}, models[0].name
         self._queue, self._activity = queue, activity
         self._bodies = BodyReader()
-        self.model: ServedModel | None = None  # None while the pair is loading.
         self.app: ASGIApp = AccessMiddleware(self._make_app(), rules)
 
     def _make_app(self) -> ASGIApp:
@@ -77,27 +85,50 @@ class ApiServer:
         handlers: Any = dict.fromkeys((ApiError, HTTPException, Exception), _on_error)
         return Starlette(routes=routes, exception_handlers=handlers)
 
+    @property
+    def model(self) -> ServedModel | None:
+        """The first one; None while it is loading."""
+        model = self._models[self._first]
+        return None if model.ready is NOT_LOADED else model
+
+    def set_ready(self, ready: EngineReady, name: str = "") -> None:
+        """After a pair was loaded, perhaps again and with another context."""
+        name = name or self._first
+        self._models[name] = replace(self._models[name], ready=ready)
+
     def _loaded(self) -> ServedModel:
         if self.model is None:
             raise api_error.loading()
         return self.model
+
+    async def _find_model(self, fields: JsonFields) -> ServedModel:
+        """The model that a request names, which is loaded; of another name, the first."""
+        self._loaded()
+        given = fields.get("model")
+        name = given if isinstance(given, str) and given in self._models else self._first
+        if not self._queue.host.is_loaded(name):
+            self.set_ready(await self._queue.run(lambda engine: engine.ready, name), name)
+        return self._models[name]
 
     async def _greet(self, _: Request) -> Response:
         name = self.model.name if self.model else "a model, which is loading"
         return PlainTextResponse(f"localspec serves {name}. OpenAI's API: /v1\n")
 
     async def _list_models(self, _: Request) -> Response:
-        model = self._loaded().describe()
-        id_ = model["id"]
+        models = [self._describe(name) for name in self._models]
         # Some clients read `models`, as Ollama has it; Anthropic's the last three.
-        body = {"object": "list", "data": [model], "models": [{"name": id_, "model": id_}]}
-        return JsonResponse(body | {"has_more": False, "first_id": id_, "last_id": id_})
+        names = [{"name": name, "model": name} for name in self._models]
+        body = {"object": "list", "data": models, "models": names, "has_more": False}
+        return JsonResponse(body | {"first_id": self._first, "last_id": models[-1]["id"]})
 
     async def _show_model(self, request: Request) -> Response:
-        model = self._loaded()
-        if request.path_params["name"] != model.name:
+        if (name := request.path_params["name"]) not in self._models:
             raise ApiError(404, "There is no model of this name here.", name="model_not_found")
-        return JsonResponse(model.describe())
+        return JsonResponse(self._describe(name))
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        self._loaded()
+        return self._models[name].describe(is_loaded=self._queue.host.is_loaded(name))
 
     async def _show_health(self, _: Request) -> Response:
         self._loaded()
@@ -111,11 +142,10 @@ class ApiServer:
 
     def _complete(self, route: str, parse: ParseRequest) -> Endpoint:
         async def complete(request: Request) -> Response:
-            model = self._loaded()
-            make, given = await self._parse(request, partial(parse, model))
+            model, (make, given) = await self._parse(request, parse)
             completion = make(model, self._queue, self._activity)
             completion.submit(given, route)
-            if not completion.is_streamed:
+            if not completion.options.stream:
                 return JsonResponse(await _until_disconnect(request.receive, completion.run()))
             await completion.wait_accepted()
             headers = _STREAM_HEADERS | {"X-Queue-Position": str(completion.position)}
@@ -123,29 +153,31 @@ class ApiServer:
 
         return complete
 
-    async def _parse(self, request: Request, parse: Callable[[JsonFields], T]) -> T:
-        """In a thread if the body is large, so that others are served meanwhile."""
+    async def _parse(
+        self, request: Request, parse: Callable[[ServedModel, JsonFields], T]
+    ) -> tuple[ServedModel, T]:
+        """The request for a model; in a thread if it is large, so that others are served."""
+        self._loaded()
         body = await self._bodies.read(request)
-
-        def parse_all() -> T:
-            return parse(JsonFields(parse_body(body)))
-
-        return await asyncio.to_thread(parse_all) if len(body) > _LARGE_BODY else parse_all()
+        is_large = len(body) > _LARGE_BODY
+        values = await asyncio.to_thread(parse_body, body) if is_large else parse_body(body)
+        model = await self._find_model(fields := JsonFields(values))
+        if is_large:
+            return model, await asyncio.to_thread(parse, model, fields)
+        return model, parse(model, fields)
 
     async def _count_tokens(self, request: Request) -> Response:
         """The tokens of the prompt that `/v1/messages` would read."""
-        model = self._loaded()
-        make, (prompt,) = await self._parse(request, partial(_parse_messages, model))
+        model, (make, (prompt,)) = await self._parse(request, _parse_messages)
         model.check_prompt(prompt)
         options = make(model, self._queue, self._activity).options
         build = partial(model.build_command, prompt=prompt, options=options, index=0)
-        work = self._queue.run(lambda engine: count_prompt(engine, build(engine)))
+        work = self._queue.run(lambda engine: count_prompt(engine, build(engine)), model.name)
         return JsonResponse({"input_tokens": await _until_disconnect(request.receive, work)})
 
     async def _tokenize(self, request: Request) -> Response:
-        self._loaded()
-        command = await self._parse(request, _parse_tokenize)
-        work = self._queue.run(lambda engine: engine.tokenize(command))
+        model, command = await self._parse(request, _parse_tokenize)
+        work = self._queue.run(lambda engine: engine.tokenize(command), model.name)
         result = await _until_disconnect(request.receive, work)
         tokens: list[Any] = list(result.tokens)
         if command.pieces:
@@ -196,7 +228,7 @@ _APIS: dict[str, ParseRequest] = {
 }
 
 
-def _parse_tokenize(fields: JsonFields) -> TokenizeCommand:
+def _parse_tokenize(_: ServedModel, fields: JsonFields) -> TokenizeCommand:
     text = fields.text("content")
     if len(text) > _MAX_TOKENIZED:
         raise invalid("content", f"it has more than {_MAX_TOKENIZED:,} characters")

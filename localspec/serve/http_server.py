@@ -11,16 +11,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from localspec.chat.settings import ChatSettings
 from localspec.errors import UsageError
-from localspec.launch import ResolvedPair
 from localspec.launch.engine_host import EngineHost
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady
@@ -40,11 +38,7 @@ _BACKLOG = 512
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    pair: ResolvedPair
-    name: str
-    settings: ChatSettings
-    seed: int | None = None
-    template: str | None = None
+    models: tuple[ServedModel, ...]  # Of several, the first is loaded at the start.
     rules: AccessRules = field(default_factory=AccessRules)
     port: int = DEFAULT_PORT
     max_waiting: int = MAX_WAITING
@@ -86,7 +80,7 @@ class TimedProtocol(H11Protocol):
 
 
 class HttpServer:
-    """Serves one pair until `stop`. Create it before the event loop runs."""
+    """Serves until `stop`. Create it before the event loop runs."""
 
     def __init__(
         self,
@@ -105,7 +99,7 @@ class HttpServer:
         self.port: int = self._socket.getsockname()[1]
         self.activity = ServerActivity(on_end)
         self._queue, self._owns_host = EngineQueue(host, options.max_waiting), owns_host
-        self.api = ApiServer(self._queue, self.activity, options.rules)
+        self.api = ApiServer(options.models, self._queue, self.activity, options.rules)
         config = uvicorn.Config(
             self.api.app,
             http=TimedProtocol,
@@ -169,21 +163,13 @@ class HttpServer:
             await asyncio.gather(serving, return_exceptions=True)
 
     async def _load(self, on_ready: Callable[[EngineReady], None]) -> None:
-        options = self._options
         ready = await self._queue.load()
-        self.api.model = ServedModel(
-            options.name, options.pair, options.settings, ready, options.seed, options.template
-        )
+        self.api.set_ready(ready)
         on_ready(ready)
 
     def set_host(self, host: EngineHost) -> None:
         """When others load the pair again."""
         self._queue.host = host
-
-    def set_ready(self, ready: EngineReady) -> None:
-        """After others have loaded the pair again, with another context perhaps."""
-        if self.api.model is not None:
-            self.api.model = replace(self.api.model, ready=ready)
 
     def stop(self) -> None:
         """Begin to end; from any thread, or a signal handler."""

@@ -97,10 +97,6 @@ class JsonFields:
             raise invalid(self.param(name), problem)
         return value
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.values
-
 
 def to_fields(value: Any, param: str) -> JsonFields:
     """The fields of an object within the request. Raises ApiError if it is none."""

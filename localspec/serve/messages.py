@@ -91,7 +91,7 @@ def to_chat_fields(fields: JsonFields) -> JsonFields:
         tools=list(_nest_tools(fields)),
         tool_choice=named if kind == "tool" else _CHOICES[kind],
         parallel_tool_calls=not choice.flag("disable_parallel_tool_use"),
-        response_format=None if form.is_empty else schema,
+        response_format=schema if form.values else None,
         reasoning_effort="none" if thinks == "disabled" else output.get("effort"),
         chat_template_kwargs={"enable_thinking": True} if thinks == "enabled" else None,
         thinking_budget_tokens=thinking.integer("budget_tokens", 1, MAX_INT),
@@ -180,12 +180,12 @@ class MessageCompletion(ItemCompletion):
         choice = self._choices[0]
         finished = choice.answer.finished
         assert finished is not None
+        reason, stop = _STOP_REASONS.get(finished.reason, "end_turn"), None
         if choice.finish_reason == "tool_calls":
-            return {"stop_reason": "tool_use", "stop_sequence": None}
-        if finished.stop in self.options.settings.stop:
-            return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop}
-        reason = _STOP_REASONS.get(finished.reason, "end_turn")
-        return {"stop_reason": reason, "stop_sequence": None}
+            reason = "tool_use"
+        elif finished.stop in self.options.settings.stop:
+            reason, stop = "stop_sequence", finished.stop
+        return {"stop_reason": reason, "stop_sequence": stop}
 
     def _message_usage(self) -> dict[str, Any]:
         """Nothing counts as the creation of a cache: all that is read is kept."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from itertools import chain
 from typing import Any, Literal
 
-from localspec.protocol.events import Event
 from localspec.serve.completion import PING, AnswerText, Completion
 from localspec.serve.completion_formats import chat_logprobs
 from localspec.serve.json_fields import to_event
@@ -24,27 +23,17 @@ class ItemCompletion(Completion):
         self.items: list[dict[str, Any]] = []
         self.kind: ItemKind | None = None  # Of the last item, while it grows.
 
-    def _begin(self, kind: ItemKind, name: str) -> Iterable[dict[str, Any]]:
-        """Add an item; `name` is that of a called tool."""
-        raise NotImplementedError
-
-    def _grow(self, delta: str, logprobs: list[Any]) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def _end(self, is_cut: bool) -> Iterable[dict[str, Any]]:
-        raise NotImplementedError
-
-    def _news(self, batch: Sequence[Event]) -> Iterable[dict[str, Any]]:
-        """Before the text of a batch of the engine's events; the first and the last are empty."""
-        raise NotImplementedError
-
-    def _answer(self) -> dict[str, Any]:
-        raise NotImplementedError
+    # What each API has in a form of its own:
+    _begin: Any  # (kind, name of a called tool) -> events; adds an item.
+    _grow: Any  # (delta, logprobs) -> event
+    _end: Any  # (is_cut) -> events
+    _news: Any  # (batch) -> events before its text; the first and the last batch are empty.
+    _answer: Any  # () -> the whole answer
 
     def _ping(self) -> bytes:
         return PING
 
-    def _whole(self) -> dict[str, Any]:
+    def _whole(self) -> Any:
         deque(self._add(self._choices[0].text), maxlen=0)
         deque(self._close_item(self._is_cut), maxlen=0)
         return self._answer()

@@ -21,6 +21,7 @@ from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.api_error import invalid, unsupported
 from localspec.serve.json_fields import JsonFields, to_fields, to_unicode
 
+INPUT = "messages"
 _MAX_MESSAGES, _MAX_CALLS, _MAX_TOOLS = 20_000, 1024, 1024
 _MAX_PROMPTS, _MAX_EXTRA_FILES = 16, 256
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -76,7 +77,9 @@ def parse_texts(fields: JsonFields) -> list[PromptInput]:
         if isinstance(value, str):
             texts.append(PromptInput(text=to_unicode(value)))
         elif isinstance(value, list):
-            texts.append(PromptInput(tokens=_check_tokens(value)))
+            if not all(type(token) is int and 0 <= token < 2**31 for token in value):
+                raise invalid("prompt", "it is not an array of token ids")
+            texts.append(PromptInput(tokens=tuple(value)))
         else:
             raise invalid("prompt", "it is not an array of strings or of token ids")
     if not all(prompt.text or prompt.tokens for prompt in texts):
@@ -86,16 +89,7 @@ def parse_texts(fields: JsonFields) -> list[PromptInput]:
     return texts
 
 
-def _check_tokens(values: list[Any]) -> tuple[int, ...]:
-    if not all(type(value) is int and 0 <= value < 2**31 for value in values):
-        raise invalid("prompt", "it is not an array of token ids")
-    return tuple(values)
-
-
 # --- messages -----------------------------------------------------------------------------------
-
-
-INPUT = "messages"
 
 
 def parse_input(fields: JsonFields) -> tuple[ChatMessage, ...]:
@@ -141,7 +135,9 @@ def parse_message(value: Any, param: str) -> ChatMessage:
     for i, given in enumerate(calls):
         call = to_fields(given, f"{param}.tool_calls[{i}]")
         parsed.append(parse_call(call.fields("function"), call.text("id")))
-    reasoning = _reasoning(fields) if role == "assistant" else ""
+    names = ("reasoning_content", "reasoning", "thinking") if role == "assistant" else ()
+    texts = (text for name in names if isinstance(text := fields.get(name), str))
+    reasoning = to_unicode(next(texts, ""))
     return ChatMessage(_ROLES[role], content, tool_calls=tuple(parsed), reasoning=reasoning)
 
 
@@ -160,12 +156,6 @@ def join_messages(messages: Sequence[ChatMessage], roles: tuple[str, ...]) -> li
         if role != "assistant" or content or calls:  # thinking alone is no answer
             joined.append(ChatMessage(role, content, tool_calls=calls, reasoning=reasoning))
     return joined
-
-
-def _reasoning(fields: JsonFields) -> str:
-    """The thinking of an earlier answer, as clients send it back; else empty."""
-    given = (fields.get(name) for name in ("reasoning_content", "reasoning", "thinking"))
-    return to_unicode(next((text for text in given if isinstance(text, str)), ""))
 
 
 def parse_call(function: JsonFields, call_id: str) -> ToolCall:

@@ -110,6 +110,8 @@ class ServerActivity:
         """In Prometheus' text format, with the names of llama.cpp."""
         n_running, totals, decode_seconds = self.n_processing, self.totals, self.decode_seconds
         n_read = self.prompt_tokens - self.reused_tokens
+        read_rate = n_read / (self.prompt_seconds or math.inf)
+        write_rate = totals.tokens / (decode_seconds or math.inf)
         metrics = (
             ("prompt_tokens_total", "Prompt tokens read.", n_read),
             ("prompt_tokens_cached_total", "Prompt tokens in the KV cache.", self.reused_tokens),
@@ -121,16 +123,8 @@ class ServerActivity:
             ("requests_deferred", "Requests that wait.", len(self.running) - n_running),
             ("n_tokens_max", "Tokens of the longest prompt with its answer.", self.longest),
             ("n_busy_slots_per_decode", "Answers per pass.", 1),
-            (
-                "prompt_tokens_seconds",
-                "Prompt tokens read per second.",
-                n_read / (self.prompt_seconds or math.inf),
-            ),
-            (
-                "predicted_tokens_seconds",
-                "Tokens of answers per second.",
-                totals.tokens / (decode_seconds or math.inf),
-            ),
+            ("prompt_tokens_seconds", "Prompt tokens read per second.", read_rate),
+            ("predicted_tokens_seconds", "Tokens of answers per second.", write_rate),
             ("spec_decode_num_drafts_total", "Passes that verified a draft.", totals.rounds),
             ("spec_decode_num_draft_tokens_total", "Draft tokens.", totals.drafted),
             ("spec_decode_num_accepted_tokens_total", "Accepted draft tokens.", totals.accepted),

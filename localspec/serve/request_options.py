@@ -18,7 +18,7 @@ from localspec.models.chat_template.thinking_effort import EFFORTS
 from localspec.models.chat_template.tool_calls import ToolFormat
 from localspec.serve.api_error import invalid, unsupported
 from localspec.serve.json_fields import JsonFields, to_unicode
-from localspec.serve.prompts import OfferedTools, parse_tools
+from localspec.serve.prompts import OfferedTools, parse_content, parse_tools
 
 MAX_CHOICES = 16
 MAX_LOGPROBS = 20
@@ -162,7 +162,7 @@ def _parse_constraint(fields: JsonFields) -> tuple[str, str, str]:
 
 def _schema_of_format(response_format: JsonFields) -> Any:
     """The schema in OpenAI's form, or in llama.cpp's; None for text."""
-    if response_format.is_empty:
+    if not response_format.values:
         return None
     kind = response_format.choice("type", ("text", "json_object", "json_schema"))
     if kind is None:
@@ -236,34 +236,23 @@ def _parse_logit_bias(given: Any) -> tuple[tuple[int, float], ...] | None:
 
 
 def _parse_bias(pair: Any) -> tuple[int, float]:
-    problem = invalid("logit_bias", "it does not map token ids to numbers from -100 to 100")
-    if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise problem
-    token, bias = pair
+    given: Any = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (None, None)
+    token, bias = given[0], -100 if given[1] is False else given[1]
     if isinstance(token, str) and token.isascii() and token.isdecimal() and len(token) < 12:
         token = int(token)
-    bias = -100 if bias is False else bias
-    if type(token) is not int or token < 0 or type(bias) not in (int, float):
-        raise problem
-    if not -100 <= bias <= 100:
-        raise problem
+    is_number = type(token) is int and token >= 0 and type(bias) in (int, float)
+    if not is_number or not -100 <= bias <= 100:
+        raise invalid("logit_bias", "it does not map token ids to numbers from -100 to 100")
     return token, float(bias)
 
 
 def _parse_prediction(fields: JsonFields) -> str:
     """The text that the answer probably repeats (OpenAI's predicted outputs)."""
     prediction = fields.fields("prediction")
-    if prediction.is_empty:
+    if not prediction.values:
         return ""
     prediction.choice("type", ("content",))
-    content = prediction.get("content")
-    if isinstance(content, str):
-        return to_unicode(content)
-    parts = prediction.items("content", 1024)
-    texts: list[Any] = [part.get("text") if isinstance(part, dict) else None for part in parts]
-    if not all(isinstance(text, str) for text in texts):
-        raise invalid("prediction.content", "it is not a string or an array of text parts")
-    return to_unicode("".join(texts))
+    return parse_content(prediction.get("content"), "prediction.content")
 
 
 def parse_text_options(

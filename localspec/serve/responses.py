@@ -31,6 +31,8 @@ _ITEM_TYPES: dict[ItemKind, tuple[str, str]] = {  # With the prefix of their ids
     "text": ("message", "msg"),
     "call": ("function_call", "fc"),
 }
+_CONSTANTS: Any = {"error": None, "previous_response_id": None, "store": False, "tools": []}
+_CONSTANTS |= {"tool_choice": "auto", "parallel_tool_calls": True, "truncation": "disabled"}
 _NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
@@ -92,7 +94,7 @@ def to_chat_fields(fields: JsonFields) -> JsonFields:
     # Agents also offer tools that only OpenAI runs, such as web search.
     tools = [tool for tool in given if not isinstance(tool, dict) or tool.get("type") == "function"]
     choice, form = fields.get("tool_choice"), fields.fields("text").fields("format")
-    response_format = None if form.is_empty else {"type": form.get("type")}
+    response_format = {"type": form.get("type")} if form.values else None
     if response_format is not None and form.get("type") == "json_schema":
         response_format["json_schema"] = {"schema": form.get("schema")}
     return fields.renamed(
@@ -217,28 +219,21 @@ class ResponseCompletion(ItemCompletion):
         pairs = given.items() if isinstance(given, dict) else ()
         # Only texts have a meaning in OpenAI's API.
         metadata = {name: text for name, text in pairs if isinstance(text, str)}
-        response: dict[str, Any] = {
+        response: dict[str, Any] = _CONSTANTS | {
             "id": self._id,
             "object": "response",
             "created_at": self._created,
             "status": status,
-            "error": None,
             "incomplete_details": reason,
             "instructions": fields.text("instructions") or None,
             "max_output_tokens": fields.get("max_output_tokens"),
             "metadata": metadata,
             "model": self._model.name,
             "output": self.items,
-            "parallel_tool_calls": True,
-            "previous_response_id": None,
             "reasoning": {"effort": reasoning.text("effort") or None, "summary": None},
-            "store": False,
             "temperature": sampling.temperature,
             "text": {"format": {"type": form.get("type") or "text"}},
-            "tool_choice": "auto",
-            "tools": [],
             "top_p": sampling.top_p,
-            "truncation": "disabled",
             "usage": self._response_usage() if is_done else None,
         }
         return response | self._numbers() if is_done else response

@@ -73,14 +73,17 @@ def _tokens_of_end(text: str, tokens: Sequence[Token]) -> tuple[int, ...]:
     return tuple(token.id for token in tokens[i:]) if is_same else ()
 
 
+NOT_LOADED = EngineReady({}, "", None, (), {}, {}, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What the server knows about its pair."""
+    """What the server knows about a pair."""
 
     name: str  # The `id` of /v1/models.
     pair: ResolvedPair
     settings: ChatSettings  # Of an answer whose request leaves them open.
-    ready: EngineReady
+    ready: EngineReady = NOT_LOADED
     seed: int | None = None  # Of every request without one; None: each has a random seed.
     template: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
@@ -161,11 +164,11 @@ class ServedModel:
             answer_prefix=tools.forced.prefix if tools is not None and tools.forced else "",
         )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, *, is_loaded: bool) -> dict[str, Any]:
         """The object of /v1/models."""
         file = reader.read(self.pair.target)
         meta = {
-            "n_ctx": self.n_ctx,
+            "n_ctx": self.n_ctx if is_loaded else None,
             "n_ctx_train": file.n_ctx_train,
             "n_vocab": file.tokenizer.n_tokens,
             "n_embd": file.n_embd,
@@ -175,7 +178,8 @@ class ServedModel:
         model = {"id": self.name, "object": "model", "created": self.created}
         created_at = f"{datetime.fromtimestamp(self.created, UTC):%Y-%m-%dT%H:%M:%SZ}"
         anthropic = {"type": "model", "display_name": self.name, "created_at": created_at}
-        return model | anthropic | {"owned_by": "localspec", "meta": meta}
+        status = {"value": "loaded" if is_loaded else "unloaded"}
+        return model | anthropic | {"owned_by": "localspec", "meta": meta, "status": status}
 
 
 def build_infill_tokens(

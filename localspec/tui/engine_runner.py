@@ -232,14 +232,13 @@ class SharedServer:
         self._pair = session.pair
         http_server = serve.import_http_server()
 
+        name = sanitize(session.pair.target.stem, multiline=False)
+        model = http_server.ServedModel(
+            name, session.pair, session.settings, template=session.loaded.template_override
+        )
+
         def listen(port: int) -> HttpServer:
-            options = http_server.ServerOptions(
-                session.pair,
-                sanitize(session.pair.target.stem, multiline=False),
-                session.settings,
-                template=session.loaded.template_override if session.loaded else None,
-                port=port,
-            )
+            options = http_server.ServerOptions((model,), port=port)
             server: HttpServer = http_server.HttpServer(options, host, owns_host=False)
             return server
 
@@ -247,7 +246,7 @@ class SharedServer:
             self._server = listen(http_server.DEFAULT_PORT)
         except UsageError:  # the port is in use
             self._server = listen(0)
-        self.set_host, self.set_ready = self._server.set_host, self._server.set_ready
+        self.set_host, self.set_ready = self._server.set_host, self._server.api.set_ready
         self.thread = http_server.ServerThread(self._server)
 
     @property

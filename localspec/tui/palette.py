@@ -73,13 +73,12 @@ class PaletteEntry:
     def score(self, query: str, fuzzy_score: float) -> float:
         """Words of the title count most, then those of the rest, then letters in order."""
         texts = (1.0, self.title), (0.7, f"{self.title} {self.help} {self.words}")
-        found = (score for score, text in texts if _begins_words(query, text))
-        return next(found, min(fuzzy_score, 1.0) / 2)
-
-
-def _begins_words(query: str, text: str) -> bool:
-    words = text.lower().replace(":", " ").split()
-    return all(any(word.startswith(typed) for word in words) for typed in query.lower().split())
+        typed = query.lower().split()
+        for score, text in texts:
+            words = text.lower().replace(":", " ").split()
+            if all(any(word.startswith(begun) for word in words) for begun in typed):
+                return score
+        return min(fuzzy_score, 1.0) / 2
 
 
 class ActionProvider(Provider):

@@ -33,6 +33,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.launch import LoadOptions, ResolvedPair
 from localspec.launch.engine_host import EngineHost
 from localspec.serve.http_server import HttpServer, ServerOptions
+from localspec.serve.served_model import ServedModel
 
 LONG_PROMPT = "".join(f"def add_{i}(x):\n    return x + {i}\n\n" for i in range(60))
 SHORT_REQUEST = {"prompt": PROMPT, "temperature": 0, "max_tokens": 4}
@@ -72,7 +73,7 @@ def serve(target: str, draft: str, threads: str) -> None:
     """As `localspec serve`, but nothing is profiled meanwhile; prints its port."""
     pair = ResolvedPair(Path(target), Path(draft))
     request = LoadOptions(ctx=N_CTX, threads=int(threads)).to_request(pair, "auto")
-    options = ServerOptions(pair, "bench", ChatSettings(), port=0)
+    options = ServerOptions((ServedModel("bench", pair, ChatSettings()),), port=0)
     server = HttpServer(options, EngineHost(request, probe=False))
     asyncio.run(server.serve(lambda _: print(server.port, flush=True)))
 

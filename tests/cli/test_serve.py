@@ -74,6 +74,17 @@ def test_a_server_answers_logs_and_ends(zoo: Zoo) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
+def test_several_models(zoo: Zoo) -> None:
+    first, second = str(zoo["parrot"]), str(zoo["chatter"])
+    with started(first, second, "--log", "none", "--temperature", "0") as (_, url, _):
+        for model, text in ((second, "one two"), (first, HELLO_TEXT), ("any", HELLO_TEXT)):
+            answer = ask(url, {"prompt": "a", "model": model, "max_tokens": 20})
+            assert answer["model"] == (first if model == "any" else model)
+            assert answer["choices"][0]["text"].strip().startswith(text.strip())
+    refused = localspec("serve", first, second, "--alias", "bird")
+    assert refused.code == 2 and "--alias and --draft are for one model" in refused.err
+
+
 def test_what_it_refuses(zoo: Zoo, tmp_path: Path) -> None:
     model = zoo["parrot"]
     opened = localspec("serve", model, "--host", "0.0.0.0")

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from localspec.errors import EngineError, UsageError
+from localspec.errors import DoesNotFitError, EngineError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, engine_host
 from localspec.launch.engine_host import EngineHost, EngineJob
 from localspec.machine import conversion_process
 from localspec.protocol.events import Event
 from localspec.protocol.wire import LoadCommand
+from tests.serve.conftest import until
 from tests.support.fake_engine import BareEngine
 
 REQUEST = SettingsRequest(LoadCommand("one.gguf", None))
@@ -271,3 +272,94 @@ def test_weight_types_are_timed_while_there_is_no_job(monkeypatch: pytest.Monkey
         job.result()
     finally:
         host.close()
+
+
+# --- several pairs ----------------------------------------------------------------------------
+
+NAMES = ("a", "b", "c")
+
+
+class Machine:
+    """A `StartEngine` of a machine that holds `room` engines."""
+
+    def __init__(self, room: int = 9) -> None:
+        self.room = room
+        self.engines: list[tuple[str, CountedEngine]] = []
+
+    def __call__(
+        self,
+        request: SettingsRequest,
+        *,
+        probe: bool,
+        notify: Callable[[Event], None],
+        on_worker: Callable[[Engine], None] = lambda _: None,
+    ) -> Engine:
+        if len(self.alive) >= self.room or request.load.target == "huge":
+            raise DoesNotFitError("It does not fit.")
+        self.engines.append((request.load.target, CountedEngine()))
+        return self.engines[-1][1]
+
+    @property
+    def alive(self) -> list[str]:
+        return [name for name, engine in self.engines if engine.alive]
+
+
+@contextmanager
+def pooling(
+    machine: Machine, *names: str, keep: int = 1, idle_seconds: float | None = None
+) -> Iterator[EngineHost]:
+    requests = {name: SettingsRequest(LoadCommand(name, None)) for name in names or NAMES}
+    pool = EngineHost(next(iter(requests.values())), probe=False, start=machine)
+    pool.add_pairs(requests, keep, idle_seconds)
+    try:
+        yield pool
+    finally:
+        pool.close()
+    assert machine.alive == []
+
+
+def use(pool: EngineHost, name: str) -> Engine:
+    job: EngineJob[Engine] = EngineJob(lambda engine: engine)
+    job.model = name
+    pool.submit(job)
+    assert job._done.wait(LIMIT)
+    return job.result()
+
+
+def test_one_is_loaded_at_a_time() -> None:
+    machine = Machine()
+    with pooling(machine) as pool:
+        first = use(pool, "")
+        assert (machine.alive, use(pool, "a")) == (["a"], first)
+        for name in ("b", "b", "c", "a"):
+            use(pool, name)
+            assert machine.alive == [name]
+            assert [each for each in NAMES if pool.is_loaded(each)] == [name]
+        assert [name for name, _ in machine.engines] == ["a", "b", "c", "a"]
+
+
+def test_those_used_last_stay_as_far_as_they_fit() -> None:
+    machine = Machine()
+    with pooling(machine, keep=2) as pool:
+        engines = {name: use(pool, name) for name in ("a", "b")}
+        assert [use(pool, name) for name in ("a", "b", "a")] == [engines[n] for n in "aba"]
+        use(pool, "c")
+        assert machine.alive == ["a", "c"], "b was used before a"
+    machine = Machine(room=1)
+    with pooling(machine, "a", "b", "huge", keep=3) as pool:
+        for name in ("a", "b", "a"):
+            use(pool, name)
+            assert machine.alive == [name], "another made room"
+        with pytest.raises(DoesNotFitError):
+            use(pool, "huge")
+        assert use(pool, "b").alive
+
+
+def test_unused_ones_are_unloaded() -> None:
+    machine = Machine()
+    with pooling(machine, keep=2, idle_seconds=0.05) as pool:
+        use(pool, "a")
+        use(pool, "b")
+        until(lambda: not machine.alive, "all are unloaded")
+        assert not any(map(pool.is_loaded, NAMES))
+        assert use(pool, "a").alive

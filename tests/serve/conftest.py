@@ -7,7 +7,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from localspec.serve.access_rules import AccessRules
 from localspec.serve.engine_queue import MAX_WAITING
 from localspec.serve.http_server import HttpServer, ServerOptions
 from localspec.serve.request_metrics import RequestActivity
+from localspec.serve.served_model import ServedModel
 from tests.support.zoo import Zoo
 
 TIMEOUT = 60
@@ -117,19 +118,26 @@ def serving(
     template: str | None = None,
     **load: Any,
 ) -> Iterator[Served]:
+    """`load`'s `others` are loaded in place of `model` when a request names them."""
+    others: Sequence[Path] = load.pop("others", ())
     pair, probe = ResolvedPair(model, draft), load.pop("probe", False)
     spec = settings.spec if draft is None else "auto"
     request = LoadOptions(**({"ctx": 1024, "threads": 1} | load)).to_request(pair, spec)
+    models = [ServedModel(model.stem, pair, settings, template=template)]
+    requests = {model.stem: request}
+    for path in others:
+        other = ResolvedPair(path, None)
+        models.append(ServedModel(path.stem, other, settings))
+        requests[path.stem] = LoadOptions(ctx=1024, threads=1).to_request(other, spec)
     options = ServerOptions(
-        pair,
-        model.stem,
-        settings,
-        template=template,
+        tuple(models),
         rules=rules or AccessRules(),
         port=0,
         max_waiting=max_waiting,
     )
-    server = HttpServer(options, EngineHost(request, probe=probe))
+    host = EngineHost(request, probe=probe)
+    host.add_pairs(requests, 1, None)
+    server = HttpServer(options, host)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     try:

@@ -8,13 +8,15 @@ import random
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.serve.conftest import Served, until
+from tests.serve.conftest import Served, serving, until
+from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT, Zoo
 
 CHAT = {"messages": [{"role": "user", "content": "Hi?"}], "max_tokens": 2}
 TEXT = {"prompt": "a", "max_tokens": 2}
@@ -192,3 +194,34 @@ def test_two_hundred_clients_at_once(chatty: Served) -> None:
     assert statuses.count(200) >= 17
     until(chatty.is_idle)
     assert chatty.post("/v1/chat/completions", CHAT).status == 200
+
+
+def test_a_request_is_answered_by_the_model_that_it_names(zoo: Zoo) -> None:
+    thought = THOUGHT_TEXT.partition("</think>")[2]
+    with serving(zoo["chatty"], others=(zoo["thinker"],)) as served:
+
+        def ask(model: Any) -> tuple[Any, str]:
+            body = {"messages": [{"role": "user", "content": "Hi?"}], "model": model}
+            answer = served.post("/v1/chat/completions", body).json
+            return answer["model"], answer["choices"][0]["message"]["content"]
+
+        def statuses() -> list[str]:
+            return [each["status"]["value"] for each in served.get("/v1/models").json["data"]]
+
+        chatty, thinker = ("chatty", CHAT_TEXT), ("thinker", thought)
+        assert statuses() == ["loaded", "unloaded"]
+        for name, answer, states in (
+            ("thinker", thinker, ["unloaded", "loaded"]),
+            ("gpt-9", chatty, ["loaded", "unloaded"]),
+            ("thinker", thinker, ["unloaded", "loaded"]),
+            (None, chatty, ["loaded", "unloaded"]),
+        ):
+            assert ask(name) == answer
+            assert statuses() == states
+        assert served.get("/v1/models/thinker").json["meta"]["n_ctx"] is None
+        effort = {"messages": [{"role": "user", "content": "Hi?"}], "reasoning_effort": "low"}
+        for name, status in (("thinker", 200), ("chatty", 400)):  # each by its own template
+            assert served.post("/v1/chat/completions", effort | {"model": name}).status == status
+        with ThreadPoolExecutor(6) as threads:
+            answers = list(threads.map(ask, ["chatty", "thinker"] * 3))
+        assert answers == [chatty, thinker] * 3

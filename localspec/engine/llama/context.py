@@ -138,6 +138,7 @@ class LlamaContext(OpenContext):
         self.n_branches = role.n_branches
         self._branch_past: dict[int, int] = {}
         self._listener: HiddenStateListener | None = None
+        self._head_states: Any = None  # The listener, if it is one of `HeadStates`.
         self._state_source: HiddenStateSource | None = None
         self.model = LlamaModel(path, role.settings, with_mtp=role.load_mtp)
         try:
@@ -172,8 +173,7 @@ class LlamaContext(OpenContext):
         self.rollback = self._probe_rollback(role.n_rs_seq)
         windowed = self.model.n_swa > 0 and not params.swa_full
         self.needs_checkpoints: bool = self.is_recurrent or windowed
-        self.saves_checkpoints = self.needs_checkpoints
-        """Also set where `restore_state` is used: a copy of a window holds its tokens only."""
+        self.saves_checkpoints = self.needs_checkpoints  # A copy of a window needs them, too.
 
     def _choose_n_ctx(self, settings: ContextSettings) -> int:
         model = self.model
@@ -281,6 +281,7 @@ class LlamaContext(OpenContext):
         """Empty the memory and send the hidden states of every decoded token to `listener`."""
         self.truncate(0)
         self._state_source, self._listener = source, listener
+        self._head_states = listener
 
     def _set_n_past(self, n_past: int) -> None:
         self.n_past = n_past
@@ -346,12 +347,12 @@ class LlamaContext(OpenContext):
 
     def state_bytes(self) -> int:
         """Of a copy of the memory, its checkpoints, and the states of a head."""
-        listener = self._listener.state_bytes() if self._listener else 0
-        return self.memory_bytes() + self._checkpoints.n_bytes + listener
+        own = self.memory_bytes() + self._checkpoints.n_bytes
+        return own + (self._head_states.state_bytes() if self._head_states else 0)
 
     def save_state(self) -> Any:
         """A copy of all that `state_bytes` counts."""
-        listener = self._listener.save_state() if self._listener else None
+        listener = self._head_states.save_state() if self._head_states else None
         checkpoints = [each for each in self._checkpoints.items if not each.flags & _ON_DEVICE]
         return self.save_memory(), checkpoints, listener
 
@@ -363,8 +364,8 @@ class LlamaContext(OpenContext):
             return False
         self._last_decode_at = n_past
         self._checkpoints.items = list(checkpoints)
-        if self._listener is not None:
-            self._listener.restore_state(listener)
+        if self._head_states:
+            self._head_states.restore_state(listener)
         return True
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jinja2
@@ -152,10 +152,6 @@ def _move_system_to_user(messages: Sequence[ChatMessage], first: int = 0) -> lis
     )
 
 
-def _move_later_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    return _move_system_to_user(messages, first=1)
-
-
 def _split_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Each of several calls in a message of its own, with its result after it."""
     changed: list[ChatMessage] = []
@@ -179,7 +175,7 @@ def _split_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 _ROLE_CHANGES: tuple[tuple[Callable[[Sequence[ChatMessage]], list[ChatMessage]], str], ...] = (
     (_split_calls, "each call of a tool became a message"),
     (_merge_same_roles, "messages of the same role were joined"),
-    (_move_later_system_to_user, "later system prompts became the user's text"),
+    (partial(_move_system_to_user, first=1), "later system prompts became the user's text"),
     (_move_system_to_user, "the system prompt became part of the first message"),
 )
 

@@ -13,8 +13,7 @@ ThinkingControl = Literal["levels", "switch", "budget"]
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """OpenAI's and Anthropic's words."""
 _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
-_BUDGETS = {"none": 0, "minimal": 256, "low": 1024, "medium": 4096}
-"""Thinking tokens, where a template has neither levels nor a switch."""
+_BUDGETS = {"none": 0, "minimal": 256, "low": 1024, "medium": 4096}  # Without another control.
 
 
 class ThinkingParams(NamedTuple):
