@@ -4,11 +4,10 @@ from __future__ import annotations
 
 EXAMPLES = (
     """\
-Correct the spelling in this text. Write the whole text:
+Fix the spelling mistake in this text:
 
-The museum opens at nine in the morning and closses at six in the evning. Visitors can leave their \
-coats and bags at the entrance. Tickets cost five euros for adults and two euros for children. The \
-cafe on the first floor serves cofee, tea and cake. Dogs are not allowed inside the bilding.""",
+The color of the new theater is gray. Our neighbors organized a party in the cennter of the town, \
+and everybody had a favorite flavor of ice cream. The program was printed on colored paper.""",
     "What is a bicycle?",
     """\
 Rename the variable x to total in this function. Change nothing else:

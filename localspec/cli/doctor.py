@@ -23,7 +23,7 @@ from localspec.machine import conversion_process
     metavar="FINDING",
     help="Do not show FINDING at start again.",
 )
-@global_options.flag("--cpu", about="Time each weight type on this CPU, about 20 s.")
+@global_options.flag("--cpu", about="Time each weight type on this CPU, about 10 s.")
 @global_options.flag("--fix", about="Fix what can be fixed; asks before each fix.")
 @global_options.flag("-y", "--yes", about="With --fix: do not ask.")
 @global_options.JSON

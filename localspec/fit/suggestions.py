@@ -246,13 +246,11 @@ def explain_type(chosen: CatalogModel, machine: MachineProfile) -> str:
     if speed is None or model is None:
         return ""
     others = [(_model_size(each) or 0, each) for each in (model, *model.files)]
-    for size, other in sorted(others, key=lambda each: each[0]):
+    larger = [each for each in others if each[0] > (_model_size(chosen) or 0)]
+    for _, other in sorted(larger, key=lambda each: each[0]):
         slower = _type_speed(other, machine)
-        if slower is not None and size > (_model_size(chosen) or 0):
-            gain = speed.describe_gain(slower, _SAME_SPEED)
-            if gain:
-                other_type = other.quantization
-                return f"{chosen.quantization} {gain} as fast on this CPU as {other_type}"
+        if slower and (gain := speed.describe_gain(slower, _SAME_SPEED)):
+            return f"{chosen.quantization} {gain} as fast on this CPU as {other.quantization}"
     return ""
 
 

@@ -36,8 +36,7 @@ _NEED_IMATRIX = (
 )  # fmt: skip
 _OF_EXPERTS = "MXFP4"  # llama.cpp's quantizer writes the other weights in Q8_0.
 _FILE_TYPE_OF = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}  # Of a weight type; others are called alike.
-_NUMBERS = {name: number for number, name in FILE_TYPES.items() if name != "NVFP4"}
-"""Those that llama.cpp's quantizer writes."""
+_NUMBERS = {name: number for number, name in FILE_TYPES.items() if name != "NVFP4"}  # Unwritable.
 STARTER_TYPE = "Q4_K_M"
 """Of the packaged model on a CPU: reads 2.1 and writes 1.2 times as fast as Q4_1, differs by 0.05
 nats.  IQ4_NL writes 1.6 times as fast and differs by 0.15 (docs/benchmarks.md)."""
@@ -135,12 +134,10 @@ def suggest_conversion(header: Header) -> str:
     Suggests no copy of a copy.
     """
     speeds = conversion_process.read_types()
-    own = speeds.get(header.main_type)
-    if own is None or ORIGIN_KEY in header.keys:
+    if (own := speeds.get(header.main_type)) is None or ORIGIN_KEY in header.keys:
         return ""
     for kind in rank_types(header, [*speeds.values()]):
-        speed = speeds[conversion_process.weight_type(kind)]
-        if gain := speed.describe_gain(own, _MIN_GAIN):
+        if gain := speeds[conversion_process.weight_type(kind)].describe_gain(own, _MIN_GAIN):
             return f"{kind} {gain} as fast on this CPU as {own.name}"
     return ""
 
@@ -175,13 +172,8 @@ def convert(
         size = yield from _quantize(source, kind, out, partial)
         comparison = None
         if n_tokens:
-            request = {
-                "op": "compare",
-                "source": str(source.path),
-                "copy": partial,
-                "texts": list(texts),
-                "n_tokens": n_tokens,
-            }
+            files = {"source": str(source.path), "copy": partial}
+            request = {"op": "compare", **files, "texts": list(texts), "n_tokens": n_tokens}
             comparison = Comparison(**(yield from _last(request, "comparing with the source")))
         is_kept = comparison is None or comparison.divergence <= max_divergence
         if is_kept:
@@ -198,13 +190,8 @@ def _quantize(source: Source, kind: str, out: Path, partial: str) -> Generator[P
             f"The copy needs about {gb(needed)}; {gb(free)} are free in {out.parent}.",
             "Free disk space, or choose another --out.",
         )
-    request = {
-        "op": "quantize",
-        "source": str(source.path),
-        "out": partial,
-        "file_type": _NUMBERS[kind],
-        "origin": source.path.name,
-    }
+    files = {"source": str(source.path), "out": partial, "origin": source.path.name}
+    request = {"op": "quantize", **files, "file_type": _NUMBERS[kind]}
     try:
         return int((yield from _last(request, f"converting to {kind}"))["bytes"])
     except EngineError as error:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.5  # Between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C.
 _STOP_TIMEOUT = 2.0  # Seconds for an answer to stop, before its engine process is closed.
 _JOIN_TIMEOUT = 10.0  # Seconds that `close` waits for the thread.
-_IDLE_SECONDS = 8.0
-"""Without a job, after which this CPU's weight types are timed: the pair was measured by then."""
+_IDLE_SECONDS = 8.0  # Without a job, before weight types are timed: the pair was measured by then.
 _PERSON_POLL_SECONDS = 0.05  # Between two checks whether a person has answered a job's question.
 
 T = TypeVar("T")

@@ -390,12 +390,14 @@ class EngineClient(EngineProcess):
                 self._pair_reads = _summarize_reads(advice.fit.load)
             self.ready = self._with_estimate(advice)
             target = Path(advice.fit.load.target)
-            if not advice.fit.device_fits and (
-                notice := conversion.suggest_once(target, reader.read_model(target))
-            ):
-                self.ready = replace(self.ready, notices=(*self.ready.notices, notice))
+            if not advice.fit.device_fits:
+                self._add_notice(conversion.suggest_once(target, reader.read_model(target)))
         if head_notice and self.ready.draft:
-            notice = Notice("info", HEAD_NOTICE, head_notice, Hint("To disable: {draft=none}."))
+            hint = Hint("To disable: {draft=none}.")
+            self._add_notice(Notice("info", HEAD_NOTICE, head_notice, hint))
+
+    def _add_notice(self, notice: Notice | None) -> None:
+        if notice is not None:
             self.ready = replace(self.ready, notices=(*self.ready.notices, notice))
 
     def _with_estimate(self, advice: SettingsAdvice) -> EngineReady:

@@ -59,10 +59,7 @@ class TypeSpeed:
 
     def describe_gain(self, other: TypeSpeed, least: float) -> str:
         """What is at least `least` times as fast as with the other type; empty if nothing is."""
-        gains = {
-            "reads": other.read_ms / self.read_ms,
-            "writes": other.write_ms / self.write_ms,
-        }
+        gains = {"reads": other.read_ms / self.read_ms, "writes": other.write_ms / self.write_ms}
         return " and ".join(f"{what} {x:.1f} ×" for what, x in gains.items() if x >= least)
 
     @property

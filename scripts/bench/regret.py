@@ -47,7 +47,7 @@ from localspec.protocol.wire import (
 )
 
 GOAL, EDIT_GOAL = 0.97, 0.95
-SUMMARY = ("auto / plain", "auto / better (worst)", "missed")
+SUMMARY = ("auto / plain", "ratio (worst)", "missed")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> None:
 def compare_groups(
     target: str, groups: Mapping[str, Mapping[str, str]], args: argparse.Namespace
 ) -> list[str]:
-    """A row: of each group `auto`, relative to the better of plain and lookup."""
+    """A row: of edits `auto` relative to the better of plain and lookup, of others to plain."""
     settings, answers = ContextSettings(n_ctx=args.ctx), list[list[events.Round]]()
     names = [(group, name) for group, texts in groups.items() for name in texts]
     with loaded_engine(LoadCommand(str(Path(target).resolve()), None, settings)) as engine:
@@ -108,12 +108,13 @@ def compare_groups(
             for (owner, name), (_, lookup, auto) in zip(names * args.rounds, triples, strict=True)
             if owner == group
         ]
-        ratios = [auto / max(1.0, lookup) for _, lookup, auto in found]
+        is_edit = group == "edits"
+        ratios = [auto / max(1.0, lookup * is_edit) for _, lookup, auto in found]
         for (name, lookup, auto), ratio in zip(found, ratios, strict=True):
             print(
                 f"{cells[0]} {name}: {auto:.2f}, lookup {lookup:.2f}: {ratio:.3f}", file=sys.stderr
             )
-        goal = EDIT_GOAL if group == "edits" else GOAL
+        goal = EDIT_GOAL if is_edit else GOAL
         gain, mean = (geometric_mean(each) for each in ([auto for *_, auto in found], ratios))
         missed = sum(ratio < goal for ratio in ratios)
         cells += [f"{gain:.2f}", f"{mean:.3f} ({min(ratios):.3f})", f"{missed} of {len(ratios)}"]

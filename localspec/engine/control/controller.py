@@ -159,7 +159,11 @@ class SpeculationController:
 
     def _affordable_length(self, limit: int, loss: Callable[[int], float]) -> int:
         """The longest draft, at most `limit` tokens, whose loss the regret budget covers."""
-        can_afford = partial(self._regret.can_afford, is_expected_to_gain=self._stats.is_gaining)
+        can_afford = partial(
+            self._regret.can_afford,
+            is_expected_to_gain=self._stats.is_gaining,
+            is_trial=self._stats.is_unproven,
+        )
         if limit < 1 or can_afford(loss(limit)):
             return limit
         return next(n for n in range(limit) if not can_afford(loss(n + 1)))
@@ -192,7 +196,8 @@ class SpeculationController:
         passes = n_tokens + costs.last_change_ms / costs.plain_ms
         if result.draft.tokens or draft_ms:
             passes = charged_ms / costs.steady_plain_ms
-        self._regret.record_round(n_tokens, passes)
+        is_copy = (result.draft.source or "").startswith("lookup")
+        self._regret.record_round(n_tokens, passes, is_copy=is_copy)
         acceptance = self._stats.acceptance
         for i, bucket in enumerate(self._buckets[: result.accepted + 1]):
             acceptance.model.record(bucket, i < result.accepted)
@@ -258,10 +263,10 @@ class SpeculationController:
 
     def _state(self) -> SpeculationState:
         is_given_up = self._stats.gain < 0 and self._is_reading_too_dear
-        if self._model_drafter and self._stats.is_unproven and not is_given_up:
+        is_copying = self._lookup_gain > _MIN_LOOKUP_GAIN
+        if self._model_drafter and self._stats.is_unproven and not (is_given_up or is_copying):
             return "probing"
-        is_on = self._model_pays or self._lookup_gain > _MIN_LOOKUP_GAIN
-        return "on" if is_on else "paused"
+        return "on" if self._model_pays or is_copying else "paused"
 
     def _plan(self, state: SpeculationState) -> SpeculationPlan:
         if state == "probing":

@@ -16,23 +16,29 @@ class RegretBudget:
     At every moment, the time lost against plain decoding is at most 3 % of the answer so far plus
     what drafting had won in it; and `_MAX_RISK` more if all drafts were expected to gain. A draft
     of which nothing is known waits until the rounds without a draft have earned the cost of a
-    draft of which no token is accepted.
+    draft of which no token is accepted. What copies of the text have won pays for no trial of a
+    draft model: reading the text would often cost more than the answer still has to win.
     """
 
     def __init__(self) -> None:
-        self._won = self._allowance = 0.0
+        self._won = self._allowance = self._won_by_copies = 0.0
 
     @property
     def balance(self) -> float:
         """What the next round may lose."""
         return self._won + self._allowance
 
-    def can_afford(self, cost: float, *, is_expected_to_gain: bool = False) -> bool:
+    def can_afford(
+        self, cost: float, *, is_expected_to_gain: bool = False, is_trial: bool = False
+    ) -> bool:
         """Whether a round may lose `cost`, its estimate if no draft token is accepted."""
         risk = _MAX_RISK if is_expected_to_gain else 0.0
-        return cost <= 0 or _CAUTION * cost <= self.balance + risk
+        balance = self.balance - self._won_by_copies * is_trial
+        return cost <= 0 or _CAUTION * cost <= balance + risk
 
-    def record_round(self, n_tokens: int, time: float) -> None:
+    def record_round(self, n_tokens: int, time: float, *, is_copy: bool = False) -> None:
         """Record the tokens that a round emitted, and its time."""
         self._allowance += _SHARE * n_tokens
         self._won = min(self._won + n_tokens - time, _MAX_WON)
+        if is_copy:
+            self._won_by_copies = min(max(0.0, self._won_by_copies + n_tokens - time), _MAX_WON)

@@ -190,3 +190,18 @@ def test_a_suspended_machine_does_not_end_speculation() -> None:
     controller.record_round(world.result(draft, times))
     world.run(controller, 60, 16, controller)
     assert world.regret[-1][1] < -10
+
+
+def test_what_copies_won_pays_for_no_trial_of_a_draft_model() -> None:
+    budget = RegretBudget()
+    budget.record_round(9, 2.0, is_copy=True)
+    assert budget.can_afford(5.0)
+    assert not budget.can_afford(1.0, is_trial=True)
+    for _ in range(40):
+        budget.record_round(1, 1.0)
+    assert budget.can_afford(1.0, is_trial=True), "the allowance does"
+    budget.record_round(4, 1.5)
+    assert budget.can_afford(3.0, is_trial=True), "and what the draft itself won"
+    for _ in range(20):
+        budget.record_round(9, 2.0, is_copy=True)
+    assert budget.can_afford(1.0, is_trial=True), "won beyond the cap counts for neither"
