@@ -32,6 +32,7 @@ from localspec.launch.pair import ResolvedPair
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp, measurements
 from localspec.machine.cpu_and_ram import OtherCpuLoad
+from localspec.machine.device import HOST
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_probe import ProbeError
 from localspec.machine.rpc import preflight
@@ -402,9 +403,10 @@ class EngineClient(EngineProcess):
 
     def _with_estimate(self, advice: SettingsAdvice) -> EngineReady:
         """Add the memory estimate and the reason for the settings; save estimate and real use."""
-        ready, estimate = self.ready, advice.fit.memory_estimate
-        predicted = estimate.total_by_device
+        ready, predicted = self.ready, advice.fit.memory_estimate.total_by_device
         used = {name: size for name, size in ready.memory.items() if name in predicted and size}
+        if advice.fit.load.target_settings.cpu_moe:  # the mapped file counts with the GPU's part
+            used.pop(HOST, None)
         if used:
             self._store.write_memory(self._key, MemoryMeasurement(predicted, used))
         memory = ready.memory | {"predicted": sum(predicted.values())}

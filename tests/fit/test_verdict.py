@@ -227,3 +227,9 @@ def test_real_loads_are_remembered(zoo: Zoo) -> None:
     launch.start_engine(SettingsRequest(LoadCommand(path, None, settings), 256)).close()
     (load,) = machine_profile.detect().past_loads
     assert 0 <= load.predicted[HOST] - load.used[HOST] <= 16 * MIB
+
+
+def test_ram_with_experts_is_not_compared_because_a_mapped_file_counts_whole(zoo: Zoo) -> None:
+    load = LoadCommand(str(zoo["target"]), None, ContextSettings(n_ctx=264, n_threads=1, cpu_moe=1))
+    launch.start_engine(SettingsRequest(load, 264)).close()
+    assert not machine_profile.detect().past_loads
