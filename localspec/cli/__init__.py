@@ -36,7 +36,7 @@ _COMMANDS = {
     "search": "Search the Hugging Face hub for models.",
     "pair": "List and suggest pairs; check compatibility.",
     "convert": "Copy a model to the weight type that this CPU computes fastest.",
-    "make-draft": "Make a draft model from some layers of a model.",
+    "make-draft": "Make a draft model from some layers or tokens of a model.",
     "worker": "Offer this computer's devices to localspec on another one.",
     "fit": "Estimate whether a pair fits, and how fast it is.",
     "history": "List, search, show, rename and remove saved chats.",

@@ -17,9 +17,11 @@ from localspec.engine.drafters.cross_vocabulary import SpelledVocabulary, Vocabu
 from localspec.engine.llama import hidden_states, library
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.head_context import BlockHeadContext, HeadContext
+from localspec.engine.llama.trimmed_draft import TrimmedDraftContext
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.errors import Hint, LocalspecError, PromptTooLongError, UsageError
 from localspec.machine import installed_llama_cpp, llama_params
+from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf import reader, tokenizer
 from localspec.models.gguf.header import Header
@@ -126,7 +128,7 @@ class LoadedDraft:
         self._check(verdict)
         is_cross = verdict.verdict == "cross-vocabulary"
         role = llama_params.draft_role(self._load, self._target.n_ctx, 2 if is_cross else 1)
-        self.context = draft = LlamaContext(path, role)
+        self.context = draft = _open_draft_model(path, role, gguf)
         if is_cross:
             self.kind = "crossvocab"
             self.vocabularies = VocabularyMap(
@@ -158,7 +160,7 @@ class LoadedDraft:
         if self._scored is None:
             n_rows = draft_scoring.READ_WIDTH
             role = llama_params.draft_role(self._load, self._target.n_ctx, n_rows)
-            context = LlamaContext(self.path, role)
+            context = _open_draft_model(self.path, role, reader.read(self.path))
             self._scored = context, PrefixCache(context)
         return self._scored[1]
 
@@ -177,6 +179,12 @@ class LoadedDraft:
             self._scored[0].close()
         if self.context is not None:
             self.context.close()
+
+
+def _open_draft_model(path: Path, role: ModelRole, gguf: Header) -> LlamaContext:
+    if gguf.has_trimmed_vocabulary:
+        return TrimmedDraftContext(path, role, gguf)
+    return LlamaContext(path, role)
 
 
 def is_own_mtp_layer(target: str, draft: str) -> bool:

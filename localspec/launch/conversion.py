@@ -94,6 +94,8 @@ def open_source(path: Path) -> Source:
     header = reader.read_model(path)
     if draft_heads.is_head(header):
         raise UsageError(f"{path.name} is a draft head, not a model.", "Convert its model.")
+    if header.has_trimmed_vocabulary:
+        raise UsageError(f"The vocabulary of {path.name} is trimmed.", "Convert its source first.")
     return Source(path, header)
 
 

@@ -215,7 +215,9 @@ def with_detected_head(pair: ResolvedPair) -> ResolvedPair:
 def check_target(target: Path) -> None:
     """As `reader.check_loadable`; ModelFileError for a draft head: llama.cpp aborts on some."""
     reader.check_loadable(target)
-    if draft_heads.is_head(reader.read(target)):
+    header = reader.read(target)
+    if draft_heads.is_head(header) or header.has_trimmed_vocabulary:
         name = sanitize(target.name, multiline=False)
-        message = f"{name} is a draft head, not a complete model."
+        kind = "draft head" if draft_heads.is_head(header) else "draft with a trimmed vocabulary"
+        message = f"{name} is a {kind}, not a complete model."
         raise ModelFileError(message, f"Name its target: localspec run TARGET --draft {name}")

@@ -33,6 +33,17 @@ class GgmlDeviceProps(ctypes.Structure):
     ]
 
 
+class GgmlTypeTraits(ctypes.Structure):
+    """ggml_type_traits."""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("sizes", c_int64 * 3),
+        ("is_quantized", c_bool),
+        ("to_float", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int64)),
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class GgmlLibrary:
     """Functions of ggml as attributes, without the prefix `ggml_`; AttributeError if missing.
@@ -85,6 +96,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "backend_load": (c_void_p, c_char_p),
     "backend_register": (None, c_void_p),
     "backend_cpu_buffer_type": (c_void_p,),
+    "get_type_traits": (POINTER(GgmlTypeTraits), c_int),
     "quantize_chunk": (c_size_t, c_int, c_void_p, c_char_p, c_int64, c_int64, c_int64, c_void_p),
 }
 """Result type, then argument types."""

@@ -54,6 +54,9 @@ def check_compatibility(
         return CompatibilityResult("compatible", "own-layer", "it drafts with its own MTP layer")
     if not draft_heads.is_head(draft):
         result = check_draft_model(target.tokenizer, draft.tokenizer)
+        if result.verdict == "cross-vocabulary" and draft.has_trimmed_vocabulary:
+            detail = "its vocabulary is trimmed, and another than the target's"
+            return CompatibilityResult("incompatible", result.rule, detail)
         if result.verdict == "cross-vocabulary" and (draft.is_recurrent or draft.is_hybrid):
             detail = "a model with a recurrent state cannot draft for another vocabulary"
             return CompatibilityResult("incompatible", "recurrent-state", detail)

@@ -467,7 +467,7 @@ def test_an_assistant_of_each_gemma(folder: Path, name: str) -> None:
 
 HISTORIES = (
     *("chain", "assistant", "hybrid", "recurrent", "dflash2", "granite", "step35", "hy_v3"),
-    *("eagle3", "mtp", "dflash", "dspark", "another vocabulary"),
+    *("eagle3", "mtp", "dflash", "dspark", "trimmed", "another vocabulary"),
 )
 
 
@@ -479,6 +479,7 @@ def test_an_answer_after_any_history_is_that_of_a_fresh_session(
         "hybrid": ("hybrid", "hybrid-cousin"),
         "recurrent": ("target", "recurrent"),
         "granite": ("target", "granite"),
+        "trimmed": ("target", "trimmed"),
         "another vocabulary": ("target", "reordered"),
     }
     target, draft = models.get(kind, ("", ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFReader
 
+from localspec.chat.history import ChatHistory
 from localspec.errors import UsageError
 from localspec.models.gguf import layer_subset, reader
+from tests.chat.saved_chats import put
 from tests.support import tinygguf
 from tests.support.run_command import localspec
 from tests.support.tinygguf import Model, Shape
@@ -154,6 +157,44 @@ def test_what_is_refused(zoo: Zoo, tmp_path: Path) -> None:
     assert done.code == 2 and out.read_bytes() == b"mine"
     full = localspec("make-draft", zoo["target"], "--keep", "0", "--out", tmp_path / "no" / "x")
     assert full.code == 8
+
+
+def test_the_command_trims_the_vocabulary(zoo: Zoo, tmp_path: Path) -> None:
+    """The most used tokens of a text, then the first ones; the draft is a target for nobody."""
+    text, draft = tmp_path / "text.txt", tmp_path / "trimmed.gguf"
+    text.write_text("the one the two the three " * 20)
+    arguments = ("make-draft", zoo["cousin"], "--vocab", "40", "--from", text, "--out", draft)
+    done = localspec(*arguments, "--json").document
+    assert (done["tokens"], done["coverage"], done["layers"]) == (40, 1.0, [0, 1])
+    before, after = (reader.read(path).tensors_by_name for path in (zoo["cousin"], draft))
+    assert after["output.weight"].n_bytes * before["output.weight"].shape[1] == (
+        before["output.weight"].n_bytes * 40
+    )
+    assert localspec("pair", "check", zoo["target"], draft).code == 0
+    asked = ("-p", "the one", "--raw", "--max-tokens", "12", "--temperature", "0", "--json")
+    said = localspec("run", zoo["target"], "--draft", draft, "--spec", "model", *asked).document
+    plain = localspec("run", zoo["target"], "--draft", "none", "--spec", "off", *asked).document
+    assert said["text"] == plain["text"] and said["speculation"]["drafted"] > 0
+    none = tmp_path / "none.gguf"
+    for refused, words in (
+        (("run", draft, *asked), "not a complete model"),
+        (("convert", draft, "--type", "Q4_0", "--out", none), "is trimmed"),
+        (("make-draft", draft, "--vocab", "20", "--out", none), "trimmed already"),
+        (("make-draft", zoo["cousin"], "--vocab", "32k", "--out", none), "no number of tokens"),
+        (("make-draft", zoo["hybrid"], "--vocab", "40", "--out", none), "cannot be trimmed"),
+        (("make-draft", zoo["cousin"], "--vocab", "40", "--out", none), "no kept answer"),
+    ):
+        failed = localspec(*refused)
+        assert failed.code in (2, 12) and words in failed.err + failed.out.decode()
+        assert not none.exists()
+
+
+def test_the_answers_of_kept_chats_are_counted(zoo: Zoo, tmp_path: Path) -> None:
+    with closing(ChatHistory.open()) as history:
+        put(history, ("what?", "the end"), ("and then?", "in the end"))
+    draft = tmp_path / "trimmed.gguf"
+    done = localspec("make-draft", zoo["cousin"], "--vocab", "2", "--out", draft, "--json")
+    assert done.document["coverage"] == pytest.approx(5 / 12)  # of `▁` three, of `▁the` two
 
 
 def test_layers_that_are_tied_to_their_number(tmp_path: Path) -> None:

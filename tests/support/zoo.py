@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
+from localspec.models.gguf import layer_subset, reader, trimmed_vocabulary
 from tests.support import head_models, head_targets, tinygguf
 from tests.support.tinygguf import WORDS, Model, Shape
 
@@ -118,6 +120,26 @@ class Zoo:
         return path
 
 
+@dataclass
+class TrimmedModel:
+    """A model whose output has the rows of a few tokens."""
+
+    model: Model
+
+    def write(self, path: Path) -> Path:
+        source = self.model.write(path.with_name(f"whole-{path.name}"))
+        return write_trimmed(source, path)
+
+
+def write_trimmed(source: Path, path: Path, n: int = 96) -> Path:
+    """With every third token, then the first ones."""
+    header = reader.read(source)
+    used = Counter(dict.fromkeys(range(3, header.tokenizer.n_tokens, 3), 1))
+    kept = trimmed_vocabulary.choose_tokens(header.tokenizer, used, n)
+    layer_subset.copy_layers(source, path, range(header.n_layer), None, kept)
+    return path
+
+
 def _nan(row: int | None) -> Model:
     """Logits are NaN at once, or after the word `HELLO[row]`."""
     model = tinygguf.parrot(HELLO)
@@ -172,7 +194,7 @@ def _vocabulary_only() -> Model:
     return replace(tinygguf.llama(0), tensors={})
 
 
-MODELS: dict[str, Callable[[], Model]] = {
+MODELS: dict[str, Callable[[], Model | TrimmedModel]] = {
     # Q8_0, for tests that need equal logits at every batch width
     "target": lambda: _q8(tinygguf.llama(0)),
     "deep": lambda: _q8(head_models.deep()),
@@ -198,6 +220,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "hy_v3": lambda: _q8(head_models.hy_v3()),
     # attention and Mamba
     "granite": lambda: head_targets.target("granitehybrid"),
+    "trimmed": lambda: TrimmedModel(_q8(tinygguf.nudged(tinygguf.llama(0), seed=5))),
     # Gemma 4 and its assistant
     "gemma4": head_targets.gemma4,
     "assistant": lambda: _q8(head_models.assistant(head_targets.gemma4())),

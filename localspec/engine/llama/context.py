@@ -294,7 +294,7 @@ class LlamaContext(OpenContext):
             self._logits_views, self._logits_address = {}, address
         rows = self._logits_views.get(outputs)
         if rows is None:
-            shape = (outputs, self.n_vocab)
+            shape = (outputs, self.vocabulary.n_tokens)
             pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
             rows = np.ctypeslib.as_array(pointer, shape) if outputs else np.empty(shape, np.float32)
             self._logits_views[outputs] = rows

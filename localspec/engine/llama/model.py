@@ -18,6 +18,7 @@ from localspec.engine.llama.library import LOG, C
 from localspec.errors import EngineError, ModelFileError, PromptTooLongError
 from localspec.machine import llama_params
 from localspec.machine.device import HOST, DeviceMemory
+from localspec.models.gguf import tokenizer
 from localspec.protocol.wire import ContextSettings
 
 _MAX_SPECIAL = 40_000  # Special tokens in a text; that many take llama.cpp some seconds.
@@ -53,7 +54,7 @@ class LlamaModel:
         self.n_position_axes = 4 if has_axes else 1
         """Numbers in the position of a row without a token."""
         self.architecture = self._text_value("general.architecture")
-        if self.vocabulary.kind == 0:
+        if self.vocabulary.kind == 0 and not self._text_value(tokenizer.TRIMMED_KEY):
             self.close()
             raise ModelFileError(
                 f"{path.name} has no vocabulary.", "Use a file with the complete model."

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import architectures
 from localspec.models.gguf.parser import FILE_TYPES, GGML_TYPES, TensorInfo, Value
-from localspec.models.gguf.tokenizer import TokenizerMetadata
+from localspec.models.gguf.tokenizer import TRIMMED_KEY, TokenizerMetadata
 from localspec.sanitize import sanitize
 
 
@@ -95,6 +95,11 @@ class Header:
         for tensor in self.tensors:
             sizes[tensor.type] += tensor.n_bytes
         return GGML_TYPES[sizes.most_common(1)[0][0]][0] if sizes else ""
+
+    @property
+    def has_trimmed_vocabulary(self) -> bool:
+        """Whether its output has the rows of some tokens only (`trimmed_vocabulary`)."""
+        return TRIMMED_KEY in self.keys
 
     @property
     def is_recurrent(self) -> bool:

@@ -1,4 +1,4 @@
-"""Writes a copy of a model file with some of its layers: a draft by early exit, or by skipping."""
+"""Writes a draft: a copy of a model file with some of its layers, or some of its output rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from localspec.errors import StorageError, UsageError
-from localspec.models.gguf import parser, reader, writer
+from localspec.models.gguf import parser, reader, tokenizer, trimmed_vocabulary, writer
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import (
     ARRAY,
@@ -19,7 +19,9 @@ from localspec.models.gguf.parser import (
     GgufByteStream,
     GgufContents,
     TensorInfo,
+    Value,
 )
+from localspec.sanitize import sanitize
 
 _NOT_PER_LAYER = ("rope.dimension_sections", "target_layers")
 """Arrays that may have as many elements as the model has layers, by chance."""
@@ -39,13 +41,18 @@ def find_exit_layer(header: Header) -> int | None:
 
 
 def copy_layers(
-    source: Path, destination: Path, layers: Sequence[int], swa_layers: Sequence[bool] | None = None
+    source: Path,
+    destination: Path,
+    layers: Sequence[int],
+    swa_layers: Sequence[bool] | None = None,
+    kept_tokens: Sequence[int] = (),
 ) -> int:
     """Write a model with only these layers of `source`, in ascending order; returns its bytes.
 
     `swa_layers` says for every layer of the source whether its attention has a sliding window:
     llama.cpp derives it from the layer's number if the file does not say. Keys keep their types
-    and tensors their bytes. Raises UsageError if the model's layers cannot be renumbered.
+    and tensors their bytes. With `kept_tokens`, which needs `check_vocabulary`, the output has the
+    rows of these only. Raises UsageError if the model's layers cannot be renumbered.
     """
     header = reader.read(source)
     _check_layers(header, source.name, layers)
@@ -53,18 +60,23 @@ def copy_layers(
         data = file.read(header.data_offset)
     contents = parser.parse(GgufByteStream(data, header.size))
     entries = list(_key_entries(header, layers, swa_layers, contents, data))
-    kept = _keep_tensors(header, layers)
+    entries = _trim_entries(entries, header, len(kept_tokens)) if kept_tokens else entries
+    kept = _keep_tensors(header, layers, len(kept_tokens))
     temporary = destination.with_name(destination.name + ".part")
     try:
         with source.open("rb") as file, temporary.open("wb") as out:
             out.write(writer.serialize(entries, list(kept), header.alignment))
-            for old in kept.values():
-                _copy_data(file, out, header, old)
+            for new, old in kept.items():
+                rows = kept_tokens if new.n_bytes < old.n_bytes else ()
+                _copy_data(file, out, header, old, rows)
+            if kept_tokens:
+                out.write(struct.pack(f"<{len(kept_tokens)}i", *kept_tokens))
+                _copy_data(file, out, header, header.tensors_by_name["token_embd.weight"])
             size = out.tell()
         os.replace(temporary, destination)
     except OSError as error:
-        message = f"{destination.name} cannot be written: {error.strerror}."
-        raise StorageError(message, "Choose another --out.") from error
+        what = f"{destination.name} cannot be written: {error.strerror}."
+        raise StorageError(what, "Choose another --out.") from error
     finally:
         temporary.unlink(missing_ok=True)
     return size
@@ -84,7 +96,31 @@ def _check_layers(header: Header, name: str, layers: Sequence[int]) -> None:
             raise UsageError(f"The layers of {name} cannot be chosen: {reason}.")
 
 
-def _keep_tensors(header: Header, layers: Sequence[int]) -> dict[TensorInfo, TensorInfo]:
+def check_vocabulary(header: Header, name: str) -> None:
+    """Raises UsageError if the model's vocabulary cannot be trimmed."""
+    if header.has_trimmed_vocabulary:
+        raise UsageError(f"The vocabulary of {name} is trimmed already.", "Use its source.")
+    if header.architecture not in trimmed_vocabulary.ARCHITECTURES:
+        what = f"The vocabulary of {sanitize(header.architecture, multiline=False)} models"
+        tried = ", ".join(sorted(trimmed_vocabulary.ARCHITECTURES))
+        raise UsageError(f"{what} cannot be trimmed.", f"Those of these can: {tried}")
+
+
+def _trim_entries(entries: Sequence[bytes], header: Header, n_kept: int) -> list[bytes]:
+    """The keys of a file that is a model of `n_kept` tokens without a tokenizer."""
+    changed: dict[str, Value] = {
+        "tokenizer.ggml.model": "none",
+        tokenizer.TRIMMED_KEY: header.tokenizer.model,
+        f"{header.architecture}.vocab_size": n_kept,
+    }
+    replaced = tuple(map(writer.pack_string, changed))
+    rest = [entry for entry in entries if not entry.startswith(replaced)]
+    return [*rest, *(writer.pack_entry(key, value) for key, value in changed.items())]
+
+
+def _keep_tensors(
+    header: Header, layers: Sequence[int], n_kept: int
+) -> dict[TensorInfo, TensorInfo]:
     """Each tensor of the copy, and the source's that it is."""
     new_numbers = {old: new for new, old in enumerate(layers)}
     kept: dict[TensorInfo, TensorInfo] = {}
@@ -95,8 +131,11 @@ def _keep_tensors(header: Header, layers: Sequence[int]) -> dict[TensorInfo, Ten
             continue
         if match:
             name = f"blk.{new_numbers[int(match[1])]}.{match[2]}"
-        kept[tensor._replace(name=name, offset=offset)] = tensor
-        offset += tensor.n_bytes + -tensor.n_bytes % header.alignment
+        shape, n_bytes = tensor.shape, tensor.n_bytes
+        if n_kept and name in trimmed_vocabulary.ROW_TENSORS:
+            shape, n_bytes = (*shape[:-1], n_kept), n_bytes // shape[-1] * n_kept
+        kept[TensorInfo(name, shape, tensor.type, offset, n_bytes)] = tensor
+        offset += n_bytes + -n_bytes % header.alignment
     return kept
 
 
@@ -146,9 +185,19 @@ def _array_entry(key: str, element_type: int, values: Sequence[bytes]) -> bytes:
     return b"".join((writer.pack_string(key), about, *values))
 
 
-def _copy_data(file: BinaryIO, out: BinaryIO, header: Header, tensor: TensorInfo) -> None:
-    file.seek(header.data_offset + tensor.offset)
-    left = tensor.n_bytes
+def _copy_data(
+    file: BinaryIO, out: BinaryIO, header: Header, tensor: TensorInfo, rows: Sequence[int] = ()
+) -> None:
+    """All of a tensor, or only these rows of it."""
+    start, left = header.data_offset + tensor.offset, tensor.n_bytes
+    if rows:
+        width = left // tensor.shape[-1]
+        for row in rows:
+            file.seek(start + row * width)
+            out.write(file.read(width))
+        out.write(bytes(-width * len(rows) % header.alignment))
+        return
+    file.seek(start)
     while left:
         chunk = file.read(min(left, 16 << 20))
         if not chunk:

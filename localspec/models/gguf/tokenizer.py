@@ -19,6 +19,8 @@ from localspec.sanitize import sanitize
 NONE, SPM, BPE, WPM, UGM, RWKV, PLAMO2, TEST = range(8)
 UNKNOWN = -1  # A tokenizer.ggml.model that llama.cpp rejects.
 NULL_TOKEN = -1  # LLAMA_TOKEN_NULL.
+TRIMMED_KEY = "localspec.tokenizer.model"
+"""Has the value of tokenizer.ggml.model in a file whose vocabulary is trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ class TokenizerMetadata:
 def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetadata:
     """Raises InvalidGgufError if llama.cpp would reject the vocabulary or abort."""
     model = contents.text("tokenizer.ggml.model", "none")
+    model = contents.text(TRIMMED_KEY, model)  # its whole vocabulary is in the file
     defaults = DEFAULTS_BY_MODEL.get(model, TokenizerDefaults(UNKNOWN))
     pre = "gemma4" if model == "gemma4" else contents.text("tokenizer.ggml.pre")
     if defaults.kind == NONE:

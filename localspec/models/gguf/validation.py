@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping
 
 from localspec.errors import ModelFileError
-from localspec.models.gguf import architectures
+from localspec.models.gguf import architectures, trimmed_vocabulary
 from localspec.models.gguf.header import Header, SplitInfo
 from localspec.models.gguf.parser import FLOAT64, UINT16, GgufContents, InvalidGgufError, Value
+from localspec.models.gguf.tokenizer import TRIMMED_KEY
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
@@ -73,6 +74,8 @@ def check_file_size(contents: GgufContents, size: int) -> None:
     if not contents.tensors:
         return
     end = contents.data_offset + contents.tensors[-1].offset + contents.tensors[-1].n_bytes
+    if TRIMMED_KEY in contents.keys:
+        end = trimmed_vocabulary.find_section(contents, len(contents.tokens)).end
     if size < end:
         raise InvalidGgufError(f"is incomplete: {size:,} bytes of {end:,}")
     if size > end + _MAX_TRAILING_BYTES:

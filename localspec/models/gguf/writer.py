@@ -25,11 +25,14 @@ def serialize_header(header: Header) -> bytes:
     Followed by `data_size` bytes, it is a file that llama.cpp accepts.
     """
     vocab = f"{header.architecture}.vocab_size"
+    n_tokens = header.tokenizer.n_tokens
+    if header.has_trimmed_vocabulary:
+        n_tokens = header.hparam("vocab_size")
     keys = {
         key: value
         for key, value in header.keys.items()
         if not key.startswith("tokenizer.") and key != vocab
-    } | {vocab: header.tokenizer.n_tokens, "tokenizer.ggml.model": "none"}
+    } | {vocab: n_tokens, "tokenizer.ggml.model": "none"}
     entries = [pack_entry(key, value) for key, value in keys.items()]
     return serialize(entries, header.tensors, header.alignment)
 
