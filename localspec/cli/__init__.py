@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 try:
     import click
@@ -146,11 +146,14 @@ def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
     if not {"-q", "--quiet"} & {*argv}:
         for warning in settings.warnings:
             terminal.notify(warning)
-    names = ("temperature", "spec", "exact", "overlap", "workers")
-    given = {name: settings.get(config.OPTIONS[name].key) for name in names}
-    answers = {name: value for name, value in given.items() if value not in (None, ())}
-    workers = {"workers": given["workers"]} if given["workers"] else {}
-    measuring = dict.fromkeys(("bench", "verify", "fit"), workers)
+
+    def collect(*groups: Any) -> dict[str, object]:
+        options = [option for option in config.select("command", *groups) if option.key]
+        values = {option.name: settings.get(option.key) for option in options}
+        return {name: value for name, value in values.items() if value not in (None, ())}
+
+    answers = collect("sampling", "speculation", "load")
+    measuring = dict.fromkeys(("bench", "verify", "fit"), collect("load"))
     limit = {"limit": settings.get("downloads.limit")}
     return {"run": answers, "serve": answers, "pull": limit, **measuring}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from localspec import paths
 from localspec.config.effective import OPTION_PREFIX, EffectiveConfig, EffectiveSetting, resolve
-from localspec.config.options import OPTIONS, SETTINGS
+from localspec.config.options import OPTIONS, SETTINGS, select
 from localspec.errors import UsageError
 
 EDIT_HINT = "Fix it: localspec config edit"

@@ -296,7 +296,13 @@ _LOAD = (
         "cpu_moe",
         replace(whole("a number of layers, all or auto"), words={"auto": None, "all": ALL_LAYERS}),
         "Layers of a MoE model whose experts stay in RAM, from the first on.  [default: auto]",
+        title="experts in RAM",
         metavar="N|all|auto",
+        setting=Setting(
+            "run.cpu_moe",
+            _NEXT_LOAD,
+            "Layers of a mixture of experts whose experts stay in RAM, from the first on.",
+        ),
     ),
     _load(
         "threads", _THREADS, "CPU threads.  [default: measured; at first one per performance core]"

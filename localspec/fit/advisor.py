@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise, product
@@ -31,7 +31,7 @@ _LONG_CTX_FREE_SHARE = 0.1
 _KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
 """Quality of answers by KV cache type, relative to f16."""
 _TIGHT_SCORE, _LONG_CTX_SCORE = 0.7, 1.05  # The second of a context longer than the default.
-_SWA_CUT_SCORE = 0.97  # Without swa_full a rollback may change the last bits of later logits.
+_SWA_CUT_SCORE = 0.985  # Without swa_full a rollback may change the last bits of later logits.
 _EXACT_KV: KvType = "q8_0/f16"
 """Of the types with which a CPU's attention computes every width alike the fastest."""
 _EXACT_NOTE = (
@@ -94,13 +94,17 @@ class SettingsAdvisor:
     def estimate_fit(self, load: LoadCommand) -> FitReport:
         return verdict.estimate_fit(load, self.target, self.draft, self.machine, self.use)
 
+    def _estimate_memory(self, load: LoadCommand) -> FitReport:
+        """Without the speed, which takes as long again."""
+        return verdict.estimate_memory(load, self.target, self.draft, self.machine)
+
     def advise(self, request: SettingsRequest) -> SettingsAdvice:
         """The best settings that fit; if none do, the default ones.  Raises UsageError."""
         if request.can_skip_workers:
             variants = self._with_and_without_workers(request)
             advices = [advisor.advise(variant) for advisor, variant in variants]
             return max(advices, key=lambda advice: _rank_with_workers(advice.fit))
-        best = first = self.estimate_fit(self._default_settings(request))
+        best = first = self.estimate_default(request)
         if first.verdict == "fits":
             best = self._extend_context(request, first)
         elif first.verdict != "unknown":
@@ -150,43 +154,6 @@ class SettingsAdvisor:
         if self.machine.workers:
             yield self, request
 
-    def quick_fit(self, request: SettingsRequest) -> FitReport:
-        """The first of a few common settings that fits, or else is tight: for long lists."""
-        if request.can_skip_workers:
-            variants = self._with_and_without_workers(request)
-            return max((a.quick_fit(variant) for a, variant in variants), key=_rank_with_workers)
-        tries = self._quick_loads(request)
-        fits = []
-        for fit in map(self.estimate_fit, tries):
-            if fit.verdict in ("fits", "unknown"):
-                return fit
-            fits.append(fit)
-        if self.target.is_moe and request.cpu_moe is None:  # fast enough with experts in RAM
-            *_, load = (each for each in tries if _n_ctx(each) == max(map(_n_ctx, tries)))
-            fits += self._fewest_experts_in_ram(load)
-        return max(fits, key=lambda fit: verdict.WORST_FIRST.index(fit.verdict))
-
-    def _quick_loads(self, request: SettingsRequest) -> list[LoadCommand]:
-        """By context size as usual and with a cut window, then with a smaller cache."""
-        default = self._default_settings(request)
-        sizes = [default.target_settings.n_ctx or DEFAULT_CTX]
-        is_long = self.target.n_ctx_train >= _COMFORTABLE_CTX
-        if self.machine.devices and is_long and not request.ctx:
-            sizes.insert(0, _COMFORTABLE_CTX)
-        loads = []
-        for n_ctx in sizes:
-            loads.append(with_both_settings(default, n_ctx=n_ctx))
-            if self.target.n_swa:
-                loads.append(with_settings(loads[-1], swa_full=False))
-        least = loads[-1]
-        if not request.kv and least.target_settings.flash_attn != "off":
-            least = with_both_settings(least, kv_type="q8_0")
-        if self.target.can_rollback:
-            least = replace(least, draft_max=min(least.draft_max, _RECURRENT_DRAFT_MAX[-1]))
-        if not request.ctx:
-            sizes.append(CONTEXT_SIZES[-2])
-        return loads + [with_both_settings(least, n_ctx=n_ctx) for n_ctx in sizes]
-
     def find_longest_context(self, fit: FitReport) -> int | None:
         """The largest context up to the current one that fits; None if not even CTX_STEP fits."""
 
@@ -219,13 +186,39 @@ class SettingsAdvisor:
         load = with_settings(load, n_gpu_layers=-1 if n_target is None else n_target)
         return with_settings(load, "draft", n_gpu_layers=-1 if n_draft is None else n_draft)
 
+    def estimate_default(self, request: SettingsRequest) -> FitReport:
+        """Fully offloaded, with the default context."""
+        return self.estimate_fit(self._default_settings(request))
+
+    def can_avoid_layers_in_ram(self, request: SettingsRequest) -> bool:
+        """Whether the leanest settings with the draft fit without layers, except experts, in RAM.
+
+        A fast bound for long lists.
+        """
+        load = self._default_settings(request)
+        lean = with_both_settings(load, n_ctx=request.ctx or CONTEXT_SIZES[-1])
+        if not request.kv and load.target_settings.flash_attn != "off":
+            lean = with_both_settings(lean, kv_type="q8_0")
+        lean = with_settings(lean, swa_full=False)
+        if self.target.can_rollback:
+            lean = replace(lean, draft_max=min(load.draft_max, _RECURRENT_DRAFT_MAX[-1]))
+        if self.draft and not self.draft.head_kind:
+            lean = with_settings(lean, "draft", n_ubatch=_SMALL_UBATCH)
+        if self.target.is_moe and request.cpu_moe is None:
+            lean = self._fewest_experts_in_ram(lean) or lean
+        return self._estimate_memory(lean).verdict != "no"
+
     def _extend_context(self, request: SettingsRequest, first: FitReport) -> FitReport:
         """A longer context if a GPU has memory to spare; a CPU is too slow to fill it."""
         if request.ctx is not None or not self.machine.devices:
             return first
-        for ctx in CONTEXT_SIZES:
-            if _n_ctx(first.load) < ctx <= self.target.n_ctx_train:
-                fit = self.estimate_fit(with_both_settings(first.load, n_ctx=ctx))
+        longer = [ctx for ctx in CONTEXT_SIZES if _n_ctx(first.load) < ctx]
+        sizes = [(ctx, True) for ctx in longer]
+        sizes += [(longer[-1], False)] * (bool(longer) and self.target.n_swa > 0)
+        for ctx, swa_full in sizes:
+            if ctx <= self.target.n_ctx_train:
+                load = with_settings(first.load, n_ctx=ctx, swa_full=swa_full)
+                fit = self.estimate_fit(load)
                 share = _LONG_CTX_FREE_SHARE if ctx > _COMFORTABLE_CTX else 0.0
                 used = [each for each in fit.all_fits if each.needed]
                 spare = min(((each.headroom or 0) / each.needed for each in used), default=1.0)
@@ -234,7 +227,7 @@ class SettingsAdvisor:
         return first
 
     def _candidates(self, request: SettingsRequest) -> Iterator[FitReport]:
-        """What fits, by draft variant, KV cache type, context size and sliding-window cache."""
+        """What fits, by draft variant, KV cache type, sliding-window cache and context size."""
         defaults = self._default_settings(request)
         settings = defaults.target_settings
         kv_types: list[KvType] = [request.kv] if request.kv else ["f16", "q8_0"]
@@ -246,17 +239,29 @@ class SettingsAdvisor:
             others = (n for n in CONTEXT_SIZES if n <= max(*sizes, longest))
             sizes = sorted({*sizes, *others}, reverse=True)
         # With swa_full, sliding-window layers keep all tokens, which makes rollback exact.
-        swa_full_options = (True, False) if self.target.n_swa else (True,)
-        drafts = self._draft_variants(defaults, request)
-        for load, kv, swa_full in product(drafts, kv_types, swa_full_options):
-            for ctx in sizes:
-                sized = with_both_settings(load, n_ctx=ctx, kv_type=kv)
-                full, *variants = self._offload_variants(
-                    with_settings(sized, swa_full=swa_full), request
-                )
-                yield from (fit for fit in (full, *variants) if fit.verdict in ("fits", "tight"))
-                if full.verdict == "fits":
-                    break  # a shorter context is no faster
+        caches = list(product(kv_types, (True, False) if self.target.n_swa else (True,)))
+        # In RAM a shorter context than usual frees too little to be worth it.
+        shared = [n for n in sizes if n >= _n_ctx(defaults)]
+        for draft in self._draft_variants(defaults, request):
+            for kv, swa_full in caches:
+                load = with_settings(with_both_settings(draft, kv_type=kv), swa_full=swa_full)
+                fits = list(self._whole(load, sizes))
+                yield from fits
+                if fits and fits[-1].verdict == "fits" and _n_ctx(fits[-1].load) == sizes[0]:
+                    break  # what costs quality gains nothing
+                if self.machine.devices and request.n_gpu_layers is None:
+                    for ctx in shared:
+                        yield from self._partly_in_ram(with_both_settings(load, n_ctx=ctx), request)
+
+    def _whole(self, load: LoadCommand, sizes: Sequence[int]) -> Iterator[FitReport]:
+        """As placed, down to the first context that fits: a shorter one is no faster."""
+        for ctx in sizes:
+            sized = with_both_settings(load, n_ctx=ctx)
+            fit = self._estimate_memory(sized)
+            if fit.verdict != "no":
+                yield self.estimate_fit(sized)
+            if fit.verdict == "fits":
+                return
 
     def _draft_variants(
         self, defaults: LoadCommand, request: SettingsRequest
@@ -276,25 +281,21 @@ class SettingsAdvisor:
         if self.target.can_rollback:
             yield replace(plain, draft_max=0)
 
-    def _offload_variants(self, load: LoadCommand, request: SettingsRequest) -> list[FitReport]:
-        """Fully offloaded; if that does not fit, with as few experts in RAM, and then as many
-        layers on the GPU, as fit.
-        """
-        full = self.estimate_fit(load)
-        variants = [full]
-        if full.verdict == "fits" or not self.machine.devices or request.n_gpu_layers is not None:
-            return variants
+    def _partly_in_ram(self, load: LoadCommand, request: SettingsRequest) -> Iterator[FitReport]:
+        """With as few experts in RAM, else with as many layers on the GPU, as fit."""
+        fullest = None
         if self.target.is_moe and request.cpu_moe is None:
-            variants += self._fewest_experts_in_ram(load)
+            fullest = self._fewest_experts_in_ram(load)
             load = with_settings(load, cpu_moe=ALL_LAYERS)
-        if variants[-1] is full or variants[-1].verdict not in ("fits", "tight"):
-            n_all = len(self.target.layers) + 1
-            variants += self._fullest([with_settings(load, n_gpu_layers=n) for n in range(n_all)])
-        return variants
+        if fullest is None:
+            n_layers = range(len(self.target.layers) + 1)
+            fullest = self._fullest(n_layers, lambda n: with_settings(load, n_gpu_layers=n))
+        if fullest is not None and (fit := self.estimate_fit(fullest)).verdict != "no":
+            yield fit
 
-    def _fewest_experts_in_ram(self, load: LoadCommand) -> list[FitReport]:
-        layers = range(self.target.n_layer, 0, -1)
-        return self._fullest([self._balance(with_settings(load, cpu_moe=n)) for n in layers])
+    def _fewest_experts_in_ram(self, load: LoadCommand) -> LoadCommand | None:
+        n_layers = range(self.target.n_layer, -1, -1)
+        return self._fullest(n_layers, lambda n: self._balance(with_settings(load, cpu_moe=n)))
 
     def _balance(self, load: LoadCommand) -> LoadCommand:
         """With the layers shared by several GPUs by their bytes: without experts they are small."""
@@ -310,14 +311,17 @@ class SettingsAdvisor:
         shares = tuple(float(end - start) for start, end in pairwise((0, *ends)))
         return with_settings(load, tensor_split=shares)
 
-    def _fullest(self, loads: Sequence[LoadCommand]) -> list[FitReport]:
-        """The last that fits into the devices, if any; `loads`: by growing need of them."""
+    def _fullest(
+        self, numbers: Sequence[int], make_load: Callable[[int], LoadCommand]
+    ) -> LoadCommand | None:
+        """The last that fits into the devices, if any; `numbers`: by growing need of them."""
 
-        def is_too_large(load: LoadCommand) -> bool:
-            return any(each.verdict != "fits" for each in self.estimate_fit(load).device_fits)
+        def is_too_large(number: int) -> bool:
+            fits = self._estimate_memory(make_load(number)).device_fits
+            return any(each.verdict != "fits" for each in fits)
 
-        n = bisect(loads, False, key=is_too_large)
-        return [self.estimate_fit(loads[n - 1])] if n else []
+        n = bisect(numbers, False, key=is_too_large)
+        return make_load(numbers[n - 1]) if n else None
 
     def _score(self, fit: FitReport) -> float:
         """Tokens per second, reduced for a short context, a quantised KV cache and tight memory."""

@@ -154,6 +154,7 @@ def _fit_speed(
         verify_curve=verify_curve,
         error=min(max(error, CALIBRATED_ERROR), ASSUMED_ERROR),
         largest_measured=max(size for size, _ in points),
+        smallest_measured=min(size for size, _ in points),
     )
 
 

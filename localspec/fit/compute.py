@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from localspec.fit.placement import ContextParams, LayerPlacement
-from localspec.fit.shape import GATED_ATTENTION, LayerShape, ModelShape
+from localspec.fit.shape import GATED_ATTENTION, LayerShape, ModelShape, layer_kinds
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.parser import GGML_TYPES
 
@@ -71,7 +71,13 @@ class _DeviceBuffers:
 
     def estimate(self) -> int:
         placed, n_states = self.placed, self.params.n_hidden_states
-        stages = [size for il in self.shape.own_layers if (size := self._stage_bytes(il))]
+        homes, experts = placed.layer_backends, placed.expert_backends
+        shape, kinds = self.shape, layer_kinds(self.shape)
+        distinct = {
+            (kinds[il], kinds[shape.kv_source(il)], homes[il], experts[il]): il
+            for il in shape.own_layers
+        }
+        stages = [size for il in distinct.values() if (size := self._stage_bytes(il))]
         largest = max(stages) + self._crossing_bytes() if stages else 0
         largest = max(largest, self._output_bytes())
         if not largest and not self.is_cpu:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from localspec.fit import compute, placement
 from localspec.fit.placement import ContextParams, LayerPlacement
-from localspec.fit.shape import ModelShape
+from localspec.fit.shape import ModelShape, layer_kinds
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import HOST, Device, DeviceMemory
 from localspec.machine.memory_probe import ModelBuffers, PairBuffers
@@ -222,9 +222,12 @@ def _caches(shape: ModelShape, params: ContextParams, placed: LayerPlacement) ->
     """
     sums, states, windows = ([0] * len(placed.backend_names) for _ in range(3))
     state = 4 * (shape.n_embd_r + shape.n_embd_s) * (1 + params.n_rs_seq)
+    kinds, sizes = layer_kinds(shape), dict[int, int]()
     for il in shape.own_layers:
         layer, home = shape.layers[il], placed.layer_backends[il]
-        size = compute.layer_cache_bytes(shape, layer, params)
+        if kinds[il] not in sizes:
+            sizes[kinds[il]] = compute.layer_cache_bytes(shape, layer, params)
+        size = sizes[kinds[il]]
         sums[home] += size + state * layer.is_recurrent
         states[home] += state * layer.is_recurrent
         windows[home] += size * (layer.is_swa and params.n_ctx_swa < params.n_ctx)

@@ -173,6 +173,8 @@ def _assign_layers(
     n = n_all if settings.n_gpu_layers < 0 else min(settings.n_gpu_layers, n_all)
     if not devices or not n:
         return (len(devices),) * n_all
+    if len(devices) == 1:
+        return *[1] * (n_all - n), *[0] * n
     ends = _cumulative_split(settings, devices, used_bytes)
     places = (bisect_right(ends, _to_float32(i / n)) for i in range(n))
     return *[len(devices)] * (n_all - n), *(min(place, len(devices) - 1) for place in places)

@@ -36,7 +36,7 @@ _TYPE_SPEEDS = ((re.compile("B?F(16|32)"), 1.05), (re.compile("I?Q[123]|TQ"), 0.
 TABLE_ERROR = 0.25  # Relative error of a one-token pass estimated from gpus.yaml.
 CALIBRATED_ERROR = 0.08  # The same if passes were measured on this machine.
 ASSUMED_ERROR = 0.5  # The same if the bandwidth is only typical of such computers.
-_SIZE_CLASS = 4  # A measured speed applies to models that read up to this many times as much.
+_SIZE_CLASS = 4  # A measured speed applies to models up to this many times as large, or as small.
 UNQUANTIZED_TYPES = ("F32", "F16", "BF16")
 _CPU_VERIFY_CURVES: Mapping[bool, Mapping[int, float]] = {
     True: {1: 1.0, 2: 1.2, 4: 1.6, 5: 2.1, 8: 2.8, 17: 5.5},
@@ -51,8 +51,7 @@ _ROCM_VERIFY = 2.0  # The cost relative to Vulkan: 0.28 and 0.15 a draft token o
 _EXPERTS_POWER, _EXPERTS_STEP = 0.75, 0.5
 """Experts of a pass of several tokens cost the power of their number, and a step for grouping the
 tokens: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8 and 16 tokens (gpt-oss-20b on a GB10)."""
-_CPU_ATTENTION_SLOWDOWN = 2.3
-"""Attention on a CPU, relative to reading as many bytes of weights (3.0 and 6.9 GB/s, 1 thread)."""
+_CPU_ATTENTION_SLOWDOWN = 2.3  # Relative to reading as many bytes of weights (3.0 and 6.9 GB/s).
 _DEVICE_CROSSING_MS = 0.045  # Copying activations from one device to the next: 30 to 60 µs.
 _REQUEST_BYTES = 5000  # Sent to a worker for each pass, beside 4 bytes per activation.
 
@@ -78,8 +77,7 @@ _MEASURED_ERROR = 0.08  # Of a rate measured with this pair: other texts are acc
 # For each workload, the share of an answer that repeats earlier text, which lookup can draft.
 _COPIED_SHARES = ((0.0, 0.10), (0.05, 0.30), (0.0, 0.05), (0.05, 0.50))
 _COPY_ACCEPTANCE = 0.85  # Acceptance rate of prompt lookup where the text repeats.
-_TEMPERATURE_LOSS = 0.18
-"""At temperature 1, relative: 0.75 became 0.62, 0.65 became 0.53 (Leviathan et al., T5)."""
+_TEMPERATURE_LOSS = 0.18  # At 1, relative: 0.75 became 0.62, 0.65 0.53 (Leviathan et al., T5).
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,8 @@ class DeviceSpeed:
     error: float = TABLE_ERROR
     basis: str = ""  # The source of these numbers, shown to the user.
     measured: bool = False
-    largest_measured: float = inf  # Bytes of the largest model measured.
+    largest_measured: float = inf  # Bytes of the largest model measured, and of the smallest.
+    smallest_measured: float = 0.0
 
     def read_ms(self, n_bytes: float, weight_type: str = "") -> float:
         """Milliseconds to read `n_bytes`, without the fixed time.  Requires a known bandwidth."""
@@ -159,24 +158,31 @@ class HardwareSpeed:
     acceptance: Mapping[tuple[str, ...], Mapping[str, float]] = field(default_factory=dict)
     """Rates that drafts reached here, by the paths of the pair; by `greedy` and `coupled`."""
 
-    def find_speed(self, device: str, weight_type: str, n_bytes: float = 0) -> DeviceSpeed:
-        """The speed for a model with this weight type that reads `n_bytes` per token here.
+    def find_speed(
+        self, device: str, weight_type: str, n_bytes: float = 0, model_bytes: float = inf
+    ) -> DeviceSpeed:
+        """The speed for a model that reads `n_bytes` per token here, `model_bytes` everywhere.
 
-        What was measured applies to models up to the size class of the largest one; larger ones
-        take the table's speed, and at least as long, so that those of a list are comparable.
+        What was measured applies to models of the size class of the largest and of the smallest
+        one.  Others take the table's speed; larger ones at least, smaller ones at most as long as
+        the last of the class, so that those of a list are comparable.
         """
-        by_type = self.measured_speeds
-        speed = by_type.get((device, weight_type)) or by_type.get((device, ""))
+        found = (self.measured_speeds.get((device, name)) for name in (weight_type, ""))
+        speed = next(filter(None, found), None)
         nominal = self.nominal_speeds.get(device, UNKNOWN_SPEED)
         if speed is None:
             return nominal
-        limit = _SIZE_CLASS * speed.largest_measured
-        if n_bytes <= limit:
+        limit = speed.smallest_measured / _SIZE_CLASS
+        is_small = model_bytes < limit
+        if not is_small and n_bytes <= (limit := _SIZE_CLASS * speed.largest_measured):
             return speed
-        basis = f"{nominal.basis} ({speed.basis}, far smaller)"
+        basis = f"{nominal.basis} ({speed.basis}, far {'larger' if is_small else 'smaller'})"
+        borrowed = replace(speed, error=ASSUMED_ERROR, measured=False, basis=basis)
         if nominal.bandwidth is None:
-            return replace(speed, error=ASSUMED_ERROR, measured=False, basis=basis)
+            return borrowed
         fixed_ms = speed.fixed_ms + speed.read_ms(limit) - nominal.read_ms(limit)
+        if is_small:
+            return borrowed if fixed_ms < nominal.fixed_ms else replace(nominal, basis=basis)
         return replace(nominal, fixed_ms=max(nominal.fixed_ms, fixed_ms), basis=basis)
 
 
@@ -294,8 +300,9 @@ def _kv_read_bytes(
 
 def find_speeds(reads: PassReads, hardware: HardwareSpeed) -> dict[str, DeviceSpeed]:
     """Of the devices that a pass uses."""
+    size = inf if reads.shape.head_kind else reads.weights  # a head is a part of its target
     return {
-        name: hardware.find_speed(name, reads.shape.weight_type, part.weights)
+        name: hardware.find_speed(name, reads.shape.weight_type, part.weights, size)
         for name, part in reads.by_device.items()
     }
 
@@ -340,14 +347,6 @@ def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) ->
         cost = used * speed.verify_cost(width / ratio, weight_type)
         ms += speed.read_ms(part.experts, weight_type) * cost
     return ms
-
-
-def estimate_verify_curve(
-    reads: PassReads, hardware: HardwareSpeed, widest: int
-) -> dict[int, float]:
-    """The verify curve v: pass time by width, in one-token passes."""
-    t1 = estimate_ms(reads, hardware)
-    return {width: estimate_ms(reads, hardware, width) / t1 for width in range(1, widest + 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +435,8 @@ def _estimate_costs(
         host_ms += estimate_ms(draft_reads, hardware, min(max_draft, _TYPICAL_BLOCK_ROWS))
     elif draft_reads:
         draft_ms = estimate_ms(draft_reads, hardware)
-    curve = estimate_verify_curve(target_reads, hardware, load.draft_max + 1)
+    widths = range(1, load.draft_max + 2)
+    curve = {width: estimate_ms(target_reads, hardware, width) / t1 for width in widths}
     return SpeculationCosts(draft_ms / t1, curve, host_ms / t1, min(max_draft, DRAFT_MAX))
 
 

@@ -97,6 +97,36 @@ class PairSuggestion:
         return (n_ctx or 0) >= min(_LONG_CONTEXT, shape.context if shape else _LONG_CONTEXT)
 
     @property
+    def is_partly_in_ram(self) -> bool:
+        settings = self.fit.load.target_settings if self.fit and self.fit.device_fits else None
+        return settings is not None and (settings.cpu_moe != 0 or settings.n_gpu_layers >= 0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a larger desktop would not fit into what a GPU has left beside the reserve.
+
+        A model of which a part stays in RAM was made to fill its card.
+        """
+        if self.fit is None or not self.fit.device_fits or self.is_partly_in_ram:
+            return False
+        fullest = self.fit.tightest
+        headroom, total = fullest.headroom, fullest.device.total or 0
+        return headroom is not None and headroom < _LEAST_LEFT * total
+
+    @property
+    def is_compromise(self) -> bool:
+        """Whether it would fit better on a larger card."""
+        kv_type = self.fit.load.target_settings.kv_type if self.fit else "f16"
+        return self.is_partly_in_ram or kv_type != "f16"
+
+    @property
+    def is_worse_than_lookup(self) -> bool:
+        """Whether the draft loses, or has no room: then `fit` and `run` go without it."""
+        if self.fit is None or self.pair.draft_kind == "lookup":
+            return False
+        return self.fit.loses or self.fit.memory_estimate.draft is None
+
+    @property
     def is_upgrade(self) -> bool:
         """Whether it leaves memory free and is fast, as a file larger than usual should."""
         spare = min((each.headroom or 0) / (each.device.free or 1) for each in self.used)
@@ -135,13 +165,8 @@ def suggest(
         if (target or each.verdict in ("fits", "unknown") or each.is_bundled)
         and (target or not each.is_bundled or each.pair.draft_kind == "model")
     ]
-    gaining = {own_id(each.pair.target.id) for each in shown if not (each.fit and each.fit.loses)}
-    if not target:  # a draft that loses is left out, unless the target is in no other pair
-        shown = [
-            each
-            for each in shown
-            if not (each.fit and each.fit.loses) or own_id(each.pair.target.id) not in gaining
-        ]
+    if not target:  # every target has a pair with prompt lookup, too
+        shown = [each for each in shown if each.is_bundled or not each.is_worse_than_lookup]
     best: dict[str, CatalogPair] = {}
     for each in sorted(shown, key=_draft_sort_key):
         best.setdefault(own_id(each.pair.target.id), each.pair)
@@ -193,9 +218,9 @@ def choose_file(
 ) -> PairSuggestion | None:
     """As `assess_pair`, with the quantisation of the target that is best for the machine.
 
-    The catalogue's first, if it fits with a long context; a larger one only if it is still fast
-    and leaves memory free; of the smaller ones the largest that fits.  On a CPU whose types were
-    timed, the one that it computes fastest.
+    The catalogue's first, if it fits whole with a long context; a larger one only if it is still
+    fast and leaves memory free; else the largest that fits, with four bits rather wholly.  On a CPU
+    whose types were timed, the one that it computes fastest.
     """
     assess = partial(assess_pair, machine=machine, criteria=criteria)
     files = pair.target.files if ":" not in pair.id else ()
@@ -209,7 +234,7 @@ def choose_file(
     size, free = _model_size(pair.target) or 0, sum(each.device.free or 0 for each in first.used)
     in_order = sorted(files, key=lambda model: -(_model_size(model) or 0))
     sized = [model for model in in_order if (_model_size(model) or 0) < free]
-    if first.verdict == "fits" and first.has_long_context:
+    if first.verdict == "fits" and first.has_long_context and not first.is_partly_in_ram:
         for model in sized:
             if _quality(model) - _quality(pair.target) >= _UPGRADE_QUALITY:
                 larger = assess(pair.with_target(model))
@@ -261,10 +286,12 @@ def _type_speed(model: CatalogModel, machine: MachineProfile) -> TypeSpeed | Non
     return machine.types.get(conversion_process.weight_type(model.quantization))
 
 
-def _file_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, float]:
-    """Four bits with a short context are better than three with a long one."""
-    quality = _quality(suggestion.pair.target)
-    return quality >= _BITS_QUALITY["4"], suggestion.has_long_context, quality
+def _file_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, bool, bool, float]:
+    """Four bits with a short context are better than three with a long one, but not in RAM: only
+    experts may be there."""
+    quality, is_whole = _quality(suggestion.pair.target), not suggestion.is_partly_in_ram
+    is_fast = is_whole or bool(suggestion.fit and suggestion.fit.load.target_settings.cpu_moe)
+    return is_fast, quality >= _BITS_QUALITY["4"], suggestion.has_long_context, is_whole, quality
 
 
 def assess_pair(
@@ -277,7 +304,8 @@ def assess_pair(
 ) -> PairSuggestion | None:
     """None if neither shape nor size is known.  `shapes`: of its files, if they were read.
 
-    `searches`: layers or experts may stay in RAM, as `fit` and `run` choose; it takes longer.
+    The settings are those that `fit` and `run` choose.  `searches`: also if layers, not only
+    experts, have to stay in RAM, which takes longer.
     """
     shapes = shapes or pair_shapes.from_catalog(pair)
     sizes = [_model_size(model) for model in (pair.target, pair.draft) if model]
@@ -289,12 +317,12 @@ def assess_pair(
     request = SettingsRequest(load, criteria.context, criteria.kv, can_skip_workers=True)
     use = UseCase(criteria.use or "chat")
     advisor = SettingsAdvisor(*shapes.shapes, machine, use)
-    fit = advisor.quick_fit(request)
-    if searches and fit.verdict == "no":
-        fit = advisor.advise(request).fit
+    can_be_fast = searches or advisor.can_avoid_layers_in_ram(request)
+    fit = advisor.advise(request).fit if can_be_fast else advisor.estimate_default(request)
     type_reason = filter(None, [explain_type(pair.target, machine)])
     others = (*type_reason, *_other_reasons(pair, criteria.use))
-    reasons = (_memory_reason(fit), *_speed_reasons(fit), *others)
+    speed_reasons = _speed_reasons(fit, has_draft=shapes.draft is not None)
+    reasons = (_memory_reason(fit), *speed_reasons, *others)
     draft = _draft_reason(pair, fit)
     return PairSuggestion(pair, size or fit.total, fit.verdict, reasons, fit, draft)
 
@@ -330,12 +358,19 @@ def _memory_reason(fit: FitReport) -> str:
     return f"needs {gib(device_fit.needed)}{relation} {free}{context}{in_ram}"
 
 
-def _speed_reasons(fit: FitReport) -> Iterator[str]:
+def _speed_reasons(fit: FitReport, *, has_draft: bool) -> Iterator[str]:
     speed = fit.speed
     if speed.plain is None or speed.speculative is None or fit.verdict == "no":
         return
     method = "with the draft" if fit.memory_estimate.draft else "with prompt lookup"
-    yield f"{token_rate_range(speed.plain)}, {token_rate_range(speed.speculative)} {method}"
+    if speed.by_workload:
+        yield f"{token_rate_range(speed.plain)}, {token_rate_range(speed.speculative)} {method}"
+    else:
+        yield f"{token_rate_range(speed.plain)}: {speed.explanation.rpartition('; ')[2]}"
+    if fit.loses:
+        yield "not faster with this draft"
+    elif has_draft and not fit.memory_estimate.draft:
+        yield "no room for the draft"
     if estimate_tokens_per_second(fit) < _SLOW_TOKENS_PER_SECOND:
         yield "slower than reading speed"
 
@@ -385,29 +420,13 @@ def _sort_key(
         bool(use) and use not in pair.use,
         is_slow,
         pair is not best[own_id(pair.target.id)],
-        bool(machine.devices) and fit is not None and _is_full(fit),
+        suggestion.is_full,
         TIERS.index(pair.target.tier),
         bool(machine.devices) and fit is not None and not suggestion.has_long_context,
-        not is_slow and fit is not None and _is_compromise(fit.load.target_settings),
+        not is_slow and suggestion.is_compromise,
         -(tokens_per_second if is_slow else _effective_size(pair.target)),
         -suggestion.bytes,
     )
-
-
-def _is_full(fit: FitReport) -> bool:
-    """Whether so little is left beside the reserve that a larger desktop would not fit.
-
-    A model of which a part stays in RAM was made to fill its card.
-    """
-    fullest, settings = fit.tightest, fit.load.target_settings
-    if fullest.headroom is None or settings.cpu_moe or settings.n_gpu_layers >= 0:
-        return False
-    return fullest.headroom < _LEAST_LEFT * (fullest.device.total or 0)
-
-
-def _is_compromise(settings: ContextSettings) -> bool:
-    """What would fit better on a larger card."""
-    return settings.cpu_moe != 0 or settings.kv_type != "f16"
 
 
 def _effective_size(model: CatalogModel) -> float:
@@ -433,9 +452,10 @@ def _tokens_per_second(suggestion: PairSuggestion, machine: MachineProfile) -> f
     return math.inf if machine.devices else 0.0
 
 
-def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool, float, bool, float, int, int]:
+def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
     """The shortest time first, as if all files were of one size, unless the draft costs quality of
-    the target or the long context; if the time is not known, a better tested draft."""
+    the target, the long context or the last memory; if the time is unknown, a better tested draft.
+    """
     pair, fit = suggestion.pair, suggestion.fit
     speed = fit.speed.speculative if fit is not None else None
     is_lookup = pair.draft_kind == "lookup"
@@ -444,7 +464,8 @@ def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool, float, bool, floa
     quality = min(_quality(pair.target), _BITS_QUALITY["4"])
     seconds = 1 / (sum(speed) * (_model_size(pair.target) or 1)) if speed else math.inf
     is_short = not suggestion.has_long_context
-    return suggestion.verdict == "no", -quality, is_short, seconds, status, kind
+    worse = suggestion.is_full, suggestion.is_worse_than_lookup
+    return suggestion.verdict == "no", -quality, is_short, *worse, seconds, status, kind
 
 
 def _model_size(model: CatalogModel) -> int | None:

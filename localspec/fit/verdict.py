@@ -125,8 +125,8 @@ class FitReport:
     @property
     def loses(self) -> bool:
         """Whether the draft is not expected to make it faster."""
-        chat = self.speed.by_workload.get("chat")
-        return chat is not None and bool(self.memory_estimate.draft) and chat.gain < 1
+        chat, is_known = self.speed.by_workload.get("chat"), self.speed.plain is not None
+        return is_known and bool(self.memory_estimate.draft) and (not chat or chat.gain < 1)
 
     @property
     def is_too_close(self) -> bool:
@@ -174,10 +174,19 @@ def estimate_fit(
 
     Raises UsageError for an impossible context, ModelFileError for inconsistent headers.
     """
+    fit = estimate_memory(load, target, draft, machine)
+    with refuse_inconsistent():
+        return _with_speed(fit, (target, draft), machine, use)
+
+
+def estimate_memory(
+    load: LoadCommand, target: ModelShape, draft: ModelShape | None, machine: MachineProfile
+) -> FitReport:
+    """As `estimate_fit`, without the speed."""
     draft = draft if load.draft else None
     with refuse_inconsistent():
         estimate = memory.estimate_pair(load, target, draft, machine.devices)
-        return from_memory_estimate(load, (target, draft), estimate, machine, use)
+        return _judge_memory(load, draft, estimate, machine)
 
 
 def from_memory_estimate(
@@ -188,13 +197,29 @@ def from_memory_estimate(
     use: UseCase | None = None,
 ) -> FitReport:
     """With a given memory estimate, such as the probe's."""
-    target, draft = shapes
-    if memory_estimate.draft is None:
-        draft = None
-    speed = estimate_speed(load, target, draft, machine.hardware, use)
+    fit = _judge_memory(load, shapes[1], memory_estimate, machine)
+    return _with_speed(fit, shapes, machine, use)
+
+
+def _with_speed(
+    fit: FitReport,
+    shapes: tuple[ModelShape, ModelShape | None],
+    machine: MachineProfile,
+    use: UseCase | None,
+) -> FitReport:
+    draft = shapes[1] if fit.memory_estimate.draft else None
+    return replace(fit, speed=estimate_speed(fit.load, shapes[0], draft, machine.hardware, use))
+
+
+def _judge_memory(
+    load: LoadCommand,
+    draft: ModelShape | None,
+    memory_estimate: MemoryEstimate,
+    machine: MachineProfile,
+) -> FitReport:
     device_fits = tuple(_device_fit(device, memory_estimate, machine) for device in machine.devices)
     host = _device_fit(replace(machine.cpu, name=HOST), memory_estimate, machine)
-    has_head = draft is not None and bool(draft.head_kind)
+    has_head = draft is not None and bool(memory_estimate.draft and draft.head_kind)
     device_fits = tuple(replace(each, has_head=has_head) for each in device_fits)
     host = replace(
         host,
@@ -203,7 +228,7 @@ def from_memory_estimate(
         overhead=host.overhead + _ENGINE_PROCESS_BYTES,
         sharing=tuple(each for each in device_fits if is_in_system_memory(each.device)),
     )
-    return FitReport(load, device_fits, host, memory_estimate, speed)
+    return FitReport(load, device_fits, host, memory_estimate, SpeedEstimate())
 
 
 def _device_fit(device: Device, estimate: MemoryEstimate, machine: MachineProfile) -> DeviceFit:

@@ -96,7 +96,7 @@ def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
     if sampling is not None:
         suggested = replace(pair.suggested_settings, sampling=sampling)
         pair = replace(pair, suggested_settings=suggested)
-    if draft == "auto":
+    if draft == "auto" and not request.is_lookup_pair:
         pair = with_detected_head(pair)
     if pair.draft is not None:
         reader.check_loadable(pair.draft)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Literal
 
 from localspec.lazy_dataclass import dataclass
@@ -69,8 +69,13 @@ class DeviceMemory:
         return self.weights + self.kv + self.compute
 
     def __add__(self, other: DeviceMemory) -> DeviceMemory:
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return DeviceMemory(*(mine + theirs for mine, theirs in pairs))
+        return DeviceMemory(
+            self.weights + other.weights,
+            self.kv + other.kv,
+            self.compute + other.compute,
+            self.states + other.states,
+            self.window + other.window,
+        )
 
 
 _BUFFER = re.compile(r"\w+: +(\S+) +(?:DSV4 \w+ )?(\w+) buffer size = +([\d.]+) MiB\s*$")

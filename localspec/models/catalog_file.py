@@ -52,11 +52,13 @@ def read_files(
     """Models and pairs by id, from paths and texts.
 
     A later file's entry replaces or hides an earlier one of the same id; hiding a model removes
-    its pairs.  Raises UsageError for a damaged file.
+    its pairs.  What is good for something, or has a draft, also has a pair with prompt lookup.
+    Raises UsageError for a damaged file.
     """
     models: dict[str, CatalogModel] = {}
     samplings: dict[str, MakerSampling] = {}
     pairs: dict[str, tuple[Path, dict[str, Any]]] = {}
+    hidden = set[str]()
     for path, text in files:
         with _explain_damage(path):
             document = _read_document(text)
@@ -74,6 +76,7 @@ def read_files(
                 with _inside(f"pair {id_}"):
                     if _is_hide_entry(entry):
                         pairs.pop(id_, None)
+                        hidden.add(id_)
                         continue
                     if id_ in models:
                         raise ValueError("its id is that of a model")
@@ -82,7 +85,22 @@ def read_files(
     for id_, (path, entry) in pairs.items():
         with _explain_damage(path), _inside(f"pair {id_}"):
             read_pairs[id_] = _read_pair(entry, models)
-    return models, read_pairs
+    return models, read_pairs | _add_lookup(models, read_pairs.values(), hidden)
+
+
+def _add_lookup(
+    models: Mapping[str, CatalogModel], pairs: Iterable[CatalogPair], hidden: Collection[str]
+) -> dict[str, CatalogPair]:
+    """Pairs for targets, by their use or a pair, that have none with prompt lookup."""
+    drafts: dict[str, set[str]] = {id_: set() for id_, model in models.items() if model.use}
+    for pair in pairs:
+        drafts.setdefault(pair.target.id, set()).add(pair.draft_kind)
+    missing = {
+        f"{id_}+lookup": {"target": id_}
+        for id_, kinds in drafts.items()
+        if models[id_].repo is not None and "lookup" not in kinds
+    }
+    return {id_: _read_pair(missing[id_], models) for id_ in missing if id_ not in hidden}
 
 
 def _read_samplings(document: dict[str, Any]) -> dict[str, MakerSampling]:

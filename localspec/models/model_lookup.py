@@ -79,6 +79,11 @@ class ModelRequest:
     def models(self) -> tuple[ResolvedModel, ...]:
         return (self.target, self.draft) if self.draft else (self.target,)
 
+    @property
+    def is_lookup_pair(self) -> bool:
+        """Whether it names a pair without any draft; else a head that is found is used."""
+        return self.pair is not None and self.pair.draft_kind == "lookup"
+
 
 def resolve(text: str) -> ModelRequest:
     """The catalogue entry, repository file or local file that `text` refers to.  Needs no network.

@@ -36,6 +36,7 @@ class AppOptions:
     spec: str = "auto"  # Drafter of new chats (`--spec`).
     exact: bool = False  # Exact mode of new chats.
     overlap: bool | None = None  # Overlapped drafting; None: across devices, where it is worth it.
+    cpu_moe: int | None = None  # Layers whose experts stay in RAM; None: what fits.
     workers: tuple[str, ...] = ()
     """Addresses of other computers, for models that do not fit here or are slower."""
     offline: bool = False
@@ -66,6 +67,7 @@ class AppOptions:
             exact=exact,
             overlap=self.overlap,
             anyway=pair in self.force_load,
+            cpu_moe=self.cpu_moe,
             workers=self.workers,
             can_skip_workers=True,
         )
@@ -90,7 +92,7 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     options.show_thinking = view.get("chats.show_thinking")
     options.temperature = view.get("answers.temperature")
     options.spec = view.get("answers.spec")
-    options.workers = view.get("run.workers")
+    options.cpu_moe, options.workers = view.get("run.cpu_moe"), view.get("run.workers")
     options.exact = view.get("answers.exact")
     options.overlap = view.get("answers.overlap")
     if options.chats is not None:

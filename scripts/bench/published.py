@@ -139,6 +139,9 @@ class Run(NamedTuple):
             return None
         low, high = fit.speed.plain
         group = "partly in RAM" if row.in_ram or row.n_cpu_moe else self.group
+        if row.ctx and not row.memory and group == self.group:  # else it is a group of its own
+            is_paged = self.fit(self.load(row.ctx, KV_TYPES.get(row.kv, "q4_0"))).verdict == "no"
+            group = "paged by the driver" if is_paged else group
         width = (high - low) / (high + low)
         return Result(group, (low + high) / 2 / row.plain, low <= row.plain <= high, width)
 

@@ -77,10 +77,10 @@ def test_other_computers_share_what_is_too_large_or_too_slow_here(
     both = machine_profile.with_workers(machine(), [box])
     shared = ContextSettings(workers=both.workers)
     asked = SettingsRequest(LoadCommand("target", "draft", shared), can_skip_workers=True)
-    for fit in (advisor(pair, both).advise(asked).fit, advisor(pair, both).quick_fit(asked)):
-        assert fit.verdict in ("fits", "tight")
-        assert fit.load.target_settings.workers == (("box:50052",) if is_shared else ())
-        assert bool(describe_transfer(fit, [box])) == is_shared
+    fit = advisor(pair, both).advise(asked).fit
+    assert fit.verdict in ("fits", "tight")
+    assert fit.load.target_settings.workers == (("box:50052",) if is_shared else ())
+    assert bool(describe_transfer(fit, [box])) == is_shared
     if pair.startswith("llama"):
         sent = describe_transfer(fit, [box])
         assert re.fullmatch(r"Loading sends 4\d\.\d GB to box:50052: about [67] min \d+ s\.", sent)
@@ -223,7 +223,7 @@ def test_a_recurrent_state_is_copied_for_no_more_tokens_than_are_drafted() -> No
 def test_experts_may_go_to_an_unknown_amount_of_memory() -> None:
     card = gpu_catalog.find("RTX 4060").as_device()
     profile = shapes.machine(card, cpu=replace(shapes.CPU, free=None, total=None))
-    fit = advisor("qwen3-30b-a3b+qwen3-0.6b", profile).quick_fit(request())
+    fit = advisor("qwen3-30b-a3b+qwen3-0.6b", profile).advise(request()).fit
     assert fit.verdict == "unknown" and fit.load.target_settings.cpu_moe > 0
 
 

@@ -125,6 +125,19 @@ def test_a_far_larger_model_is_estimated_from_what_was_measured_and_less_sure() 
     assert (far.bandwidth, far.measured, far.error) == (272, False, TABLE_ERROR)
 
 
+def test_a_far_smaller_model_takes_the_speed_of_the_table() -> None:
+    """The fixed time of a large model says nothing of a small one's."""
+    part = ModelReads(int(8e9), ("CUDA0",), "Q8_0")
+    large = PairMeasurement("", quiet_costs(90.0, CURVE, threads=4), PairReads(part), None)
+    hardware = calibrate(CARD, [large])
+    near = hardware.find_speed("CUDA0", "Q8_0", 2e9, 2e9)
+    far = hardware.find_speed("CUDA0", "Q8_0", 1e8, 1e8)
+    assert near.measured and not far.measured
+    assert (far.bandwidth, far.error) == (272, TABLE_ERROR) and "far larger" in far.basis
+    in_part = hardware.find_speed("CUDA0", "Q8_0", 1e8, 8e9)
+    assert in_part.measured, "a small part of a large model is of its class"
+
+
 @given(
     st.lists(
         st.tuples(st.floats(7e7, 2e10), st.floats(5, 90), st.sampled_from(["Q8_0", "Q4_K"])),
@@ -142,7 +155,7 @@ def test_of_one_list_the_larger_model_is_never_the_faster(
     machine = calibrate(from_devices([], TYPICAL_CPU_SPEED), known)
     ms = []
     for size in (n_bytes, n_bytes * times):
-        speed = machine.find_speed(HOST, weight_type, size)
+        speed = machine.find_speed(HOST, weight_type, size, size)
         ms.append(speed.fixed_ms + speed.read_ms(size))
         assert ("measured here" in speed.basis) == bool(known)
     assert ms[0] <= ms[1] * (1 + 1e-9)

@@ -16,7 +16,6 @@ from localspec.fit.speed import (
     SpeedEstimate,
     UseCase,
     estimate_ms,
-    estimate_verify_curve,
     from_devices,
 )
 from localspec.machine import gpu_catalog
@@ -191,8 +190,10 @@ def test_curves_of_mixtures_are_near_what_was_measured(
 ) -> None:
     device = gpu_catalog.find(card).as_device()
     reads = shapes.count_reads(model, EMPTY, [device])
-    found = estimate_verify_curve(reads, from_devices([device]), 16)
-    assert {width: found[width] for width in curve} == pytest.approx(curve, rel=within)
+    hardware = from_devices([device])
+    t1 = estimate_ms(reads, hardware)
+    found = {width: estimate_ms(reads, hardware, width) / t1 for width in curve}
+    assert found == pytest.approx(curve, rel=within)
 
 
 # Invariants.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,16 @@ from localspec.fit.advisor import (
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed import DeviceSpeed, from_devices
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
+from localspec.fit.verdict import FitReport
+from localspec.launch import ResolvedPair
+from localspec.launch.start import LoadOptions
 from localspec.machine import gpu_catalog
 from localspec.machine.conversion_process import TypeSpeed
 from localspec.models import catalog, draft_heads
 from localspec.models.catalog_entries import TIERS
 from localspec.protocol.wire import LoadCommand
+from localspec.tui.wizard.shortlist import Candidate, EstimateCache
+from localspec.tui.wizard.what_if import WhatIf
 from tests.support import shapes
 
 GIB = 2**30
@@ -69,9 +74,9 @@ def real(found: tuple[PairSuggestion, ...]) -> list[PairSuggestion]:
         (12, "chat", "gemma-4-12b+gemma-4-12b-mtp", 1),
         (12, "code", "qwen3.5-9b+mtp:Q8_0", 3),
         (16, "chat", "gemma-4-26b-a4b+gemma-4-26b-a4b-mtp", 3),
-        (16, "code", "gpt-oss-20b+gpt-oss-20b-eagle3", 3),
+        (16, "code", "devstral-small-2-24b+lookup:IQ4_XS", 3),
         (24, "code", "qwen3.8-27b+mtp", 2),
-        (24, "writing", "gemma-4-31b+gemma-4-e2b", 1),
+        (24, "writing", "gemma-4-31b+gemma-4-31b-mtp", 1),
         (32, "documents", "qwen3.6-35b-a3b+qwen3.6-35b-a3b-mtp:UD-Q5_K_XL", 3),
     ],
 )
@@ -165,7 +170,8 @@ def test_sizes_that_are_rounded_or_unknown(tmp_path: Path) -> None:
 
 
 def test_a_part_of_an_id_is_enough_and_an_unknown_one_is_refused() -> None:
-    assert ids(8, target="coder-14b") == ["qwen2.5-coder-14b+qwen2.5-coder-0.5b"]
+    pairs = {"qwen2.5-coder-14b+qwen2.5-coder-0.5b", "qwen2.5-coder-14b+lookup"}
+    assert set(ids(8, target="coder-14b")) == pairs
     with pytest.raises(NotFoundError, match="no entry nosuch"):
         suggest(8, target="nosuch")
     with pytest.raises(NotFoundError, match="no pair for Qwen3 0"):
@@ -210,13 +216,17 @@ def typical_machine(name: str) -> MachineProfile:
     return shapes.machine(*devices, cpu=cpu)
 
 
+@cache
+def suggested(name: str) -> tuple[PairSuggestion, ...]:
+    return suggestions.suggest(typical_machine(name))
+
+
 @pytest.mark.parametrize("name", MACHINES)
 def test_nothing_is_suggested_that_cannot_run_or_loses(name: str) -> None:
     """The whole catalogue: no exception, no refused draft, memory within the limit."""
     machine = typical_machine(name)
     known_heads = {*draft_heads.KIND_TITLES, "model", "lookup"}
-    found = real(suggestions.suggest(machine))
-    n_pairs = Counter(one.pair.target.id for one in found if not (one.fit and one.fit.loses))
+    found = real(suggested(name))
     for one in found:
         pair, fit = one.pair, one.fit
         assert pair.draft_kind in known_heads
@@ -226,11 +236,58 @@ def test_nothing_is_suggested_that_cannot_run_or_loses(name: str) -> None:
             )
             continue
         assert fit.verdict == "fits"
-        assert not fit.loses or not n_pairs[pair.target.id], "the engine pauses such a draft"
+        assert not fit.loses, "the engine pauses such a draft"
         for device_fit in fit.all_fits:
             assert device_fit.needed <= (device_fit.device.free or 0) - device_fit.reserve
-        if pair.draft_kind == "model" and pair.draft and fit.load.draft:
-            assert fit.memory_estimate.draft is not None, "a draft that the engine would drop"
+        has_draft = fit.memory_estimate.draft is not None
+        assert has_draft == (pair.draft_kind != "lookup"), "a draft that has no room"
+
+
+def plan(fit: FitReport) -> object:
+    """What a person sees of a plan."""
+    load = fit.load
+    return (
+        (load.target_settings, load.draft_settings, load.draft_max, load.draft is None),
+        (fit.verdict, fit.speed.plain, fit.speed.speculative),
+        [each.needed for each in fit.all_fits],
+    )
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_all_commands_plan_alike(name: str) -> None:
+    """`pair suggest`, `fit`, the wizard and `run`: context, draft, layers in RAM, speed, memory."""
+    machine, cache = typical_machine(name), EstimateCache()
+    best: dict[str, PairSuggestion] = {}
+    for one in real(suggested(name)):
+        best.setdefault(catalog.own_id(one.pair.target.id), one)
+        shapes_ = pair_shapes.from_catalog(one.pair)
+        if one.fit is None or shapes_ is None:
+            continue
+        draft = Path("draft") if shapes_.draft else None
+        request = LoadOptions().to_request(ResolvedPair(Path("target"), draft))
+        advised = SettingsAdvisor(*shapes_.shapes, machine).advise(request).fit
+        assert plan(advised) == plan(one.fit), one.pair.id
+        row = cache.estimate(Candidate(one.pair, one.bytes), machine, "chat", WhatIf())
+        assert row.fit and plan(row.fit) == plan(one.fit), one.pair.id
+    for target, one in [*best.items()][:10]:
+        named, *_ = suggestions.suggest(machine, None, target)
+        assert one.fit and named.fit and plan(named.fit) == plan(one.fit), "by its name, too"
+        request = suggestions.resolve_best_file(target, lambda: machine)
+        assert request.target.catalog_model == one.pair.target
+
+
+def test_every_target_has_a_pair_with_prompt_lookup() -> None:
+    pairs = catalog.load().pairs.values()
+    with_lookup = {pair.target.id for pair in pairs if pair.draft_kind == "lookup"}
+    assert {pair.target.id for pair in pairs} - with_lookup == {"demo-target"}
+    assert {m.id for m in catalog.load().models.values() if m.use and m.repo} <= with_lookup
+
+
+def test_a_mac_gets_four_bits_that_its_gpu_holds() -> None:
+    """Of a GPU's limit the rest of the memory is slower to reach."""
+    found = [one for one in suggested("Apple 32 GB") if "qwen3.6-35b-a3b" in one.pair.id]
+    assert found[0].pair.target.quantization == "UD-IQ4_XS"
+    assert found[0] in suggested("Apple 32 GB")[:3] and not found[0].is_partly_in_ram
 
 
 @pytest.mark.parametrize("name", [name for name, (card, _, _) in MACHINES.items() if card])

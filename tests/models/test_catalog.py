@@ -93,8 +93,9 @@ pairs:
     tiny = known.models["tiny"]
     assert tiny.bytes is None
     assert tiny.size == int(378.35 * 2**20), "a rounded size is at most this"
-    (pair,) = known.pairs.values()
+    pair, lookup = known.pairs.values()
     assert (pair.id, pair.title) == ("small+tiny", "A model with Tiny")
+    assert (lookup.id, lookup.draft_kind) == ("small+lookup", "lookup"), "every target has one"
     assert (pair.draft_kind, pair.use, pair.status) == ("mtp", ("chat", "code"), "reported")
     assert pair.settings == PairSettings(draft_max=8, temperature=0.7)
 

@@ -109,7 +109,7 @@ def _capability_lines(survey: MachineSurvey) -> Iterator[str]:
             size = f"models of about {gib(best.total_bytes)}"
         elif billions < 2:
             size = "small models"
-        yield f"Runs {size}: {sanitize(best.pair.id, multiline=False)}"
+        yield f"Runs {size}: {fit_text.pair_name(best.pair)}"
     if survey.unused_gpu_hint:
         yield "This llama.cpp build cannot use your GPU: f9 fixes that."
     else:
@@ -121,7 +121,7 @@ def _hardware_line(machine_profile: MachineProfile) -> str:
     if not gpus:
         total = machine_profile.cpu.total
         memory = gib(total) if total else "an unknown amount"
-        return f"No GPU: small models run on the CPU, {memory} of memory"
+        return f"No GPU: models run on the CPU, {memory} of memory"
     first = sanitize(gpus[0].description or gpus[0].name, multiline=False)
     if len(gpus) == 1:
         return f"{first}, {_memory_text(gpus)}"

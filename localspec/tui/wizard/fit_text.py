@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from localspec.fit.speed import FloatRange, SpeedEstimate
 from localspec.fit.verdict import FitReport
-from localspec.models.catalog import CatalogModel, CatalogPair
+from localspec.models.catalog import CatalogModel, CatalogPair, own_id
 from localspec.sanitize import sanitize
 from localspec.units import gib
 
@@ -50,9 +50,17 @@ def model_text(model: CatalogModel) -> str:
     return sanitize(f"{model.id} {model.quantization}".strip(), multiline=False)
 
 
+def pair_name(pair: CatalogPair) -> str:
+    """Its id, without what is said twice: gemma-4-e4b+mtp; the target's alone for prompt lookup."""
+    own = own_id(pair.target.id)
+    name = pair.id.replace("+lookup", "").replace(f"{own}+{own}-", f"{own}+")
+    return sanitize(name, multiline=False)
+
+
 def licence_text(pair: CatalogPair, unknown: str = "?") -> str:
     """The licences of both models, without repetition."""
-    licences = [model.licence or unknown for model in (pair.target, pair.draft) if model]
+    models = [model for model in (pair.target, pair.draft) if model]
+    licences = [(model.licence or unknown).removesuffix(" (repository)") for model in models]
     return sanitize(", ".join(dict.fromkeys(licences)), multiline=False)
 
 

@@ -173,7 +173,7 @@ def _right(text: str, width: int) -> str:
 def heading_line(width: int) -> Content:
     columns = ShortlistColumns.for_width(width)
     cells = (
-        " " * (3 + columns.name),
+        " " * (2 + columns.name),
         "fits".ljust(columns.bar + _FIT_WIDTH),
         _right("speculative", _SPEED_WIDTH),
         _right("speed-up", columns.speedup),
@@ -195,7 +195,7 @@ def candidate_line(
     columns = ShortlistColumns.for_width(width)
     size = "✓ installed" if is_downloaded else gb(candidate.total_bytes)
     licence = fit_to_width(fit_text.licence_text(candidate.pair), columns.licence)
-    name = fit_to_width(sanitize(candidate.pair.id, multiline=False), columns.name)
+    name = fit_to_width(fit_text.pair_name(candidate.pair), columns.name)
     return Content.assemble(
         ("▸ " if pointed else "  ", "$accent"),
         f"{name} ",

@@ -164,7 +164,7 @@ async def test_the_demo_and_the_wizard_are_one_key_away(
 @pytest.mark.parametrize(
     ("computer", "words"),
     [
-        ("no-gpu", "No GPU: small models run on the CPU, 32.0 GiB of memory"),
+        ("no-gpu", "No GPU: models run on the CPU, 32.0 GiB of memory"),
         ("one-card", "NVIDIA GeForce RTX 4070, 12.0 GiB, 10.9 GiB free"),
         ("several-cards", "2 × NVIDIA GeForce RTX 4070, together 24.0 GiB, 21.8 GiB free"),
     ],
@@ -173,7 +173,7 @@ def test_what_this_computer_can_do(computer: str, words: str, folder: Path) -> N
     line, room, pace = welcome._capability_lines(survey(folder, computer))
     assert line == words
     if computer == "several-cards":
-        assert room == "Runs models of about 15 billion parameters: phi-4+lookup"
+        assert room == "Runs models of about 15 billion parameters: phi-4"
     else:
         assert room == "Runs models of about 8 billion parameters: qwen3-8b+qwen3-0.6b"
         assert pace == "Estimated speed: 76–106 tok/s, 2.0–2.4× plain"

@@ -62,7 +62,7 @@ async def test_the_card_says_what_a_head_is_and_why(tmp_path: Path, zoo: Zoo) ->
         name = "dspark-qwen3-8b"
         return of_the_hub(name, name, zoo) if pair.id == PAIR else None
 
-    async with shown(stock(tmp_path, read_headers=refine), "1", "enter", "d", "d") as wizard:
+    async with shown(stock(tmp_path, read_headers=refine), "1", "enter", *"ddd") as wizard:
         await wizard.sees("with qwen3-8b-dspark Q8_0", "This draft", "DSpark head: trained on")
         await wizard.sees("DSpark head fits its target", "as reported for DSpark heads")
         await wizard.sees("speculative", "tok/s", "from the files' headers")
@@ -73,7 +73,7 @@ async def test_a_head_of_another_model_says_what_differs(tmp_path: Path, zoo: Zo
         named = "dspark-qwen3-8b", "eagle3-gpt-oss"
         return of_the_hub(*named, zoo) if pair.id == PAIR else None
 
-    async with shown(stock(tmp_path, read_headers=refine), "1", "enter", "d", "d") as wizard:
+    async with shown(stock(tmp_path, read_headers=refine), "1", "enter", *"ddd") as wizard:
         await wizard.sees("✗ DSpark head does not fit: it reads hidden states 2,880")
 
 
