@@ -272,8 +272,8 @@ def test_all_commands_plan_alike(name: str) -> None:
     for target, one in [*best.items()][:10]:
         named, *_ = suggestions.suggest(machine, None, target)
         assert one.fit and named.fit and plan(named.fit) == plan(one.fit), "by its name, too"
-        request = suggestions.resolve_best_file(target, lambda: machine)
-        assert request.target.catalog_model == one.pair.target
+        resolved = suggestions.resolve_best_file(target, lambda: machine)
+        assert resolved.target.catalog_model == one.pair.target
 
 
 def test_every_target_has_a_pair_with_prompt_lookup() -> None:

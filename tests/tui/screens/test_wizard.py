@@ -157,6 +157,8 @@ async def test_another_draft_and_another_target(stock: WizardServices) -> None:
     async with shown(stock, "1", "enter", "d") as wizard:
         await wizard.sees("with qwen3-1.7b Q8_0", "licence: see model page")
         await wizard.press("d")
+        await wizard.sees("qwen3-8b Q4_K_M prompt lookup, no draft model")
+        await wizard.press("d")
         await wizard.sees("with qwen3-0.6b Q8_0")
         await wizard.press("t")
         await wizard.sees("phi-4 Q4_K_M prompt lookup, no draft model", "licence mit")
