@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,10 +11,9 @@ import click
 from localspec.cli import global_options, options, shell_completion
 from localspec.cli.global_options import number_option
 from localspec.cli.terminal import echo, echo_json, notify
-from localspec.errors import LocalspecError, NotFoundError
+from localspec.errors import LocalspecError
 from localspec.fit import machine_profile, suggestions
 from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
-from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.speed import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport, confirm_fit, is_in_system_memory
@@ -94,8 +92,6 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     model = request.target.catalog_model
     if not as_json and model and (reason := suggestions.explain_type(model, machine)):
         echo(f"{reason}.")
-    if not as_json and request.pair is None and model and not given["draft"]:
-        _show_better_pair(machine, request, fit, given["use"])
     if not as_json and (transfer := describe_transfer(fit, workers)):
         echo(transfer)
     return 4 if fit.verdict == "no" else 0
@@ -115,18 +111,6 @@ def _show(
         echo(line)
     if reported:
         echo(f"Others report: {reported.describe()}.")
-
-
-def _show_better_pair(
-    machine: MachineProfile, request: ModelRequest, fit: FitReport, use: str
-) -> None:
-    """What `pair suggest` puts first for a model that is named without a draft."""
-    criteria = suggestions.SuggestionCriteria(use)
-    with suppress(NotFoundError):  # it is in no pair
-        best = suggestions.suggest(machine, criteria, request.name)[0]
-        speed = best.fit.speed.speculative if best.fit and best.verdict != "no" else None
-        if speed not in (None, fit.speed.speculative):
-            echo(f"Best pair here: {best.pair.id}, {best.reasons[1]}.")
 
 
 def _print_skipped(error: LocalspecError) -> None:

@@ -91,12 +91,9 @@ class SettingsAdvisor:
     ) -> None:
         self.target, self.draft, self.machine, self.use = target, draft, machine, use
 
-    def estimate_fit(self, load: LoadCommand) -> FitReport:
-        return verdict.estimate_fit(load, self.target, self.draft, self.machine, self.use)
-
-    def _estimate_memory(self, load: LoadCommand) -> FitReport:
-        """Without the speed, which takes as long again."""
-        return verdict.estimate_memory(load, self.target, self.draft, self.machine)
+    def estimate_fit(self, load: LoadCommand, *, with_speed: bool = True) -> FitReport:
+        models = self.target, self.draft, self.machine
+        return verdict.estimate_fit(load, *models, self.use, with_speed=with_speed)
 
     def advise(self, request: SettingsRequest) -> SettingsAdvice:
         """The best settings that fit; if none do, the default ones.  Raises UsageError."""
@@ -196,9 +193,8 @@ class SettingsAdvisor:
         A fast bound for long lists.
         """
         load = self._default_settings(request)
-        lean = with_both_settings(load, n_ctx=request.ctx or CONTEXT_SIZES[-1])
-        if not request.kv and load.target_settings.flash_attn != "off":
-            lean = with_both_settings(lean, kv_type="q8_0")
+        kv: KvType = request.kv or "q8_0"
+        lean = with_both_settings(load, n_ctx=request.ctx or CONTEXT_SIZES[-1], kv_type=kv)
         lean = with_settings(lean, swa_full=False)
         if self.target.can_rollback:
             lean = replace(lean, draft_max=min(load.draft_max, _RECURRENT_DRAFT_MAX[-1]))
@@ -206,7 +202,7 @@ class SettingsAdvisor:
             lean = with_settings(lean, "draft", n_ubatch=_SMALL_UBATCH)
         if self.target.is_moe and request.cpu_moe is None:
             lean = self._fewest_experts_in_ram(lean) or lean
-        return self._estimate_memory(lean).verdict != "no"
+        return self.estimate_fit(lean, with_speed=False).verdict != "no"
 
     def _extend_context(self, request: SettingsRequest, first: FitReport) -> FitReport:
         """A longer context if a GPU has memory to spare; a CPU is too slow to fill it."""
@@ -257,7 +253,7 @@ class SettingsAdvisor:
         """As placed, down to the first context that fits: a shorter one is no faster."""
         for ctx in sizes:
             sized = with_both_settings(load, n_ctx=ctx)
-            fit = self._estimate_memory(sized)
+            fit = self.estimate_fit(sized, with_speed=False)
             if fit.verdict != "no":
                 yield self.estimate_fit(sized)
             if fit.verdict == "fits":
@@ -317,7 +313,7 @@ class SettingsAdvisor:
         """The last that fits into the devices, if any; `numbers`: by growing need of them."""
 
         def is_too_large(number: int) -> bool:
-            fits = self._estimate_memory(make_load(number)).device_fits
+            fits = self.estimate_fit(make_load(number), with_speed=False).device_fits
             return any(each.verdict != "fits" for each in fits)
 
         n = bisect(numbers, False, key=is_too_large)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from localspec.fit.placement import ContextParams, LayerPlacement
-from localspec.fit.shape import GATED_ATTENTION, LayerShape, ModelShape, layer_kinds
+from localspec.fit.shape import GATED_ATTENTION, LayerShape, ModelShape
 from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.parser import GGML_TYPES
 
@@ -72,7 +72,7 @@ class _DeviceBuffers:
     def estimate(self) -> int:
         placed, n_states = self.placed, self.params.n_hidden_states
         homes, experts = placed.layer_backends, placed.expert_backends
-        shape, kinds = self.shape, layer_kinds(self.shape)
+        shape, kinds = self.shape, self.shape.layer_kinds
         distinct = {
             (kinds[il], kinds[shape.kv_source(il)], homes[il], experts[il]): il
             for il in shape.own_layers

@@ -12,7 +12,7 @@ from typing import Literal
 
 from localspec.fit import compute, placement
 from localspec.fit.placement import ContextParams, LayerPlacement
-from localspec.fit.shape import ModelShape, layer_kinds
+from localspec.fit.shape import ModelShape
 from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import HOST, Device, DeviceMemory
 from localspec.machine.memory_probe import ModelBuffers, PairBuffers
@@ -222,7 +222,7 @@ def _caches(shape: ModelShape, params: ContextParams, placed: LayerPlacement) ->
     """
     sums, states, windows = ([0] * len(placed.backend_names) for _ in range(3))
     state = 4 * (shape.n_embd_r + shape.n_embd_s) * (1 + params.n_rs_seq)
-    kinds, sizes = layer_kinds(shape), dict[int, int]()
+    kinds, sizes = shape.layer_kinds, dict[int, int]()
     for il in shape.own_layers:
         layer, home = shape.layers[il], placed.layer_backends[il]
         if kinds[il] not in sizes:

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 from localspec.errors import ModelFileError
@@ -120,6 +120,12 @@ class ModelShape:
     has_reduced_vocab: bool = False
     has_mtp_output: bool = False  # The MTP layer has an output matrix of its own.
 
+    @cached_property
+    def layer_kinds(self) -> tuple[int, ...]:
+        """For each layer a number that equal layers share: most of a model are alike."""
+        kinds: dict[LayerShape, int] = {}
+        return tuple(kinds.setdefault(layer, len(kinds)) for layer in self.layers)
+
     @property
     def n_layer(self) -> int:
         """Without MTP layers."""
@@ -158,13 +164,6 @@ class ModelShape:
         """The layer whose KV cache layer `il` reads."""
         first_shared = len(self.layers) - self.n_shared_kv
         return il if il < first_shared else first_shared - (2 if self.layers[il].is_swa else 1)
-
-
-@lru_cache(maxsize=256)
-def layer_kinds(shape: ModelShape) -> tuple[int, ...]:
-    """For each layer a number that equal layers share: most of a model are alike."""
-    kinds: dict[LayerShape, int] = {}
-    return tuple(kinds.setdefault(layer, len(kinds)) for layer in shape.layers)
 
 
 @contextmanager

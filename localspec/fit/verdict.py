@@ -169,24 +169,17 @@ def estimate_fit(
     draft: ModelShape | None,
     machine: MachineProfile,
     use: UseCase | None = None,
+    *,
+    with_speed: bool = True,
 ) -> FitReport:
-    """Estimated from shapes, in a few milliseconds.
+    """Estimated from shapes, in a few milliseconds; without the speed in half of them.
 
     Raises UsageError for an impossible context, ModelFileError for inconsistent headers.
     """
-    fit = estimate_memory(load, target, draft, machine)
+    shapes = target, draft if load.draft else None
     with refuse_inconsistent():
-        return _with_speed(fit, (target, draft), machine, use)
-
-
-def estimate_memory(
-    load: LoadCommand, target: ModelShape, draft: ModelShape | None, machine: MachineProfile
-) -> FitReport:
-    """As `estimate_fit`, without the speed."""
-    draft = draft if load.draft else None
-    with refuse_inconsistent():
-        estimate = memory.estimate_pair(load, target, draft, machine.devices)
-        return _judge_memory(load, draft, estimate, machine)
+        estimate = memory.estimate_pair(load, *shapes, machine.devices)
+        return from_memory_estimate(load, shapes, estimate, machine, use, with_speed=with_speed)
 
 
 def from_memory_estimate(
@@ -195,31 +188,19 @@ def from_memory_estimate(
     memory_estimate: MemoryEstimate,
     machine: MachineProfile,
     use: UseCase | None = None,
+    *,
+    with_speed: bool = True,
 ) -> FitReport:
     """With a given memory estimate, such as the probe's."""
-    fit = _judge_memory(load, shapes[1], memory_estimate, machine)
-    return _with_speed(fit, shapes, machine, use)
-
-
-def _with_speed(
-    fit: FitReport,
-    shapes: tuple[ModelShape, ModelShape | None],
-    machine: MachineProfile,
-    use: UseCase | None,
-) -> FitReport:
-    draft = shapes[1] if fit.memory_estimate.draft else None
-    return replace(fit, speed=estimate_speed(fit.load, shapes[0], draft, machine.hardware, use))
-
-
-def _judge_memory(
-    load: LoadCommand,
-    draft: ModelShape | None,
-    memory_estimate: MemoryEstimate,
-    machine: MachineProfile,
-) -> FitReport:
+    target, draft = shapes
+    if memory_estimate.draft is None:
+        draft = None
+    speed = SpeedEstimate()
+    if with_speed:
+        speed = estimate_speed(load, target, draft, machine.hardware, use)
     device_fits = tuple(_device_fit(device, memory_estimate, machine) for device in machine.devices)
     host = _device_fit(replace(machine.cpu, name=HOST), memory_estimate, machine)
-    has_head = draft is not None and bool(memory_estimate.draft and draft.head_kind)
+    has_head = draft is not None and bool(draft.head_kind)
     device_fits = tuple(replace(each, has_head=has_head) for each in device_fits)
     host = replace(
         host,
@@ -228,7 +209,7 @@ def _judge_memory(
         overhead=host.overhead + _ENGINE_PROCESS_BYTES,
         sharing=tuple(each for each in device_fits if is_in_system_memory(each.device)),
     )
-    return FitReport(load, device_fits, host, memory_estimate, SpeedEstimate())
+    return FitReport(load, device_fits, host, memory_estimate, speed)
 
 
 def _device_fit(device: Device, estimate: MemoryEstimate, machine: MachineProfile) -> DeviceFit:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections import defaultdict
 from dataclasses import replace
+from operator import add, attrgetter
 from typing import Literal
 
 from localspec.lazy_dataclass import dataclass
@@ -69,13 +70,10 @@ class DeviceMemory:
         return self.weights + self.kv + self.compute
 
     def __add__(self, other: DeviceMemory) -> DeviceMemory:
-        return DeviceMemory(
-            self.weights + other.weights,
-            self.kv + other.kv,
-            self.compute + other.compute,
-            self.states + other.states,
-            self.window + other.window,
-        )
+        return DeviceMemory(*map(add, _memory_parts(self), _memory_parts(other)))
+
+
+_memory_parts = attrgetter("weights", "kv", "compute", "states", "window")
 
 
 _BUFFER = re.compile(r"\w+: +(\S+) +(?:DSV4 \w+ )?(\w+) buffer size = +([\d.]+) MiB\s*$")

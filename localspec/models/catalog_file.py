@@ -92,15 +92,13 @@ def _add_lookup(
     models: Mapping[str, CatalogModel], pairs: Iterable[CatalogPair], hidden: Collection[str]
 ) -> dict[str, CatalogPair]:
     """Pairs for targets, by their use or a pair, that have none with prompt lookup."""
-    drafts: dict[str, set[str]] = {id_: set() for id_, model in models.items() if model.use}
-    for pair in pairs:
-        drafts.setdefault(pair.target.id, set()).add(pair.draft_kind)
-    missing = {
-        f"{id_}+lookup": {"target": id_}
-        for id_, kinds in drafts.items()
-        if models[id_].repo is not None and "lookup" not in kinds
+    drafts = {(pair.target.id, pair.draft_kind == "lookup") for pair in pairs}
+    return {
+        f"{id_}+lookup": _read_pair({"target": id_}, models)
+        for id_, model in models.items()
+        if model.repo and (model.use or (id_, False) in drafts) and (id_, True) not in drafts
+        if f"{id_}+lookup" not in hidden
     }
-    return {id_: _read_pair(missing[id_], models) for id_ in missing if id_ not in hidden}
 
 
 def _read_samplings(document: dict[str, Any]) -> dict[str, MakerSampling]:
