@@ -103,11 +103,11 @@ class PairSuggestion:
 
     @property
     def is_full(self) -> bool:
-        """Whether a larger desktop would not fit into what a GPU has left beside the reserve.
+        """Whether one more small program would not fit into what is left beside the reserve.
 
         A model of which a part stays in RAM was made to fill its card.
         """
-        if self.fit is None or not self.fit.device_fits or self.is_partly_in_ram:
+        if self.fit is None or self.is_partly_in_ram:
             return False
         fullest = self.fit.tightest
         headroom, total = fullest.headroom, fullest.device.total or 0
@@ -226,7 +226,7 @@ def choose_file(
     files = pair.target.files if ":" not in pair.id else ()
     for model in _rank_by_cpu(pair.target, machine) if files else ():
         found = assess(pair.with_target(model))
-        if found is not None and found.verdict == "fits":
+        if found is not None and found.verdict == "fits" and not found.is_full:
             return found
     first = assess(pair)
     if first is None or first.fit is None or not files:
@@ -234,7 +234,8 @@ def choose_file(
     size, free = _model_size(pair.target) or 0, sum(each.device.free or 0 for each in first.used)
     in_order = sorted(files, key=lambda model: -(_model_size(model) or 0))
     sized = [model for model in in_order if (_model_size(model) or 0) < free]
-    if first.verdict == "fits" and first.has_long_context and not first.is_partly_in_ram:
+    has_room = not first.is_partly_in_ram and not first.is_full
+    if first.verdict == "fits" and first.has_long_context and has_room:
         for model in sized:
             if _quality(model) - _quality(pair.target) >= _UPGRADE_QUALITY:
                 larger = assess(pair.with_target(model))
@@ -291,7 +292,8 @@ def _file_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, bool, bool, 
     experts may be there."""
     quality, is_whole = _quality(suggestion.pair.target), not suggestion.is_partly_in_ram
     is_fast = is_whole or bool(suggestion.fit and suggestion.fit.load.target_settings.cpu_moe)
-    return is_fast, quality >= _BITS_QUALITY["4"], suggestion.has_long_context, is_whole, quality
+    has_room = is_whole and not suggestion.is_full
+    return is_fast, quality >= _BITS_QUALITY["4"], suggestion.has_long_context, has_room, quality
 
 
 def assess_pair(
