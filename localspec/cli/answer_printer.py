@@ -15,14 +15,7 @@ from localspec.cli import global_options, speculation_text, terminal
 from localspec.launch import EXACT_NOTICE, HEAD_NOTICE
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import AnswerPart
-from localspec.protocol.events import (
-    EngineReady,
-    Event,
-    GenerationFinished,
-    Notice,
-    Prefill,
-    Round,
-)
+from localspec.protocol.events import EngineReady, Event, GenerationFinished, Notice, Prefill, Round
 from localspec.protocol.wire import GenerateCommand
 from localspec.sanitize import sanitize
 from localspec.units import count, gib, short_count

@@ -17,14 +17,7 @@ from localspec.chat.history import ChatHistory, ChatListEntry
 from localspec.cli import global_options, options, speculation_text, terminal
 from localspec.cli.global_options import flag
 from localspec.cli.shell_completion import complete_chat
-from localspec.cli.terminal import (
-    echo,
-    echo_columns,
-    echo_json,
-    echo_styled,
-    echo_text,
-    notify,
-)
+from localspec.cli.terminal import echo, echo_columns, echo_json, echo_styled, echo_text, notify
 from localspec.errors import NotFoundError, UsageError
 from localspec.protocol.events import EngineReady, Event, Notice
 from localspec.units import count

@@ -158,11 +158,7 @@ def _run_once(
         if given["verbose"]:
             _print_ready(engine.ready)
         loaded = LoadedModel.from_ready(
-            engine.ready,
-            pair.spec,
-            pair.spec_reason,
-            raw=given["raw"],
-            template=given["template"],
+            engine.ready, pair.spec, pair.spec_reason, raw=given["raw"], template=given["template"]
         )
         request = build_request(
             settings,

@@ -51,10 +51,7 @@ _MAX_KEY_FILE = 64 * 1024
     help=f"Clients need one of the keys in FILE, one a line.  Also: {_KEY_VARIABLE}.",
 )
 @text_option(
-    "--allow-host",
-    "NAME",
-    "Also answer requests to this host name; repeatable.",
-    multiple=True,
+    "--allow-host", "NAME", "Also answer requests to this host name; repeatable.", multiple=True
 )
 @text_option(
     "--allow-origin",

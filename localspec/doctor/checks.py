@@ -25,12 +25,7 @@ from localspec.doctor.findings import Finding, ok, problem, redact
 from localspec.doctor.repairs import find_repair
 from localspec.errors import LocalspecError
 from localspec.launch import conversion
-from localspec.machine import (
-    device_detection,
-    installed_llama_cpp,
-    llama_cpp_builds,
-    memory_probe,
-)
+from localspec.machine import device_detection, installed_llama_cpp, llama_cpp_builds, memory_probe
 from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.machine.device import Device
 from localspec.machine.llama_cpp_builds import LlamaCppBuild

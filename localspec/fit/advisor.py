@@ -101,7 +101,7 @@ class SettingsAdvisor:
             variants = self._with_and_without_workers(request)
             advices = [advisor.advise(variant) for advisor, variant in variants]
             return max(advices, key=lambda advice: _rank_with_workers(advice.fit))
-        best = first = self.estimate_default(request)
+        best = first = self.estimate_fit(self.default_settings(request))
         if first.verdict == "fits":
             best = self._extend_context(request, first)
         elif first.verdict != "unknown":
@@ -173,7 +173,7 @@ class SettingsAdvisor:
         savings.sort(key=lambda saving: (saving.fit.verdict == "no", -self._score(saving.fit)))
         return tuple(savings)
 
-    def _default_settings(self, request: SettingsRequest) -> LoadCommand:
+    def default_settings(self, request: SettingsRequest) -> LoadCommand:
         """Both models fully offloaded, the default context, an f16 KV cache."""
         ctx = request.ctx or min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
         load = with_both_settings(request.load, n_ctx=ctx, kv_type=request.kv or "f16")
@@ -183,16 +183,12 @@ class SettingsAdvisor:
         load = with_settings(load, n_gpu_layers=-1 if n_target is None else n_target)
         return with_settings(load, "draft", n_gpu_layers=-1 if n_draft is None else n_draft)
 
-    def estimate_default(self, request: SettingsRequest) -> FitReport:
-        """Fully offloaded, with the default context."""
-        return self.estimate_fit(self._default_settings(request))
-
     def can_avoid_layers_in_ram(self, request: SettingsRequest) -> bool:
         """Whether the leanest settings with the draft fit without layers, except experts, in RAM.
 
         A fast bound for long lists.
         """
-        load = self._default_settings(request)
+        load = self.default_settings(request)
         kv: KvType = request.kv or "q8_0"
         lean = with_both_settings(load, n_ctx=request.ctx or CONTEXT_SIZES[-1], kv_type=kv)
         lean = with_settings(lean, swa_full=False)
@@ -224,7 +220,7 @@ class SettingsAdvisor:
 
     def _candidates(self, request: SettingsRequest) -> Iterator[FitReport]:
         """What fits, by draft variant, KV cache type, sliding-window cache and context size."""
-        defaults = self._default_settings(request)
+        defaults = self.default_settings(request)
         settings = defaults.target_settings
         kv_types: list[KvType] = [request.kv] if request.kv else ["f16", "q8_0"]
         if settings.flash_attn == "off":

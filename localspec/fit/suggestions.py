@@ -16,11 +16,7 @@ from functools import partial
 
 from localspec.errors import NotFoundError
 from localspec.fit import pair_shapes, verdict
-from localspec.fit.advisor import (
-    SettingsAdvisor,
-    SettingsRequest,
-    estimate_tokens_per_second,
-)
+from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed import UseCase
@@ -38,16 +34,14 @@ from localspec.protocol.wire import ContextSettings, KvType, LoadCommand
 from localspec.units import gib, token_rate_range
 
 _OVERHEAD_FACTOR = 1.2  # Memory per byte of files, for pairs of unknown shape.
-_COMFORTABLE_TOKENS_PER_SECOND = 10.0
-"""A slower pair ranks after all faster ones, whatever its size."""
+_COMFORTABLE_TOKENS_PER_SECOND = 10.0  # A slower pair ranks after all faster ones.
 _SLOW_TOKENS_PER_SECOND = 4.0  # Slower than a person reads.
 _LONG_CONTEXT = 16_384  # Tokens; a pair with room for less ranks after those with room for it.
 _ACTIVE_WEIGHT = 0.4
 """Of a mixture of experts: it is about as good as a dense model of total^0.6 × active^0.4
 parameters.  An opinion: it ranks Gemma 4 26B-A4B beside the 12B, as users do."""
-_BITS_PER_PARAMETER = 4.9
-_LEAST_LEFT = 0.01  # Of a card, beside the reserve.
-"""Of Q4_K_M; estimates an unknown number of parameters from the file size."""
+_BITS_PER_PARAMETER = 4.9  # Of Q4_K_M; for an unknown number of parameters.
+_LEAST_LEFT = 0.01  # Of the memory, beside the reserve.
 _BITS_QUALITY = {"2": 0.5, "3": 0.7, "4": 0.95, "5": 0.98, "6": 0.99}
 _TRAINED_QUALITY = 0.99
 """What is left of a model by the bits of its quantisation, as a factor of its effective size; of
@@ -234,8 +228,7 @@ def choose_file(
     size, free = _model_size(pair.target) or 0, sum(each.device.free or 0 for each in first.used)
     in_order = sorted(files, key=lambda model: -(_model_size(model) or 0))
     sized = [model for model in in_order if (_model_size(model) or 0) < free]
-    has_room = not first.is_partly_in_ram and not first.is_full
-    if first.verdict == "fits" and first.has_long_context and has_room:
+    if first.verdict == "fits" and first.has_long_context and not first.is_partly_in_ram:
         for model in sized:
             if _quality(model) - _quality(pair.target) >= _UPGRADE_QUALITY:
                 larger = assess(pair.with_target(model))
@@ -292,8 +285,7 @@ def _file_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, bool, bool, 
     experts may be there."""
     quality, is_whole = _quality(suggestion.pair.target), not suggestion.is_partly_in_ram
     is_fast = is_whole or bool(suggestion.fit and suggestion.fit.load.target_settings.cpu_moe)
-    has_room = is_whole and not suggestion.is_full
-    return is_fast, quality >= _BITS_QUALITY["4"], suggestion.has_long_context, has_room, quality
+    return is_fast, quality >= _BITS_QUALITY["4"], suggestion.has_long_context, is_whole, quality
 
 
 def assess_pair(
@@ -320,7 +312,8 @@ def assess_pair(
     use = UseCase(criteria.use or "chat")
     advisor = SettingsAdvisor(*shapes.shapes, machine, use)
     can_be_fast = searches or advisor.can_avoid_layers_in_ram(request)
-    fit = advisor.advise(request).fit if can_be_fast else advisor.estimate_default(request)
+    default = advisor.default_settings(request)
+    fit = advisor.advise(request).fit if can_be_fast else advisor.estimate_fit(default)
     type_reason = filter(None, [explain_type(pair.target, machine)])
     others = (*type_reason, *_other_reasons(pair, criteria.use))
     speed_reasons = _speed_reasons(fit, has_draft=shapes.draft is not None)

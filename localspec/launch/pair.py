@@ -10,13 +10,7 @@ from pathlib import Path
 from localspec import speculation_methods
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import (
-    catalog,
-    draft_heads,
-    maker_sampling,
-    model_lookup,
-    pair_compatibility,
-)
+from localspec.models import catalog, draft_heads, maker_sampling, model_lookup, pair_compatibility
 from localspec.models.gguf import reader
 from localspec.models.model_lookup import ModelRequest, NotDownloadedError, ResolvedModel
 from localspec.sanitize import sanitize

@@ -12,20 +12,9 @@ from typing import Any, Protocol
 
 from localspec import paths
 from localspec.engine_process.client import EngineProcess
-from localspec.errors import (
-    DoesNotFitError,
-    Hint,
-    LocalspecError,
-    ModelFileError,
-    OutOfMemoryError,
-)
+from localspec.errors import DoesNotFitError, Hint, LocalspecError, ModelFileError, OutOfMemoryError
 from localspec.fit import calibration, machine_profile, pair_shapes, verdict
-from localspec.fit.advisor import (
-    SettingsAdvice,
-    SettingsAdvisor,
-    SettingsRequest,
-    with_settings,
-)
+from localspec.fit.advisor import SettingsAdvice, SettingsAdvisor, SettingsRequest, with_settings
 from localspec.fit.verdict import FitReport
 from localspec.launch import conversion
 from localspec.launch.pair import ResolvedPair

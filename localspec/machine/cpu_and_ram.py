@@ -213,8 +213,7 @@ def _cgroup_cpus(limit: Path = CGROUP_DIR / "cpu.max") -> int:
 
 
 def _count_linux_performance_cores(
-    cpus: Path = Path("/sys/devices/system/cpu"),
-    intel: Path = Path("/sys/devices/cpu_core/cpus"),
+    cpus: Path = Path("/sys/devices/system/cpu"), intel: Path = Path("/sys/devices/cpu_core/cpus")
 ) -> int:
     """Cores of the highest capacity (ARM), or of Intel's performance kind; 0 if all are alike."""
     try:

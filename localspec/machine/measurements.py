@@ -97,10 +97,7 @@ class MeasurementStore:
         environment = _environment()
         return tuple(
             PairMeasurement(
-                key,
-                _parse(MeasuredCosts, costs),
-                _parse(PairReads, reads),
-                _parse_memory(memory),
+                key, _parse(MeasuredCosts, costs), _parse(PairReads, reads), _parse_memory(memory)
             )
             for key, costs, reads, memory, _ in self._select(_SELECT_ALL)
             if _is_from_environment(key, environment)

@@ -46,12 +46,7 @@ from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.screens.preferences import PreferencesScreen
 from localspec.tui.screens.replay import ReplayScreen
-from localspec.tui.terminal import (
-    AsciiFilter,
-    ControlCharacterFilter,
-    driver_class,
-    watch_terminal,
-)
+from localspec.tui.terminal import AsciiFilter, ControlCharacterFilter, driver_class, watch_terminal
 from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
 
 _QUIT_WINDOW_SECONDS = 1.0  # A second ctrl+c within this time quits.

@@ -12,12 +12,7 @@ from localspec.lazy_dataclass import dataclass
 from localspec.models.hub.cached_file import CachedFile, DownloadJob
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.download import (
-    DownloadPhase,
-    DownloadState,
-    RateLimiter,
-    download_file,
-)
+from localspec.models.hub.download import DownloadPhase, DownloadState, RateLimiter, download_file
 from localspec.models.local_files import hub_cache
 
 _RESTARTABLE_PHASES = (DownloadPhase.FAILED, DownloadPhase.CANCELLED, DownloadPhase.PAUSED)

@@ -47,11 +47,7 @@ class PullScreen(ModalScreen[bool]):
         text: str
 
     def __init__(
-        self,
-        reference: str,
-        downloads: DownloadManager,
-        *,
-        start_at_once: bool = False,
+        self, reference: str, downloads: DownloadManager, *, start_at_once: bool = False
     ) -> None:
         """`start_at_once` downloads without asking, unless the plan has warnings."""
         super().__init__()

@@ -185,12 +185,7 @@ def heading_line(width: int) -> Content:
 
 
 def candidate_line(
-    candidate: Candidate,
-    use_case: str,
-    *,
-    is_downloaded: bool,
-    width: int,
-    pointed: bool,
+    candidate: Candidate, use_case: str, *, is_downloaded: bool, width: int, pointed: bool
 ) -> Content:
     columns = ShortlistColumns.for_width(width)
     size = "✓ installed" if is_downloaded else gb(candidate.total_bytes)
@@ -215,17 +210,13 @@ def _fit_cells(candidate: Candidate, columns: ShortlistColumns) -> Iterator[tupl
         return
     style = VERDICT_STYLES[fit.verdict]
     if columns.bar:
-        bar = draw_bar(memory_share(fit), columns.bar - 1)
+        tightest = fit.tightest  # of its free memory the share that is used
+        share = tightest.needed / tightest.device.free if tightest.device.free else 1.0
+        bar = draw_bar(share, columns.bar - 1)
         yield bar, style if fit.verdict != "fits" else "$accent"
         yield "·" * (columns.bar - 1 - len(bar)), "$muted"
         yield " ", ""
     yield f"{labels[fit.verdict]:<{_FIT_WIDTH}}", style
-
-
-def memory_share(fit: FitReport) -> float:
-    """The used share of the free memory, on the device with the least to spare."""
-    tightest = fit.tightest
-    return tightest.needed / tightest.device.free if tightest.device.free else 1.0
 
 
 def _speed_cells(
