@@ -129,7 +129,7 @@ def test_without_a_gpu_what_reads_less_for_a_token_comes_first() -> None:
 
 @pytest.mark.parametrize("gigabytes_per_second", [30.0, 60.0])
 def test_comfortable_comes_before_large_on_a_cpu(gigabytes_per_second: float) -> None:
-    """The slow ones follow: by standing, then the fastest first."""
+    """The slow ones follow: what leaves some memory, by standing, then the fastest first."""
     cpu = DeviceSpeed(gigabytes_per_second, 1.0, 0.3, "cpu")
     machine = replace(computer(30), hardware=from_devices((), cpu))
     found = real(suggestions.suggest(machine, SuggestionCriteria()))
@@ -140,7 +140,7 @@ def test_comfortable_comes_before_large_on_a_cpu(gigabytes_per_second: float) ->
     own_ids = {one.pair.id: catalog.own_id(one.pair.target.id) for one in reversed(found)}
     best_by_target = {own_id: pair_id for pair_id, own_id in own_ids.items()}.values()
     slow = [
-        (TIERS.index(one.pair.target.tier), -speeds[one.pair.id])
+        (one.is_full, TIERS.index(one.pair.target.tier), -speeds[one.pair.id])
         for one in found
         if one.fit and one.pair.id in best_by_target and speeds[one.pair.id] < 10
     ]
