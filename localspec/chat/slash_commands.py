@@ -104,9 +104,9 @@ COMMANDS = (
     SlashCommand("stats", "Show statistics of the last answer."),
     SlashCommand(
         "think",
-        "Turn thinking on or off, choose how hard, or show it; N: max thinking tokens.",
-        "on|off|low|medium|high|N|show",
-        ("effort",),
+        "Turn thinking on or off, limit it, or show it.",
+        "on|off|low|high|N|show",
+        (),
         (*_ON_OFF, "low", "medium", "high", "show"),
     ),
     SlashCommand("tokens", "Mark accepted, bonus and corrected tokens.", "on|off", (), _ON_OFF),

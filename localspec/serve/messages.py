@@ -66,7 +66,10 @@ def _parse_block(role: str, value: Any, param: str) -> ChatMessage:
     if kind in (("assistant", "thinking"), ("assistant", "redacted_thinking")):
         return ChatMessage(role, "", reasoning=block.text("thinking"))
     if kind == ("assistant", "tool_use"):
-        arguments = json.dumps(block.fields("input").values, ensure_ascii=False)
+        try:
+            arguments = json.dumps(block.fields("input").values, ensure_ascii=False)
+        except RecursionError:
+            raise invalid(block.param("input"), "it is nested too deeply") from None
         call = parse_call(block.renamed({}, arguments=arguments), block.text("id"))
         return ChatMessage(role, "", tool_calls=(call,))
     if kind == ("user", "tool_result"):

@@ -404,6 +404,20 @@ def malformed(
     return path, data
 
 
+def test_deeply_nested_arguments_are_no_fault(caller: Served) -> None:
+    for depth in (100, *range(700, 1000), 2000):  # the limits of reading and writing differ
+        call = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 0}}
+        result = {"type": "tool_result", "tool_use_id": "1", "content": "b"}
+        chat = [
+            *HI,
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result]},
+        ]
+        body = json.dumps({**ASK, "messages": chat, "max_tokens": 2})
+        deep = body.replace('{"a": 0}', '{"a":' * depth + "0" + "}" * depth)
+        assert caller.post("/v1/messages", deep.encode()).status in SAFE_STATUSES, depth
+
+
 def test_malformed_messages_change_nothing(caller: Served) -> None:
     """Anthropic's API, beside its stream and its count."""
     bodies = [("/v1/messages", MESSAGES), ("/v1/messages/count_tokens", MESSAGES)]
