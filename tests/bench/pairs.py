@@ -1,13 +1,10 @@
-"""Engines for the tests of `verify`: real pairs in this process, and scripted ones."""
+"""A scripted engine for the tests of `verify`."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
-from localspec.engine.session import Session
 from localspec.protocol.events import (
     EngineReady,
     Event,
@@ -18,45 +15,12 @@ from localspec.protocol.events import (
 )
 from localspec.protocol.wire import (
     GenerateCommand,
-    LoadCommand,
     MeasuredCosts,
     ProbeCommand,
     ReplayCommand,
     ReplayResult,
 )
 from tests.support.fake_engine import BareEngine
-from tests.support.sessions import SETTINGS
-
-
-class InProcess(BareEngine):
-    """A session with the interface of an engine process."""
-
-    def __init__(self, session: Session) -> None:
-        self._session, self.ready = session, session.ready
-        self.measured: MeasuredCosts | None = None
-
-    def generate(self, request: GenerateCommand) -> Iterator[Event]:
-        return self._session.generate(request)
-
-    def probe(self, probe: ProbeCommand) -> Iterator[Event]:
-        for event in self._session.probe(probe):
-            if isinstance(event, MeasuredCosts):
-                self.measured = event
-            else:
-                yield event
-
-    def replay(self, replay: ReplayCommand) -> ReplayResult:
-        return self._session.replay(replay)
-
-
-@contextmanager
-def opened(target: Path, draft: Path | None = None) -> Iterator[InProcess]:
-    session = Session(LoadCommand(str(target), str(draft) if draft else None, SETTINGS, SETTINGS))
-    try:
-        yield InProcess(session)
-    finally:
-        session.close()
-
 
 Draw = Callable[[GenerateCommand, int], int]
 """Returns an engine's token at a position of its answer."""

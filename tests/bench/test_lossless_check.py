@@ -17,8 +17,8 @@ from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
 from localspec.engine.protocols import DistributionAt, Draft
 from localspec.launch import Engine
 from localspec.protocol.wire import GenerateCommand, SamplingParams
-from tests.bench.pairs import Draw, Scripted, honest, opened
-from tests.support.sessions import require_same_logits_at_every_width
+from tests.bench.pairs import Draw, Scripted, honest
+from tests.support.sessions import InProcess, loaded, require_same_logits_at_every_width
 from tests.support.zoo import Zoo
 
 QUICK = VerifyEffort(seconds_per_part=0, tokens_per_answer=40, min_sampled_tokens=800)
@@ -190,8 +190,8 @@ def test_an_incomplete_check_is_not_lossless_but_a_divergence_counts() -> None:
 @pytest.mark.parametrize("draft", ["cousin", "stranger", None])
 def test_models_without_rounding_differences_are_lossless(zoo: Zoo, draft: str | None) -> None:
     require_same_logits_at_every_width(zoo["target"])
-    with opened(zoo["target"], zoo[draft] if draft else None) as engine:
-        found = checked(engine, SHORT)
+    with loaded(zoo["target"], zoo[draft] if draft else None) as session:
+        found = checked(InProcess(session), SHORT)
     assert found.verdict == "lossless"
     assert found.greedy.different == found.seeded.different == 0
     assert found.drafted > 0
@@ -212,8 +212,8 @@ class AcceptAllRejection(verifiers.RejectionVerifier):
 
 def test_accepting_every_draft_token_is_found(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers.GumbelCoupledVerifier, "verify", AcceptAllCoupled.verify)
-    with opened(zoo["target"], zoo["stranger"]) as engine:
-        found = checked(engine, SHORT)
+    with loaded(zoo["target"], zoo["stranger"]) as session:
+        found = checked(InProcess(session), SHORT)
     assert found.verdict == "divergent"
 
 
@@ -221,8 +221,8 @@ def test_the_drafts_distribution_is_found_by_sampling(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verifiers.RejectionVerifier, "verify", AcceptAllRejection.verify)
-    with opened(zoo["target"], zoo["stranger"]) as engine:
-        found = checked(engine, SHORT)
+    with loaded(zoo["target"], zoo["stranger"]) as session:
+        found = checked(InProcess(session), SHORT)
     sample = found.by_mode["rejection"]
     assert found.verdict == "divergent"
     assert sample.impossible or sample.is_confirmation
@@ -260,10 +260,10 @@ def test_a_fault_of_the_cache_or_a_row_is_found(
     zoo: Zoo,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with opened(zoo[model], zoo["cousin"]) as engine:
+    with loaded(zoo[model], zoo["cousin"]) as session:
         plant(monkeypatch)
         measurement = LosslessMeasurement(SHORT)
-        for _ in measurement.run(engine):
+        for _ in measurement.run(InProcess(session)):
             if measurement.report.divergences:
                 break
     assert measurement.report.verdict == "divergent"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +18,6 @@ from localspec.chat.context_window import (
 )
 from localspec.chat.conversation import SUMMARY_HEADING, Conversation, DroppedTurns
 from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
-from localspec.engine.session import Session
 from localspec.errors import EngineError, PromptTooLongError
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Prefill
 from localspec.protocol.wire import (
@@ -29,10 +28,10 @@ from localspec.protocol.wire import (
     SamplingParams,
 )
 from tests.chat.saved_chats import add_events
-from tests.support.fake_engine import BareEngine
 from tests.support.long_cases import often
 from tests.support.sessions import (
     SETTINGS,
+    InProcess,
     Said,
     folded,
     loaded,
@@ -60,21 +59,6 @@ OLDER = 30
 DRAFTS = ChatSettings(
     SamplingParams(temperature=0), max_tokens=ANSWER, spec="model", draft_length=5
 )
-
-
-@dataclass
-class InProcess(BareEngine):
-    """An engine on a session in this process; records the requests."""
-
-    session: Session
-    asked: list[GenerateCommand] = field(default_factory=list)
-
-    def generate(self, request: GenerateCommand) -> Iterator[Event]:
-        self.asked.append(request)
-        yield from self.session.generate(request)
-
-    def count(self, count: CountCommand) -> int:
-        return self.session.count(count).tokens
 
 
 @contextmanager

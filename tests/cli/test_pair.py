@@ -92,12 +92,6 @@ def test_a_verdict_is_of_the_files_as_they_are_now(zoo: Zoo, tmp_path: Path) -> 
 
 
 HEADS: dict[str, tuple[Callable[[], Model], int, str]] = {
-    "a head that fits": (head_models.eagle3, 0, "the same "),
-    "a layer that is not there": (
-        lambda: head_models.eagle3(layers=(1, 2, 4)),
-        5,
-        "it reads layer 4 of its target, whose layers are 0 to 3",
-    ),
     "a map beyond the vocabulary": (lambda: head_models.eagle3(reduced=[5, 4000]), 5, "4000"),
     "a window that no layer has": (heads_without_window, 12, "sliding_window_pattern"),
 }
@@ -114,10 +108,7 @@ def test_heads_that_llama_cpp_would_die_of(zoo: Zoo, tmp_path: Path, name: str) 
     asked = ("-p", "the one", "--raw", "--max-tokens", "8", "--temperature", "0", "--json")
     done = localspec("run", zoo["deep"], "--draft", path, "--spec", "model", *asked)
     assert done.code == code, done.err
-    if code:
-        assert words in done.document["error"]["message"]
-    else:
-        assert set(done.document["speculation"]["by_source"]) == {"eagle3"}
+    assert words in done.document["error"]["message"]
 
 
 def test_drafts_are_judged_by_answers_of_their_target(zoo: Zoo, tmp_path: Path) -> None:

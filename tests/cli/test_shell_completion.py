@@ -69,7 +69,8 @@ def test_no_verb_loads_what_it_does_not_need(tmp_path: Path) -> None:
     listed.mkdir()
     (listed / "sitecustomize.py").write_text(
         "import atexit, sys\n"
-        "heavy = ('huggingface_hub', 'textual', 'rich', 'yaml', 'numpy', 'llama_cpp', 'httpx')\n"
+        "heavy = ('huggingface_hub', 'textual', 'rich', 'yaml', 'numpy', 'llama_cpp', 'httpx', "
+        "'psutil', 'localspec.engine')\n"
         "say = lambda: print(*[n for n in heavy if n in sys.modules], file=sys.stderr)\n"
         "atexit.register(say)\n"
     )
@@ -77,7 +78,9 @@ def test_no_verb_loads_what_it_does_not_need(tmp_path: Path) -> None:
     for arguments, loaded in {
         ("--help",): "",
         ("run", "--help"): "",
-        ("pair", "suggest", "--vram", "8"): "yaml",
+        ("run", "--no-such-option"): "",
+        ("run", "absent.gguf", "-p", "x"): "yaml",
+        ("pair", "suggest", "--vram", "8"): "yaml psutil",
         ("search", "x", "--offline"): "",
     }.items():
         done = subprocess.run(

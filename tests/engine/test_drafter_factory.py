@@ -81,8 +81,14 @@ CHAINS = {
     "hy_v3": head_models.hy_v3,
 }
 """Models with MTP layers inside."""
-TARGETS = {kind: kind for kind in CHAINS} | {"mimo": "mimo", "mtp": "mimo", "assistant": "gemma4"}
-"""Those of heads that do not draft for `deep`."""
+TARGETS = {kind: kind for kind in CHAINS} | {
+    "mimo": "mimo",
+    "mtp": "mimo",
+    "assistant": "gemma4",
+    "sliding": "sliding",
+    "hybrid-cousin": "hybrid",
+}
+"""Those of heads that do not draft for `deep`, and of models that do not for `target`."""
 DRAFTS = {
     "cousin": "model",
     "hybrid": "model",
@@ -156,8 +162,8 @@ def pairs(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
         if name.startswith("fitted"):
             pair = fit_head(zoo, name.split()[1], tmp_path_factory.mktemp("fitted"))
         else:
-            kind = DRAFTS[name]
-            target = zoo["target" if kind == "model" else TARGETS.get(name, "deep")]
+            kind = DRAFTS.get(name, "model")
+            target = zoo[TARGETS.get(name, "target" if kind == "model" else "deep")]
             pair = HeadPair(kind, target, zoo[name])
         require_same_logits_at_every_width(pair.target)
         return pair
@@ -224,24 +230,28 @@ def test_an_answer_may_be_closed_after_any_event(
             assert say(session, PROMPT * 9, spec="model", max_tokens=30).ids == wanted
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "chain", "assistant"])
-def test_answers_up_to_a_full_context(pairs: Callable[[str], HeadPair], kind: str) -> None:
-    found = pairs(f"fitted {kind}")
+FILLING = ("cousin", "hybrid-cousin", "fitted eagle3", "fitted chain", "fitted assistant")
+
+
+@pytest.mark.parametrize("name", FILLING)
+def test_answers_up_to_a_full_context(pairs: Callable[[str], HeadPair], name: str) -> None:
+    found = pairs(name)
     with loaded(found.target, found.head, replace(SETTINGS, n_ctx=256)) as session:
         plain = say(session, PROMPT, spec="off", max_tokens=1000)
-        for spec in ("auto", "model"):
+        for spec in ("auto", "model", "lookup"):
             full = say(session, PROMPT, spec=spec, draft_length=8, max_tokens=1000)
             assert (full.ids, full.reason) == (plain.ids, "context")
+            assert full.totals["prompt_tokens"] + len(full.ids) == 256
 
 
-@pytest.mark.parametrize("kind", ["mtp", "chain", "assistant"])
+@pytest.mark.parametrize("name", ["sliding", "fitted mtp", "fitted chain", "fitted assistant"])
 def test_a_sliding_window_says_the_same_far_beyond_its_cells(
-    pairs: Callable[[str], HeadPair], kind: str
+    pairs: Callable[[str], HeadPair], name: str
 ) -> None:
-    found = pairs(f"fitted {kind}")
+    found = pairs(name)
     with loaded(found.target, found.head, replace(SETTINGS, n_ctx=1024)) as session:
         plain = say(session, PROMPT, spec="off", max_tokens=600)
-        said = say(session, PROMPT, spec="model", draft_length=8, max_tokens=600)
+        said = say(session, PROMPT, spec="model", draft_length=16, max_tokens=600)
     assert len(said.ids) == 600
     assert said.ids == plain.ids
 
@@ -466,27 +476,17 @@ def test_an_assistant_of_each_gemma(folder: Path, name: str) -> None:
 
 
 HISTORIES = (
-    *("chain", "assistant", "hybrid", "recurrent", "dflash2", "granite", "step35", "hy_v3"),
-    *("eagle3", "mtp", "dflash", "dspark", "trimmed", "another vocabulary"),
+    *("fitted chain", "fitted assistant", "hybrid-cousin", "recurrent", "fitted dflash2"),
+    *("granite", "fitted step35", "fitted hy_v3", "fitted eagle3", "fitted mtp", "fitted dflash"),
+    *("fitted dspark", "trimmed", "reordered"),
 )
 
 
-@pytest.mark.parametrize("kind", often(HISTORIES, HISTORIES[:6]))
+@pytest.mark.parametrize("name", often(HISTORIES, HISTORIES[:6]))
 def test_an_answer_after_any_history_is_that_of_a_fresh_session(
-    zoo: Zoo, pairs: Callable[[str], HeadPair], kind: str, request: pytest.FixtureRequest
+    pairs: Callable[[str], HeadPair], name: str, request: pytest.FixtureRequest
 ) -> None:
-    models = {
-        "hybrid": ("hybrid", "hybrid-cousin"),
-        "recurrent": ("target", "recurrent"),
-        "granite": ("target", "granite"),
-        "trimmed": ("target", "trimmed"),
-        "another vocabulary": ("target", "reordered"),
-    }
-    target, draft = models.get(kind, ("", ""))
-    check_histories(
-        HeadPair("model", zoo[target], zoo[draft]) if draft else pairs(f"fitted {kind}"),
-        500 if request.config.getoption("--long") else 60,
-    )
+    check_histories(pairs(name), 500 if request.config.getoption("--long") else 60)
 
 
 def check_histories(found: HeadPair, n: int) -> None:

@@ -57,17 +57,6 @@ def test_other_architectures_say_what_they_say_plainly(zoo: Zoo, name: str) -> N
     assert (said["model"].speculation["drafted"] > 0) is (name != "recurrent")
 
 
-def test_a_sliding_window_says_the_same_far_beyond_its_slots(zoo: Zoo) -> None:
-    """Guesses are taken back all along; a draft's window has 256 slots, 600 tokens go round."""
-    require_same_logits_at_every_width(zoo["sliding"])
-    settings = replace(SETTINGS, n_ctx=1024)
-    with loaded(zoo["sliding"], zoo["sliding"], settings) as session:
-        plain = say(session, PROMPT, spec="off", max_tokens=600)
-        said = say(session, PROMPT, spec="model", draft_length=16, max_tokens=600)
-    assert len(said.ids) == 600
-    assert said.ids == plain.ids
-
-
 # --- 4: a draft is as good as its model -------------------------------------------------------
 
 
@@ -113,16 +102,6 @@ def test_an_answer_may_be_closed_after_any_event(zoo: Zoo, name: str) -> None:
                 pass
             events.close()  # type: ignore[attr-defined]
             assert say(session, PROMPT * 9, spec=spec, max_tokens=30).ids == wanted
-
-
-@pytest.mark.parametrize("name", ["target", "hybrid"])
-def test_answers_up_to_a_full_context(zoo: Zoo, name: str) -> None:
-    with loaded(zoo[name], zoo["cousin"], replace(SETTINGS, n_ctx=256)) as session:
-        plain = say(session, PROMPT, spec="off", max_tokens=1000)
-        for spec in ("auto", "lookup"):
-            full = say(session, PROMPT, spec=spec, max_tokens=1000)
-            assert (full.ids, full.reason) == (plain.ids, "context")
-            assert full.totals["prompt_tokens"] + len(full.ids) == 256
 
 
 def test_a_prediction_is_copied_and_changes_no_text(pair: Session) -> None:

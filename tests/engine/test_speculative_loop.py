@@ -83,12 +83,6 @@ def test_coupled_text_depends_on_the_seed_alone(make: laws.MakeDrafter) -> None:
             laws.same_as_plain(make, laws.pairs, what=what)
 
 
-def test_random_drafts_change_no_text() -> None:
-    for seed, draft_length, sampling in product(range(20), LENGTHS, (GREEDY, SAMPLED)):
-        what = job(PROMPT, 20, sampling=sampling, draft_length=draft_length)
-        laws.same_as_plain(laws.random_drafts(seed), what=what)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_another_seed_gives_another_text(mode: VerifyMode) -> None:
     texts = set()

@@ -6,7 +6,6 @@ import hashlib
 import importlib
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,6 +150,7 @@ def test_drops_without_a_byte_end_with_what_there_is(desk: Desk) -> None:
     desk.hub.always.clear()
     assert desk.is_whole(desk.fetch())
     assert desk.ranges()[-1] == f"bytes={MIB}-"
+    assert any(state.phase is DownloadPhase.CHECKING and state.done_bytes for state in desk.said)
 
 
 @pytest.mark.parametrize("desk", [False], indirect=True)
@@ -209,29 +209,6 @@ def test_what_is_no_gguf_inside_is_not_taken(desk: Desk) -> None:
     with pytest.raises(DownloadError, match="web page"):
         desk.fetch(desk.job("h.gguf"))
     assert desk.files() == set()
-
-
-def stop_at(desk: Desk, n_bytes: int) -> tuple[CancelToken, Callable[[DownloadState], None]]:
-    stop = CancelToken()
-
-    def say(state: DownloadState) -> None:
-        desk.said.append(state)
-        if state.done_bytes >= n_bytes and state.phase is DownloadPhase.LOADING:
-            stop.cancel()
-
-    return stop, say
-
-
-def test_stopped_and_gone_on_with_at_exactly_that_byte(desk: Desk) -> None:
-    desk.hub.faults[BODY].append(Fault("slow", rate=8 * MIB))
-    stop, say = stop_at(desk, MIB)
-    with pytest.raises(OperationCancelledError):
-        download_file(desk.client, desk.job(), say, cancel=stop, cache_dir=desk.store)
-    have = desk.part.stat().st_size
-    assert MIB <= have < len(DATA)
-    assert desk.is_whole(desk.fetch())
-    assert desk.ranges() == [None, f"bytes={have}-"]
-    assert any(state.phase is DownloadPhase.CHECKING and state.done_bytes for state in desk.said)
 
 
 STALLS = {

@@ -15,8 +15,8 @@ import pytest
 
 from localspec.bench.lossless_check import VERIFY_PROMPTS, LosslessMeasurement, VerifyEffort
 from localspec.engine.llama.context import LlamaContext
-from tests.bench.pairs import opened
 from tests.bench.test_lossless_check import drop_row, rewind_one_too_few
+from tests.support.sessions import InProcess, loaded
 
 TYPES = {
     "Q4_K_M": C.LLAMA_FTYPE_MOSTLY_Q4_K_M,
@@ -51,9 +51,9 @@ def model(
 
 def measured(model: Path, draft: Path, plant: Callable[[], None] = lambda: None) -> str | None:
     measurement = LosslessMeasurement(EFFORT)
-    with opened(model, draft) as engine:
+    with loaded(model, draft) as session:
         plant()
-        for _ in measurement.run(engine):
+        for _ in measurement.run(InProcess(session)):
             if measurement.report.divergences:
                 break
     return measurement.report.verdict

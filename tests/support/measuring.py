@@ -97,22 +97,18 @@ class Checkable(Scripted):
         *,
         rounds: bool = False,
         gates: dict[int, Gate] | None = None,
-        dies_at: int | None = None,
     ) -> None:
         super().__init__(says, repeats=rounds)
         self.ready = READY
         self.answers = 0
         self.closed = False
-        self._gates, self._dies_at = gates or {}, dies_at
+        self._gates = gates or {}
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
         self.closed = False
         answer, self.answers = self.answers, self.answers + 1
         for n, event in enumerate(super().generate(request)):
             yield event
-            if n == 2 and answer == self._dies_at:
-                yield DEAD
-                return
             gate = self._gates.get(answer) if n == 2 else None
             while gate is not None and not gate.wait(0.005) and not self.closed:
                 pass
@@ -144,11 +140,8 @@ def bench(
     return _app(benchmark, runner, wanted)
 
 
-def verify(
-    *engines: Checkable | LocalspecError, effort: VerifyEffort | None = QUICK, **options: Any
-) -> LocalspecApp:
-    wanted = AppOptions(seed=1, **options)
-    return _app(LosslessMeasurement(effort), EngineRunner(Opening(engines)), wanted)
+def verify(*engines: Checkable | LocalspecError) -> LocalspecApp:
+    return _app(LosslessMeasurement(QUICK), EngineRunner(Opening(engines)), AppOptions(seed=1))
 
 
 def _app(

@@ -16,7 +16,18 @@ from localspec.engine.llama.context import LlamaContext
 from localspec.engine.session import Session
 from localspec.machine.llama_params import ModelRole
 from localspec.protocol.events import Event, GenerationFinished, Round, SpeculationPlan
-from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
+from localspec.protocol.wire import (
+    ContextSettings,
+    CountCommand,
+    GenerateCommand,
+    LoadCommand,
+    MeasuredCosts,
+    ProbeCommand,
+    ReplayCommand,
+    ReplayResult,
+    SamplingParams,
+)
+from tests.support.fake_engine import BareEngine
 
 SETTINGS = ContextSettings(flash_attn="on", n_ctx=512, n_ubatch=32, n_threads=1)
 """From 64 tokens on, flash attention uses tiles, so a wider prefill rounds differently."""
@@ -50,6 +61,32 @@ def loaded(
         yield session
     finally:
         session.close()
+
+
+class InProcess(BareEngine):
+    """A session with the interface of an engine process; records the requests."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.ready = session, session.ready
+        self.measured: MeasuredCosts | None = None
+        self.asked: list[GenerateCommand] = []
+
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        self.asked.append(request)
+        return self.session.generate(request)
+
+    def count(self, count: CountCommand) -> int:
+        return self.session.count(count).tokens
+
+    def probe(self, probe: ProbeCommand) -> Iterator[Event]:
+        for event in self.session.probe(probe):
+            if isinstance(event, MeasuredCosts):
+                self.measured = event
+            else:
+                yield event
+
+    def replay(self, replay: ReplayCommand) -> ReplayResult:
+        return self.session.replay(replay)
 
 
 def say(session: Session, text: str, **request: Any) -> Said:

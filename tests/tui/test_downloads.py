@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,9 +74,9 @@ def parts(folder: Path) -> list[int]:
 class HubHome(AppDriver):
     """Home on a screen, whose downloads come from a hub; `async with` it."""
 
-    def __init__(self, hub: FakeHub, *engines: ScriptedEngine, offline: bool = False) -> None:
+    def __init__(self, hub: FakeHub, *engines: ScriptedEngine) -> None:
         self.runner = EngineRunner(Opening(engines or [ScriptedEngine(said)]))
-        client = HubClient(hub.url, token=False, retry_policy=QUICK, offline=offline)
+        client = HubClient(hub.url, token=False, retry_policy=QUICK)
         self.downloads, options = DownloadManager(client), AppOptions(seed=1)
         self.home = HomeScreen(
             self.runner,
@@ -148,20 +147,6 @@ async def test_a_wait_that_the_hub_asks_for_is_shown(hub: FakeHub) -> None:
         await home.sees("The hub is busy and asks to wait 4 min 10 s.")
         await home.press("escape")
         await home.reaches(HomeScreen)
-
-
-async def test_offline_no_socket_is_opened(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("a socket")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    async with HubHome(hub, offline=True) as home:
-        await home.look_at(PAIR)
-        assert "Offline mode is on." in home.shown and not home.offers
-        await home.press("escape", "slash", "enter")
-        await home.sees("Offline mode is on.")
-        assert not hub.seen
 
 
 async def test_only_a_marked_search_sends_words_to_the_hub(hub: FakeHub) -> None:

@@ -28,7 +28,6 @@ from tests.support.fake_models import (
     PLAIN,
     FakeModel,
     HistoryModel,
-    StubbornModel,
     job,
     model_drafter,
     plain,
@@ -114,13 +113,6 @@ def test_it_recovers_from_a_text_that_was_too_long() -> None:
     expected = drafter.propose(PROMPT, 3).tokens
     assert drafter.propose([*PROMPT, 0, 0, 0, 0], 3).tokens == []
     assert drafter.propose(list(PROMPT), 3).tokens == expected
-
-
-def test_a_memory_that_cannot_be_cut_is_read_again() -> None:
-    drafter, text = greedy(StubbornModel(1, n_batch=4)), list(PROMPT)
-    for token in (0, 1, 2):
-        assert drafter.propose(text, 3).tokens == said(text, 3)
-        text.append(token)
 
 
 # --- vocabularies of two sizes ----------------------------------------------------------

@@ -58,11 +58,6 @@ def test_another_layout_is_not_run(
     assert message in done.err and "Reinstall it" in done.err
 
 
-def test_the_same_files_in_another_place_run(zoo: Zoo, tmp_path: Path) -> None:
-    env = beside(tmp_path, "def llama_log_set(", "def llama_log_set(  # as it is\n")
-    assert localspec("run", zoo["parrot"], "-p", "a", env=env).code == 0
-
-
 ERROR, INFO = 4, 2
 PATH = Path("folder") / "big.gguf"
 

@@ -50,7 +50,7 @@ async def opened(size: tuple[int, int] = (80, 24)) -> AsyncIterator[LogDriver]:
         yield driver
 
 
-async def test_an_empty_log_says_what_would_be_there_and_where() -> None:
+async def test_an_empty_log_says_what_would_be_there_and_where(copied: list[str]) -> None:
     async with opened((120, 24)) as tail:
         assert "messages while a model loads" in tail.shown
         assert str(paths.data_dir() / "engine.log") in tail.shown
@@ -58,6 +58,8 @@ async def test_an_empty_log_says_what_would_be_there_and_where() -> None:
         assert "Nothing to copy." in tail.shown
         write(numbered(3))
         await tail.sees("line 2", "3 lines")
+        await tail.press("c")
+        assert copied == [numbered(3).rstrip("\n")]
         await tail.press("ctrl+l")
         assert not tail.is_on(LogScreen)
 
@@ -151,14 +153,6 @@ async def test_long_lines_and_wide_letters_are_wrapped() -> None:
         await tail.pilot.resize_terminal(100, 24)
         await settled(tail.pilot)
         assert "END" in tail.shown and "終" in tail.shown
-
-
-async def test_it_is_copied(copied: list[str]) -> None:
-
-    write(numbered(3))
-    async with opened() as tail:
-        await tail.press("c")
-        assert copied == [numbered(3).rstrip("\n")]
 
 
 # --- states for pictures -------------------------------------------------------------------
