@@ -21,8 +21,8 @@ GIB = 1 << 30
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
-def document(*arguments: str) -> Any:
-    done = localspec("fit", *arguments, "--json", env=OFFLINE)
+def document(*arguments: str, **variables: str) -> Any:
+    done = localspec("fit", *arguments, "--json", env=OFFLINE | variables)
     assert done.code in (0, 4), done.err
     return json.loads(done.out)
 
@@ -47,6 +47,14 @@ def test_a_pair_of_the_catalogue_on_another_card_offline() -> None:
     ) + device["overhead"]  # fmt: skip
     low, high = said["speed"]["plain"]
     assert 30 < low < high < 120
+
+
+def test_experts_in_ram_are_a_setting() -> None:
+    """Which the command line overrides; a pair with prompt lookup takes no head."""
+    subject = ("qwen3.6-35b-a3b+lookup", "--gpu", "RTX 3090")
+    assert document(*subject, LOCALSPEC_RUN_CPU_MOE="30")["settings"]["cpu_moe"] == 30
+    found = document(*subject, "--cpu-moe", "auto", LOCALSPEC_RUN_CPU_MOE="30")
+    assert found["settings"]["cpu_moe"] == 0 and found["draft"] is None
 
 
 def test_what_does_not_fit_ends_with_4_and_advice() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from localspec.models import catalog
 from localspec.tui.wizard import fit_text
 
 
@@ -12,3 +13,15 @@ def test_ranges_in_words() -> None:
     assert fit_text.speed_text(None) == "speed unknown"
     assert fit_text.context_text(16384) == "16k"
     assert fit_text.context_text(5000) == "5,000"
+
+
+def test_names_say_nothing_twice() -> None:
+    pairs = catalog.load().pairs
+    shown = {
+        "gemma-4-e4b+gemma-4-e4b-mtp": "gemma-4-e4b+mtp",
+        "gemma-4-31b+gemma-4-e2b": "gemma-4-31b+gemma-4-e2b",
+        "qwen3.8-27b+mtp": "qwen3.8-27b+mtp",
+        "phi-4+lookup": "phi-4",
+    }
+    assert {name: fit_text.pair_name(pairs[name]) for name in shown} == shown
+    assert fit_text.licence_text(pairs["gemma-4-31b+gemma-4-31b-mtp"]) == "apache-2.0"
