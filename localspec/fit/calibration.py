@@ -184,9 +184,9 @@ def _measured_passes(hardware: HardwareSpeed, records: _Measured) -> dict[_Key, 
         for model, ms in zip(_models(reads), times, strict=False):
             if _is_time(ms) and len(model.devices) == 1 and model.read > 0:
                 by_size = fastest[model.devices[0], model.family]
-                kind = hardware.nominal_speeds.get(model.devices[0], UNKNOWN_SPEED).kind
-                extra_ms = speed.extra_layers_ms(kind, model.layers * model.moe, 0)
-                dense_ms = max(ms / 2, ms - extra_ms)
+                nominal = hardware.nominal_speeds.get(model.devices[0], UNKNOWN_SPEED)
+                moe_ms = model.layers * model.moe * nominal.moe_layer_ms
+                dense_ms = max(ms / 2, ms - moe_ms)
                 by_size[model.read] = min(dense_ms, by_size.get(model.read, dense_ms))
     return {key: [*by_size.items()] for key, by_size in fastest.items()}
 

@@ -27,8 +27,8 @@ from localspec.protocol.wire import DRAFT_MAX, ContextSettings, LoadCommand
 CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.
 FloatRange = tuple[float, float]
 
-_MOE_LAYER_MS: Mapping[CurveKind, float] = {"gpu": 0.04, "metal": 0.07, "cpu": 0.0}
-"""Added to the time of a layer with experts: routing, and many small products."""
+_MOE_LAYERS: Mapping[CurveKind, float] = {"gpu": 1.05, "metal": 1.4, "cpu": 0.0}
+"""What experts add to the fixed time of a layer, in its own: routing, and many small products."""
 _RECURRENT_LAYER_MS = 0.02  # The same for a recurrent layer, on a GPU.
 _TYPE_SPEEDS = ((re.compile("B?F(16|32)"), 1.05), (re.compile("I?Q[123]|TQ"), 0.75))
 """Reading speed of weight types relative to Q4: the smallest cost the most to unpack.  These, and
@@ -88,6 +88,7 @@ class DeviceSpeed:
     fixed_ms: float = 0.0  # Of a pass, whatever the model size.
     kind: CurveKind = "gpu"
     layer_ms: float = 0.0  # Of each layer.
+    moe_layer_ms: float = 0.0  # What a layer with experts takes longer, whatever its size.
     verify: float = 0.15  # A GPU's cost of a further token of a pass, in one-token passes.
     verify_curve: Mapping[int, float] = field(default_factory=dict)
     """As measured; empty for the typical one."""
@@ -198,11 +199,13 @@ def _nominal_speed(device: Device) -> DeviceSpeed:
     kind: CurveKind = "metal" if device.backend in ("Metal", "MTL") else "gpu"
     spec = gpu_catalog.match_device(device)
     if spec is None:
-        return replace(UNKNOWN_SPEED, kind=kind)
+        return replace(UNKNOWN_SPEED, kind=kind, moe_layer_ms=_MOE_LAYERS[kind] * 0.05)
     caveat = ", unconfirmed" if "bandwidth" in spec.unconfirmed else ""
     basis = f"{spec.bandwidth:g} GB/s{caveat} ({spec.name})"
     verify = spec.verify * (_ROCM_VERIFY if device.backend == "ROCm" else 1.0)
-    return DeviceSpeed(spec.bandwidth, spec.share, 0.0, kind, spec.layer_ms, verify, basis=basis)
+    moe_ms = _MOE_LAYERS[kind] * spec.layer_ms
+    speed = DeviceSpeed(spec.bandwidth, spec.share, 0.0, kind, spec.layer_ms, moe_ms, verify)
+    return replace(speed, basis=basis)
 
 
 @dataclass(slots=True)
@@ -320,12 +323,6 @@ def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> fl
     return ms
 
 
-def extra_layers_ms(kind: CurveKind, n_with_experts: int, n_recurrent: int) -> float:
-    """What layers with experts and recurrent ones take longer, whatever their size."""
-    recurrent_ms = 0.0 if kind == "cpu" else _RECURRENT_LAYER_MS
-    return n_with_experts * _MOE_LAYER_MS[kind] + n_recurrent * recurrent_ms
-
-
 def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> float:
     """The fixed time scales with the width too, as in the measured curves of small models.
 
@@ -335,7 +332,8 @@ def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) ->
     verify_cost = speed.verify_cost(width, weight_type)
     fixed_ms = part.n_layers * (speed.fixed_ms / max(1, reads.n_layers) + speed.layer_ms)
     ms = (fixed_ms + speed.read_ms(part.dense, weight_type)) * verify_cost
-    ms += extra_layers_ms(speed.kind, part.n_with_experts, part.n_recurrent)
+    ms += part.n_with_experts * speed.moe_layer_ms
+    ms += part.n_recurrent * (0.0 if speed.kind == "cpu" else _RECURRENT_LAYER_MS)
     # Attention is bound by compute on a CPU, by memory on a GPU.
     if speed.kind == "cpu":
         ms += _CPU_ATTENTION_SLOWDOWN * speed.read_ms(part.attention) * width

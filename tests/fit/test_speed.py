@@ -51,7 +51,7 @@ def hardware_speed(
     gpu: float | None = 800.0, cpu: float | None = 40.0, eta: float = 0.75, fixed: float = 1.5
 ) -> HardwareSpeed:
     rates = {
-        "CUDA0": DeviceSpeed(gpu, eta, fixed),
+        "CUDA0": DeviceSpeed(gpu, eta, fixed, moe_layer_ms=0.04),
         HOST: DeviceSpeed(cpu, 0.7, 0.3, "cpu"),
     }
     return HardwareSpeed((CARD,), rates)
