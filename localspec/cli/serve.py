@@ -9,22 +9,25 @@ import sys
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from localspec import launch
 from localspec.cli import global_options, options, terminal
-from localspec.cli.global_options import number_option, text_option
-from localspec.errors import StorageError, UsageError
+from localspec.cli.global_options import flag, number_option, text_option
+from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.launch import recent_pairs
 from localspec.launch.engine_host import EngineHost
+from localspec.models import model_lookup
 from localspec.protocol.events import EngineReady
 from localspec.sanitize import sanitize
 from localspec.serve import import_http_server
 
 if TYPE_CHECKING:
     from localspec.fit.advisor import SettingsRequest
+    from localspec.launch import ResolvedPair
     from localspec.serve.access_rules import AccessRules
     from localspec.serve.http_server import HttpServer, ServerThread
     from localspec.serve.request_metrics import RequestActivity
@@ -60,6 +63,9 @@ _MAX_KEY_FILE = 64 * 1024
     multiple=True,
 )
 @text_option("--alias", "NAME", "The model's name for clients.  [default: its file]")
+@flag(
+    "--installed", about="Also serve what is on this computer, under its name of `localspec list`."
+)
 @number_option("--keep", "Models that stay loaded, where several are served.", 1, 64, default=1)
 @number_option("--idle", "Minutes after which an unused model is unloaded.  [default: never]", 1)
 @number_option("--queue", "Requests that may wait; more are refused.", 0, 1000, default=16)
@@ -87,22 +93,7 @@ def command(models: tuple[str, ...], **given: Any) -> int:
         -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
     """
     http_server, rules = import_http_server(), _make_rules(given)
-    if len(models) > 1 and (given["alias"] or given["draft"] != "auto"):
-        raise UsageError("--alias and --draft are for one model.", "Name pairs as TARGET+DRAFT.")
-    served: list[ServedModel] = []
-    requests: dict[str, SettingsRequest] = {}
-    for word in dict.fromkeys(models) or (None,):
-        model, draft, _ = recent_pairs.resolve_default(word, given["draft"])
-        pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
-        if not served:
-            recent_pairs.save_last(*launch.make_portable_refs(model, draft))
-        values = given | {"spec": options.resolve_drafter(pair, given["spec"])}
-        stem = sanitize(pair.target.stem, multiline=False)
-        name = given["alias"] or (stem if len(models) < 2 else str(word))
-        more = {"seed": given["seed"], "template": given["template"]}
-        settings = options.build_settings(pair, values)
-        served.append(http_server.ServedModel(name, pair, settings, **more))
-        requests[name] = options.build_load_request(pair, values)
+    served, requests = _resolve_models(models, given)
     server_options = http_server.ServerOptions(tuple(served), rules, given["port"], given["queue"])
     idle_seconds = 60 * given["idle"] if given["idle"] else None
     host = EngineHost(next(iter(requests.values())), probe=True)
@@ -115,6 +106,45 @@ def command(models: tuple[str, ...], **given: Any) -> int:
     if not given["quiet"]:
         terminal.notify(f"loading {served[0].name}; its address will be {server.url}/v1")
     return _run_plain(server, quiet=given["quiet"])
+
+
+def _resolve_models(
+    models: tuple[str, ...], given: dict[str, Any]
+) -> tuple[list[ServedModel], dict[str, SettingsRequest]]:
+    """What is served, the first of it loaded at the start, and how each is loaded, by its name."""
+    is_one = len(models) < 2 and not given["installed"]
+    if not is_one and (given["alias"] or given["draft"] != "auto"):
+        raise UsageError("--alias and --draft are for one model.", "Name pairs as TARGET+DRAFT.")
+    served: list[ServedModel] = []
+    requests: dict[str, SettingsRequest] = {}
+    for word in dict.fromkeys(models) or (None,):
+        model, draft, _ = recent_pairs.resolve_default(word, given["draft"])
+        pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
+        if not served:
+            recent_pairs.save_last(*launch.make_portable_refs(model, draft))
+        stem = sanitize(pair.target.stem, multiline=False)
+        name = given["alias"] or (stem if is_one else str(word or stem))
+        served.append(_to_served(name, pair, given, requests))
+    for word, _ in model_lookup.list_installed() if given["installed"] else ():
+        name = Path(word).stem if Path(word).is_absolute() else word  # clients get no paths
+        try:
+            if name not in requests:
+                served.append(_to_served(name, launch.resolve_pair(word, "auto"), given, requests))
+        except LocalspecError as error:
+            terminal.notify(f"{word} is not served: {error.message}")
+    return served, requests
+
+
+def _to_served(
+    name: str, pair: ResolvedPair, given: dict[str, Any], requests: dict[str, SettingsRequest]
+) -> ServedModel:
+    """The pair as it is served; how it is loaded is added to `requests`."""
+    values = given | {"spec": options.resolve_drafter(pair, given["spec"])}
+    settings = options.build_settings(pair, values)
+    requests[name] = options.build_load_request(pair, values)
+    more = {"seed": given["seed"], "template": given["template"]}
+    served: ServedModel = import_http_server().ServedModel(name, pair, settings, **more)
+    return served
 
 
 def _run_plain(server: HttpServer, *, quiet: bool) -> int:

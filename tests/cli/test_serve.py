@@ -74,6 +74,15 @@ def test_a_server_answers_logs_and_ends(zoo: Zoo) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
+def test_what_is_installed_is_served_under_its_names(zoo: Zoo) -> None:
+    with started(zoo["parrot"], "--installed", "--log", "none") as (_, url, lines):
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as response:
+            names = [model["id"] for model in json.load(response)["data"]]
+        assert ask(url, {"prompt": "import os", "model": "demo+eagle3"})["model"] == "demo+eagle3"
+    assert names[0] == str(zoo["parrot"])
+    assert not [name for name in names[1:] if Path(name).is_absolute()], lines
+
+
 def test_several_models(zoo: Zoo) -> None:
     first, second = str(zoo["parrot"]), str(zoo["chatter"])
     with started(first, second, "--log", "none", "--temperature", "0") as (_, url, _):
