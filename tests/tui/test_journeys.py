@@ -27,19 +27,22 @@ GREETING = "f2: token view"
 """Shown in an empty chat once the pair is loaded."""
 HOME = "Ready to run"
 PAIR, TARGET, DRAFT = "chatty-pair", "tiny/Chatty-GGUF", "tiny/Draft-GGUF"
-FILES = ("chatty-Q8_0.gguf", "draft-Q8_0.gguf")
+FILES = ("chatty-F16.gguf", "draft-F16.gguf")
 SIZES = often({"80x24": (80, 24), "120x40": (120, 40)}, ("80x24",))
 
 
 @pytest.fixture
 def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """A hub with the tiny chat model; ours is far the best of the catalogue, as it says itself."""
-    size = zoo["chatty"].stat().st_size
-    shape = "{layers: 2, embd: 64, ff: 128, heads: 4, kv_heads: 2, vocab: 300, source: a test}"
+    layers = "embd: 1024, ff: 4096, heads: 16, kv_heads: 4, vocab: 300, source: a test"
     models = "".join(
-        f"  - {{id: {name}, title: Tiny, repo: {repo}, file: {file}, bytes: {size}, family: tiny,"
-        f" architecture: llama, parameters: 900B, tier: current, use: [chat], shape: {shape}}}\n"
-        for name, repo, file in (("chatty", TARGET, FILES[0]), ("chatty-draft", DRAFT, FILES[1]))
+        f"  - {{id: {name}, title: Tiny, repo: {repo}, file: {file}, bytes: {10**8 * n}, family: tiny,"
+        " architecture: llama, parameters: 900B, tier: current, use: [chat],"
+        f" shape: {{layers: {n}, {layers}}}}}\n"
+        for name, repo, file, n in (
+            ("chatty", TARGET, FILES[0], 30),  # so that a draft is expected to gain
+            ("chatty-draft", DRAFT, FILES[1], 1),
+        )
     )
     pair = f"pairs:\n  - {{id: {PAIR}, target: chatty, draft: chatty-draft}}\n"
     own = tmp_path / "config" / "models.yaml"
@@ -128,7 +131,7 @@ def choose_pair(tmux: Tmux) -> None:
     assert "2 of 3" in tmux.wait_for(f"▸ {PAIR}")
     tmux.press(ENTER)
     seen = tmux.wait_for("✓ vocabularies match")
-    assert all(words in seen for words in ("3 of 3", "Memory", "Speed", "0.7 MB to download"))
+    assert all(words in seen for words in ("3 of 3", "Memory", "Speed", "3.1 GB to download"))
 
 
 def download(tmux: Tmux, cache: Path) -> None:
