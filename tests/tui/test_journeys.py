@@ -36,8 +36,8 @@ def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
     """A hub with the tiny chat model; ours is far the best of the catalogue, as it says itself."""
     layers = "embd: 1024, ff: 4096, heads: 16, kv_heads: 4, vocab: 300, source: a test"
     models = "".join(
-        f"  - {{id: {name}, title: Tiny, repo: {repo}, file: {file}, bytes: {10**8 * n}, family: tiny,"
-        " architecture: llama, parameters: 900B, tier: current, use: [chat],"
+        f"  - {{id: {name}, title: Tiny, repo: {repo}, file: {file}, bytes: {10**8 * n},"
+        " family: tiny, architecture: llama, parameters: 900B, tier: current, use: [chat],"
         f" shape: {{layers: {n}, {layers}}}}}\n"
         for name, repo, file, n in (
             ("chatty", TARGET, FILES[0], 30),  # so that a draft is expected to gain
