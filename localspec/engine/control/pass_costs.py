@@ -69,13 +69,16 @@ class PassCosts:
         self._mean_plain_ms = self.plain_ms
 
     def _interpolate(self) -> None:
-        """Times for every width: linear between measured widths and beyond the last."""
+        """Times for every width: linear between measured widths; beyond the last as from its half
+        to it, because kernels take rows by twos, fours and eights."""
         times, widths = self._ms_by_width, sorted(self._ms_by_width)
         slope = _DEFAULT_SLOPE * times[widths[0]]
         line = [times[widths[0]]] * (widths[0] + 1)
         for low, high in pairwise(widths):
             slope = (times[high] - times[low]) / (high - low)
             line += [times[low] + slope * i for i in range(1, high - low + 1)]
+        if (half := widths[-1] // 2) >= widths[0]:
+            slope = (line[-1] - line[half]) / (widths[-1] - half)
         slope = max(slope, 0.0)
         if widths[-1] < _CLIFF_WIDTH:
             slope = min(slope, _DEFAULT_SLOPE * line[1])

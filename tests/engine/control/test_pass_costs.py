@@ -89,3 +89,21 @@ def test_nothing_measured_starts_from_the_first_pass() -> None:
     assert costs.plain_ms == pytest.approx(30.0)
     assert costs.verify_ms[2] > 30.0
     assert 0 < costs.draft_ms < 30.0
+
+
+@pytest.mark.parametrize(
+    ("curve", "wide"),
+    [
+        ({"1": 1, "2": 2.04, "4": 2.52, "5": 3.12, "8": 3.31}, {12: 4.49, 17: 5.59}),  # Q8_0
+        ({"1": 1, "2": 1.7, "4": 2.42, "5": 2.97, "8": 3.84}, {12: 5.16, 17: 7.32}),  # Q4_1
+        ({"1": 1, "2": 1.27, "4": 1.68, "5": 2.22, "8": 2.58}, {12: 3.28, 17: 4.69}),  # Q4_K_M
+        ({"1": 1, "2": 1.66, "4": 1.96, "5": 2.0, "8": 2.44}, {12: 2.85, 17: 3.45}),  # BF16
+    ],
+)
+def test_wider_passes_than_timed_cost_what_they_do_on_a_cpu(
+    curve: dict[str, float], wide: dict[int, float]
+) -> None:
+    """Medians of SmolLM2 135M, two cores of an AMD EPYC."""
+    costs = PassCosts(MeasuredCosts(7.0, curve))
+    for width, cost in wide.items():
+        assert costs.verify_ms[width] / 7.0 == pytest.approx(cost, rel=0.11)
