@@ -363,7 +363,7 @@ def _speed_reasons(fit: FitReport, *, has_draft: bool) -> Iterator[str]:
     else:
         yield f"{token_rate_range(speed.plain)}: {speed.explanation.rpartition('; ')[2]}"
     if fit.loses:
-        yield "not faster with this draft"
+        yield "probably not faster with this draft"
     elif has_draft and not fit.memory_estimate.draft:
         yield "no room for the draft"
     if estimate_tokens_per_second(fit) < _SLOW_TOKENS_PER_SECOND:
