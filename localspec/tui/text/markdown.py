@@ -183,7 +183,7 @@ def _has_every_letter(source: str, lines: list[SegmentLine]) -> bool:
 
 def _render_plain(text: str, width: int, look: MarkdownStyle) -> list[SegmentLine]:
     console = _build_console(look)
-    options = console.options.update(width=max(1, width))
+    options = console.options.update(width=max(2, width))  # a wide character's cells
     return console.render_lines(Text(text.rstrip("\n").expandtabs(4)), options, pad=False)
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
 from rich.cells import cell_len
@@ -127,6 +127,7 @@ def test_another_width_draws_everything_anew() -> None:
     st.lists(st.integers(1, 40), max_size=30),
     st.integers(4, 90),
 )
+@example(["```\n漢"], [], 4)
 def test_every_visible_character_is_shown(blocks: list[str], cuts: list[int], width: int) -> None:
     text, rest, chunks = "".join(blocks), "".join(blocks), list[str]()
     for cut in cuts:
