@@ -45,7 +45,7 @@ CARD = Device("CUDA0", "NVIDIA RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUD
 CPU = Device("CPU", "8 cores", "cpu", 24 * GIB, 32 * GIB, "CPU", unified=True)
 PLACE = MachineProfile((CARD,), CPU, from_devices((CARD,), TYPICAL_CPU_SPEED))
 MACHINE = "NVIDIA RTX 4070 · 12.0 GiB, 10.9 GiB free · CUDA"
-PAIR = "qwen3-8b+qwen3-0.6b"
+PAIR = "gemma-4-12b+gemma-4-12b-mtp"
 
 
 class FakeDownloads(DownloadManager):

@@ -50,7 +50,8 @@ def render_page(page: DetailsPage, width: int, height: int) -> list[Content]:
     """Everything, or a shorter version on a low terminal."""
     is_short, is_spacious = height < 16, height >= 19
     inner, pair = width - _LABEL_WIDTH, page.candidate.pair
-    why = " · ".join(filter(None, (page.candidate.draft_reason, *page.candidate.reasons)))
+    given = dict.fromkeys((page.candidate.draft_reason, *page.candidate.reasons))  # each once
+    why = " · ".join(filter(None, given))
     reasons = wrap_words(why, inner)[: 4 if is_spacious else 2] if why else []
     blocks = [
         list(_title_lines(page, width)),
