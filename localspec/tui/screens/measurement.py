@@ -186,6 +186,10 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
             self.call_after_refresh(scroll, animate=False)
         status = "stopping" if self.phase == "stopping" else self._progress_text
         self.query_one(TitleLine).show_status(sanitize(status, multiline=False))
+        self._show_keys()
+        self.call_after_refresh(self._show_keys)  # only then is it known whether it scrolls
+
+    def _show_keys(self) -> None:
         self.query_one(KeyLine).show_keys(self._key_hints())
 
     def _key_hints(self) -> str:
