@@ -49,8 +49,7 @@ class ExpectedGain:
         """How many tokens of a lookup draft to use, at most `limit`, and their net gain.
 
         Behind each accepted token the match is one token longer. `in_prompt` as in `match_bucket`.
-        Lengths that the budget does not
-        cover are left out.
+        Lengths that the budget does not cover are left out.
         """
         verify, rate, lookup = self.costs.verify_ms, self.tokens_per_ms, self.acceptance.lookup
         length, best, match = 0, 0.0, lookup_draft.match_length
