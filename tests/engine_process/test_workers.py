@@ -289,8 +289,9 @@ def test_it_serves_again_after_a_client_was_killed_and_ends_with_its_input(
         wait_for(lambda: is_free(address), 30)
     with closing(load(replace(HERE, workers=(program.address,)))) as engine:
         assert ask(engine, 5).text
-    children = psutil.Process(program.process.pid).children(recursive=True)
-    assert children
+        # not after the client has gone: its process ends, and the next one may not be there yet
+        children = psutil.Process(program.process.pid).children(recursive=True)
+        assert children
     program.process.communicate(timeout=30)  # it ends with its input, and leaves no process
     assert not psutil.wait_procs(children, timeout=10)[1]
 
