@@ -6,7 +6,6 @@ import pytest
 
 from localspec.machine import device_detection
 from localspec.machine.device import Device
-from tests.device import rows
 
 
 @pytest.fixture(scope="session")
@@ -17,8 +16,3 @@ def gpu(request: pytest.FixtureRequest) -> Device:
     device = detected.devices[0]
     assert device.backend.lower() == request.config.getoption("--device")
     return device
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in rows.table():
-        terminalreporter.write_line(line)

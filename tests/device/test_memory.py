@@ -13,7 +13,6 @@ import pytest
 
 from localspec.machine.device import Device
 from localspec.models.catalog_entries import CatalogShape
-from tests.device import rows
 from tests.support import families
 from tests.support.families import FAMILIES
 from tests.support.run_command import ROOT, environment
@@ -88,7 +87,7 @@ def test_memory_is_taken_as_foretold(gpu: Device, files: dict[str, Path], settin
     found = [load(files[setting.file], setting.settings)]
     if setting.draft:
         found.append(load(files["draft"], setting.draft))
-    compare(setting.name, found)
+    compare(found)
 
 
 @pytest.mark.parametrize("shares", [(), (3.0, 1.0)], ids=["by free memory", "3 to 1"])
@@ -100,17 +99,16 @@ def test_memory_on_two_devices(
         pytest.skip("one device cannot be listed twice")
     found = load(files["target"], BASE | {"tensor_split": shares}, visible="0,0")
     assert found["taken"].keys() >= {"Vulkan0", "Vulkan1"}
-    compare(f"two devices, {'3 to 1' if shares else 'by free memory'}", [found])
+    compare([found])
 
 
-def compare(name: str, loads: list[dict[str, dict[str, int]]]) -> None:
+def compare(loads: list[dict[str, dict[str, int]]]) -> None:
     """`fit` shows what llama.cpp counts; formulas alone are upper bounds with an error."""
     devices = sorted({device for each in loads for device in each["taken"]} | {"CPU"})
     found = {
         what: {device: sum(each[what].get(device, 0) for each in loads) for device in devices}
         for what in loads[0]
     }
-    rows.add(name, found)
     total = sum(found["taken"].values())
     for device in devices:
         taken = found["taken"][device]

@@ -187,13 +187,13 @@ PLACES = st.lists(st.integers(0, 200), max_size=12)
 STOPS = st.lists(st.text("ab\né", min_size=1, max_size=4), max_size=3).map(tuple)
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(derandomize=True, max_examples=150)
 @given(st.binary(max_size=20) | st.lists(st.sampled_from("aé😀".encode())).map(bytes), PLACES)
 def test_any_pieces_of_any_bytes_give_the_same_text(data: bytes, places: list[int]) -> None:
     assert streamed(cut(data, places)) == (data.decode("utf-8", "replace"), "")
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(derandomize=True, max_examples=150)
 @given(st.text("aé😀", max_size=20), PLACES)
 def test_a_character_is_shown_whole_or_not_yet(text: str, places: list[int]) -> None:
     stream = IncrementalDetokenizer()
@@ -202,7 +202,7 @@ def test_a_character_is_shown_whole_or_not_yet(text: str, places: list[int]) -> 
     assert stream.finish() == ""
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(derandomize=True, max_examples=300)
 @given(st.text("ab\né", max_size=16), STOPS, PLACES)
 @example("abba", ("bb", "abba"), [2, 3])
 def test_stop_strings_cut_exactly_in_any_pieces(
@@ -212,7 +212,7 @@ def test_stop_strings_cut_exactly_in_any_pieces(
     assert streamed(cut(text.encode(), places), stops) == (text[:end], stop)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(st.text("ab", max_size=16), st.lists(st.text("ab", min_size=1, max_size=4)).map(tuple))
 def test_only_what_may_become_a_stop_is_held_back(text: str, stops: tuple[str, ...]) -> None:
     stream, shown = IncrementalDetokenizer(stops), ""

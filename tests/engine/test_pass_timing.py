@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -12,8 +11,36 @@ from localspec.engine.protocols import Logits
 from tests.support.fake_models import HistoryModel
 
 
+class TimedModel(HistoryModel):
+    """Its passes alone take time: what `milliseconds` says of the model after each."""
+
+    n_threads = n_threads_batch = 2
+    now = 0.0
+
+    def __init__(self, milliseconds: Callable[[TimedModel], float] = lambda _: 1.0) -> None:
+        super().__init__(1)
+        self._milliseconds = milliseconds
+
+    def set_n_threads(self, n: int, n_batch: int) -> None:
+        self.n_threads, self.n_threads_batch = n, n_batch
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        rows = super().decode(tokens, outputs)
+        TimedModel.now += self._milliseconds(self) / 1e3
+        return rows
+
+    @classmethod
+    def perf_counter(cls) -> float:
+        return cls.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_timing, "time", TimedModel)
+
+
 def last(seconds: float, most: int = 16, draft: bool = True) -> pass_timing.PassTimes:
-    target, guesser = HistoryModel(1), HistoryModel(2)
+    target, guesser = TimedModel(), TimedModel()
     (*_, times) = pass_timing.measure_passes(target, guesser if draft else None, most, seconds)
     assert target.n_past == guesser.n_past == 0
     return times
@@ -22,61 +49,26 @@ def last(seconds: float, most: int = 16, draft: bool = True) -> pass_timing.Pass
 def test_widths_are_tried_as_far_as_there_is_time_and_drafts_are_long() -> None:
     times = last(5.0)
     assert sorted(times.verify) == [1, 2, 4, 5, 8]
-    assert times.verify_curve()["1"] == 1.0
-    assert times.c() is not None
+    assert times.verify_curve()["1"] == times.c() == 1.0
     hurried = last(0.0, draft=False)
-    assert 1 in hurried.verify and hurried.t1() > 0 and hurried.c() is None
+    assert list(hurried.verify) == [1] and hurried.t1() > 0 and hurried.c() is None
     assert max(last(5.0, most=3).verify) == 4
 
 
-def test_passes_settle_before_one_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("warm", "t1"), [(0, 5.0), (2, 4.0)])
+def test_passes_settle_before_one_is_timed(warm: int, t1: float) -> None:
     """On CUDA the first passes of a width cost more than all that follow."""
-    clock = Clock()
-    monkeypatch.setattr(pass_timing, "time", clock)
-
-    class Capturing(HistoryModel):
-        widths: tuple[int, ...] = ()
-
-        def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-            self.widths = (*self.widths[-2:], len(tokens))
-            clock.now += 0.004 if len(self.widths) == 3 and len({*self.widths}) == 1 else 0.005
-            return super().decode(tokens, outputs)
-
-    for warm, expected in ((0, 5.0), (2, 4.0)):
-        (*_, times) = pass_timing.measure_passes(Capturing(1), None, 16, 5.0, warm)
-        assert times.t1() == pytest.approx(expected)
-        assert set(times.verify_curve().values()) == {1.0}
+    capturing = TimedModel(lambda model: 5.0 - (model.reads[-3:] == model.reads[-1:] * 3))
+    (*_, times) = pass_timing.measure_passes(capturing, None, 16, 5.0, warm)
+    assert times.t1() == pytest.approx(t1)
+    assert set(times.verify_curve().values()) == {1.0}
 
 
-class Clock(SimpleNamespace):
-    now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-
-class ThreadedFake(HistoryModel):
-    """A pass of one token is fastest with one thread, a wider one with two."""
-
-    n_threads = n_threads_batch = 2
-
-    def __init__(self, seed: int, clock: Clock) -> None:
-        super().__init__(seed)
-        self._clock = clock
-
-    def set_n_threads(self, n: int, n_batch: int) -> None:
-        self.n_threads, self.n_threads_batch = n, n_batch
-
-    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        slow = self.n_threads == 2 if len(tokens) == 1 else self.n_threads_batch == 1
-        self._clock.now += 0.005 if slow else 0.001
-        return super().decode(tokens, outputs)
-
-
-def test_each_kind_of_pass_gets_its_fastest_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(pass_timing, "time", clock)
-    target, draft = ThreadedFake(1, clock), ThreadedFake(2, clock)
+def test_each_kind_of_pass_gets_its_fastest_thread_count() -> None:
+    """One token is fastest with one thread, a wider pass with two."""
+    target, draft = (
+        TimedModel(lambda m: 5 if m.n_threads == 1 + (m.reads[-1] == 1) else 1) for _ in range(2)
+    )
     (*_, times) = pass_timing.measure_threads(target, draft, (2, 1), 8)
     assert times.best() == (1, 2)
     assert (target.n_threads, draft.n_threads_batch) == (2, 2)

@@ -66,16 +66,6 @@ def test_the_same_passes_pick_the_same_tokens(session: Session) -> None:
     assert (again.ids, again.totals["reused_tokens"]) == (first.ids, 0)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SEEDED])
-def test_one_token_at_a_time_is_plain_decoding(zoo: Zoo, sampling: SamplingParams) -> None:
-    require_same_logits_at_every_width(zoo["target"])
-    with loaded(zoo["target"], zoo["cousin"]) as session:
-        said = spoken(session, sampling, "model")
-        ones = (1,) * (len(said.ids) - 1)
-        alone = session.replay(ReplayCommand(PROMPT, tuple(said.ids), ones, ones, sampling))
-        assert alone == replayed(session, said, sampling)
-
-
 def test_a_distribution_whose_parts_are_known(zoo: Zoo) -> None:
     """Every token of the vocabulary as the first: the parts add up to one distribution."""
     with loaded(zoo["target"]) as session:
@@ -118,9 +108,6 @@ def written(n: int) -> tuple[list[int], list[TokenProbabilities]]:
     return got.tokens, [seen for step in got.steps for seen in step.probabilities]
 
 
-# --- on fakes ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [HistoryModel, StubbornModel])
 def test_each_token_is_seen_as_it_was(kind: type[HistoryModel]) -> None:
     tokens, seen = written(40)
@@ -144,9 +131,6 @@ def test_where_it_is_stopped_the_first_are_known() -> None:
     for wrong in ([6], [-1], [0] * 300):
         with pytest.raises(UsageError):
             list(rescore(target, laws.PROMPT, wrong, 4, lambda: False))
-
-
-# --- on real models ---------------------------------------------------------------------
 
 
 def inspected(session: Session, ids: list[int], prompt: str = PROMPT) -> list[TokenScore]:

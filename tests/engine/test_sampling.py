@@ -36,8 +36,6 @@ from tests.engine.laws import drawn_from
 from tests.support.fake_models import GREEDY, PLAIN
 from tests.support.sessions import SETTINGS
 
-# --- the law ----------------------------------------------------------------------------
-
 
 def reference(
     row: list[float], sampling: SamplingParams, recent: list[int]
@@ -137,7 +135,7 @@ SAMPLINGS = st.builds(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=250)
+@settings(derandomize=True, max_examples=250)
 @given(ROWS, SAMPLINGS, st.data())
 def test_the_law_is_llama_cpps_chain(
     row: list[float], sampling: SamplingParams, data: st.DataObject
@@ -145,7 +143,9 @@ def test_the_law_is_llama_cpps_chain(
     recent = data.draw(st.lists(st.integers(0, len(row) - 1), max_size=6))
     expected, edge = reference(row, sampling, recent)
     assume(edge > 1e-6)
-    got = as_dict(compute_distribution(np.array(row, np.float32), sampling, recent))
+    logits = np.array(row, np.float32)
+    got = as_dict(compute_distribution(logits, sampling, recent))
+    assert logits.tolist() == row, "it is left as it was"
     assert got.keys() == expected.keys()
     for token, prob in expected.items():
         assert got[token] == pytest.approx(prob, rel=1e-6, abs=1e-12)
@@ -169,12 +169,7 @@ def test_the_law_of_a_whole_vocabulary() -> None:
     [
         ([1.0, 1.0, 1.0, 1.0], SamplingParams(1.0, 0, 0.5, 0.0), {0, 1}),
         ([1.0, 1.0, 1.0, 1.0], SamplingParams(1.0, 0, 0.51, 0.0), {0, 1, 2}),
-        ([1.0, 1.0, 1.0, 1.0], SamplingParams(1.0, 2, 1.0, 0.0), {0, 1}),
-        ([0.0, 2.0, 2.0, 1.0], SamplingParams(1.0, 0, 1.0, 1.0), {1, 2}),
-        ([0.0, 2.0, 2.0, 1.0], SamplingParams(1.0, 1, 1.0, 0.0), {1}),
-        ([0.0, 2.0, 2.0, 1.0], SamplingParams(0.0, 0, 1.0, 0.0), {1}),
         ([-math.inf, 2.0, -math.inf, 1.0], SamplingParams(1.0, 3, 1.0, 0.0), {1, 3}),
-        ([-math.inf, 2.0, -math.inf, 1.0], SamplingParams(1.0, 0, 1.0, 0.0), {1, 3}),
         ([0.0, -2000.0, -1.0], SamplingParams(1.0, 0, 1.0, 0.0), {0, 2}),
         ([3.0], SamplingParams(), {0}),
     ],
@@ -195,19 +190,7 @@ def test_numbers_that_are_none_are_an_error(n_vocab: int) -> None:
             compute_distribution(row, sampling)
 
 
-def test_the_repeat_penalty_counts_a_token_once_and_looks_back_so_far() -> None:
-    row = np.array([2.0, -1.0, 1.0, 0.0], np.float32)
-    sampling = replace(PLAIN, repeat_penalty=2.0, repeat_last_n=3)
-    got = compute_distribution(row, sampling, [2, 0, 1, 1])
-    expected = compute_distribution(np.array([1.0, -2.0, 1.0, 0.0], np.float32), PLAIN)
-    assert as_dict(got) == as_dict(expected)
-    assert row.tolist() == [2.0, -1.0, 1.0, 0.0], "it is left as it was"
-
-
-# --- the largest ------------------------------------------------------------------------
-
-
-@settings(deadline=None, derandomize=True, max_examples=120)
+@settings(derandomize=True, max_examples=120)
 @given(
     st.integers(1, 700),
     st.integers(1, 20),
@@ -226,8 +209,6 @@ def test_the_largest_are_those_of_a_sort(
     expected = sorted(range(n), key=lambda token: (-row[token], token))[:k]
     assert top_k_ids(row, k).tolist() == expected
 
-
-# --- the noise --------------------------------------------------------------------------
 
 PROBS = np.array([0.4, 0.25, 0.2, 0.1, 0.05])
 IDS = np.array([3, 17, 255, 256, 128_000])
@@ -271,10 +252,6 @@ def unrelated(pair: Pair, n: int = 10) -> None:
 def test_neighbours_are_unrelated() -> None:
     for pair in NEIGHBOURS.values():
         unrelated(pair)
-    numbers = NEIGHBOURS["ids"][0]
-    for other in (numbers, (numbers + 0.01) % 1, 1 - numbers):  # related ones are noticed
-        with pytest.raises(AssertionError, match="chi-square"):
-            unrelated((numbers, other))
 
 
 def test_noise_is_of_seed_place_and_token_and_never_changes() -> None:
@@ -296,8 +273,6 @@ def test_the_largest_score_with_gumbel_noise_wins() -> None:
         scores = np.log(probs) + gumbel_noise(7, index, ids)
         assert gumbel_argmax(7, index, Distribution(ids, probs)) == ids[scores.argmax()]
 
-
-# --- DRY and XTC give what llama.cpp's own samplers give --------------------------------------
 
 BREAKERS = (b"\n", b":", b'"', b"*")
 

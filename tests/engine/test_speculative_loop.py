@@ -223,19 +223,6 @@ def test_a_full_context_ends_the_answer(make: laws.MakeDrafter) -> None:
         assert got.end == "context"
 
 
-@pytest.mark.parametrize("n_ctx", [4, 5, 6, 12])
-def test_a_draft_model_with_less_room_falls_silent(n_ctx: int) -> None:
-    what, verifier = job(PROMPT, 30, draft_length=3), make_verifier("coupled", 0)
-    drafter = model_drafter(HistoryModel(1, n_ctx=n_ctx), verifier, GREEDY, len(PROMPT))
-    got = run(laws.history(), drafter, verifier, what)
-    assert got.tokens == plain(laws.history(), verifier, what).tokens
-    assert any(got.drafts) == (n_ctx > 6)
-    before = len(PROMPT)
-    for step in got.steps:
-        assert before + len(step.draft.tokens) <= max(n_ctx, before)
-        before += len(step.tokens)
-
-
 # --- prompts, batches and the stop flag -------------------------------------------------
 
 LONG = [*PROMPT, *PROMPT, 0]

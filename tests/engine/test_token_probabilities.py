@@ -61,9 +61,6 @@ def alone(row: Sequence[float], token: int) -> TokenProbabilities:
     return insight
 
 
-# --- a row ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("n_vocab", [1, 3, 5000])
 @pytest.mark.parametrize("spread", [0.0, 30.0])
 def test_the_probabilities_of_all_tokens_add_up_to_one(n_vocab: int, spread: float) -> None:
@@ -79,44 +76,20 @@ def test_the_probabilities_of_all_tokens_add_up_to_one(n_vocab: int, spread: flo
     assert sorted(ranks.values()) == list(range(1, n_vocab + 1))
 
 
-def test_known_logits() -> None:
-    seen = alone([math.log(8), math.log(1), math.log(4), math.log(2), math.log(1)], 2)
-    assert (seen.chosen.id, seen.chosen.rank) == (2, 2)
-    assert seen.chosen.p == pytest.approx(0.25)
-    assert [(other.id, other.rank) for other in seen.alternatives] == [(0, 1), (3, 3), (1, 4)]
-    assert [other.p for other in seen.alternatives] == pytest.approx([8 / 16, 2 / 16, 1 / 16])
-    assert all(other.p_draft is None and not other.was_drafted for other in seen.alternatives)
-
-
-def test_equals_are_ranked_by_id_and_a_token_that_cannot_be_has_no_probability() -> None:
-    seen = alone([1, 3, 3, 3, 3, 3], 3)
-    assert seen.chosen.rank == 3
-    assert [(other.id, other.rank) for other in seen.alternatives] == [(1, 1), (2, 2), (4, 4)]
+def test_a_token_that_cannot_be_has_no_probability() -> None:
     seen = alone([0.0, -math.inf, -math.inf], 0)
     assert seen.chosen.p == 1.0
-    assert [(other.id, other.p, other.rank) for other in seen.alternatives] == [
-        (1, 0, 2),
-        (2, 0, 3),
-    ]
+    others = [(other.id, other.p, other.rank) for other in seen.alternatives]
+    assert others == [(1, 0, 2), (2, 0, 3)]
     assert alone([1e4, -1e4], 1).chosen.p == 0.0
 
 
-def test_the_rejected_guess_comes_first_and_is_not_told_twice() -> None:
-    row = np.array([5, 4, 3, 2, 1, 0], np.float32)
-    theirs = np.array([0, 0, 2, 0, 0], np.float32)
-    draft = Draft([2], logits=[theirs])
-    (seen,) = score_tokens(row[None], [1], draft)
-    guess, *others = seen.alternatives
-    assert (guess.id, guess.was_drafted, guess.rank) == (2, True, 3)
-    assert guess.p == pytest.approx(softmax(row)[2])
-    assert guess.p_draft == pytest.approx(softmax(theirs)[2])
-    assert seen.chosen.p_draft == pytest.approx(softmax(theirs)[1])
-    assert [(other.id, other.rank) for other in others] == [(0, 1), (3, 4), (4, 5)]
-    (unknown,) = score_tokens(row[None], [5], draft)
-    assert unknown.chosen.p_draft == 0.0, "a token that the draft does not have"
-    rows = np.array([row, row], np.float32)
-    forced = score_tokens(rows, [2, 3], Draft([2, 3], logits=[theirs]))[1]  # by a grammar
-    assert forced.chosen.p_draft is None
+def test_a_token_that_the_draft_does_not_have_or_did_not_choose() -> None:
+    row, theirs = np.arange(6, 0, -1, dtype=np.float32), np.zeros(5, np.float32)
+    (unknown,) = score_tokens(row[None], [5], Draft([2], logits=[theirs]))
+    assert unknown.chosen.p_draft == 0.0
+    forced = score_tokens(np.array([row, row]), [2, 3], Draft([2, 3], logits=[theirs]))[1]
+    assert forced.chosen.p_draft is None, "by a grammar"
 
 
 class Cousin(HistoryModel):
@@ -124,9 +97,6 @@ class Cousin(HistoryModel):
 
     def row(self, past: Sequence[int]) -> Logits:
         return np.asarray(HistoryModel(1).row(past) + 0.5 * super().row(past), np.float32)
-
-
-# --- the right row ----------------------------------------------------------------------
 
 
 def check(got: Run, prompt: Sequence[int], target: FakeModel, draft: FakeModel | None) -> None:
@@ -197,9 +167,6 @@ def test_drafts_that_no_model_made_and_an_end_inside_one(kind: type[HistoryModel
     assert len(got.steps[-1].tokens) < len(got.steps[-1].draft.tokens)
 
 
-# --- its price --------------------------------------------------------------------------
-
-
 def test_the_time_of_looking_is_not_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or costs would be learned that are only there while someone watches."""
     now = [0.0]
@@ -218,8 +185,6 @@ def test_the_time_of_looking_is_not_the_rounds(monkeypatch: pytest.MonkeyPatch) 
 
     assert host(slow) == pytest.approx(host(None), abs=1e-3)
 
-
-# --- on real models ---------------------------------------------------------------------
 
 TEXT, WARM = "the one ", SamplingParams(temperature=0.8, seed=5)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.protocols import (
@@ -21,8 +20,6 @@ from localspec.engine.protocols import (
 from localspec.engine.speculative_loop import GenerationJob
 from localspec.engine.verifiers import (
     BlockVerifier,
-    GumbelCoupledVerifier,
-    RejectionVerifier,
     SeededRandom,
     make_verifier,
     residual_probs,
@@ -146,9 +143,6 @@ def test_the_law_is_the_targets_to_the_last_bits(mode: VerifyMode) -> None:
         exactly_the_targets_law(case, mode)
 
 
-# --- block ------------------------------------------------------------------------------
-
-
 class EndedDrafter:
     """Ends each draft after some tokens, by their number alone, or after an unlikely one."""
 
@@ -217,38 +211,16 @@ def test_block_asks_nothing_beyond_what_cannot_be() -> None:
     assert got[0] == 0 and got[1] in (0, 1)
 
 
-# --- coupled ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sampling", [PLAIN, TOP_K, ALL, GREEDY], ids=["plain", "k", "all", "0"])
 def test_coupled_gives_plain_decodings_token_for_every_draft(sampling: SamplingParams) -> None:
     for draft_length in (1, 3):
         laws.every_draft_same_as_plain(sampling, draft_length)
 
 
-def test_coupled_noise_is_of_the_token_not_of_its_rank() -> None:
-    """Truncation and order change which tokens compete, never what each of them drew."""
-    probs, verifier = np.array([0.4, 0.3, 0.2, 0.1]), GumbelCoupledVerifier(1)
-
-    def drawn(ids: list[int], index: int) -> int:
-        own = probs[ids] / probs[ids].sum()
-        return verifier.sample_draft_token(Distribution(np.array(ids), own), index)
-
-    for index in range(200):
-        winner = drawn([0, 1, 2, 3], index)
-        others = [token for token in range(4) if token not in (winner, (winner + 1) % 4)]
-        assert drawn([3, 1, 0, 2], index) == drawn([winner, *others], index) == winner
-
-
-# --- by chance --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_seeded_answers_follow_the_targets_law(mode: VerifyMode) -> None:
     laws.rarely_by_chance(mode)
 
-
-# --- the parts --------------------------------------------------------------------------
 
 LAST = 1 - 2.0**-53
 """The largest number that a generator draws."""
@@ -270,26 +242,6 @@ def test_pick_inverts_the_cumulated_sum(probs: list[float], u: float, index: int
     assert sample_inverse_cdf(np.array(probs), u) == index
 
 
-def test_residual_is_what_the_draft_gave_too_little() -> None:
+def test_the_residual_of_equal_distributions_is_all_of_it() -> None:
     p = Distribution(np.array([7, 2, 5]), np.array([0.5, 0.3, 0.2]))
-    q = Distribution(np.array([2, 7, 9]), np.array([0.6, 0.1, 0.3]))
-    np.testing.assert_allclose(residual_probs(p, q), [0.4 / 0.6, 0.0, 0.2 / 0.6], rtol=1e-15)
-    assert residual_probs(p, p).tolist() == [0.5, 0.3, 0.2], "of equal ones, all of it"
-
-
-def test_rejection_keeps_what_the_target_likes_more_without_a_draw() -> None:
-    class NoDraws(SeededRandom):
-        """The bonus token is the only one of its distribution."""
-
-        def choice(self, probs: NDArray[np.float64]) -> int:
-            assert len(probs) == 1
-            return 0
-
-        def accept(self, prob: float) -> bool:
-            raise AssertionError("there was nothing to decide")
-
-    p = Distribution(np.array([0, 1]), np.array([0.9, 0.1]))
-    q = Distribution(np.array([0, 1]), np.array([0.6, 0.4]))
-    bonus = Distribution(np.array([5]), np.ones(1))
-    got = RejectionVerifier(NoDraws(0)).verify([p, p, bonus].__getitem__, Draft([0, 0], [q, q]), 0)
-    assert got == (2, 5)
+    assert residual_probs(p, p).tolist() == p.probs.tolist()

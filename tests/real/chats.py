@@ -1,4 +1,4 @@
-"""Chats to answer: four of five turns, and hostile texts."""
+"""Chats to answer: two of five turns, and hostile texts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,6 @@ from localspec.protocol.wire import ChatMessage, GenerateCommand
 from tests.support.sessions import GREEDY, Said, folded
 
 CHATS = (
-    (
-        "What is a bicycle?",
-        "Name its parts as a list.",
-        "Repeat that list.",
-        "Which part is the heaviest?",
-        "Thank you. Say it all in one sentence.",
-    ),
     (
         "Write a Python function that reverses a string.",
         "Add a docstring to it.",
@@ -30,13 +23,6 @@ CHATS = (
         "Schön! Now to German, with the emoji 🎉.",
         "Which of these languages has the longest words?",
         "Count from one to five in it.",
-    ),
-    (
-        "Tell a short story about a lighthouse keeper.",
-        "Continue it.",
-        "What is the keeper's name?",
-        "Write the story as a poem.",
-        "Write the poem again, in CAPITALS.",
     ),
 )
 """Questions by chat."""

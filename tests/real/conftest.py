@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,33 +47,28 @@ def truncated_smollm(smollm: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return path
 
 
-@pytest.fixture(scope="module")
-def plain_session(smollm: Path) -> Iterator[Session]:
-    require_same_logits_at_every_width(smollm)
-    with loaded(smollm, None, ROOMY) as session:
-        yield session
+PAIRS: dict[str, tuple[str, str | None]] = {
+    "plain": ("smollm", None),
+    "head": ("smollm", "head"),
+    "truncated": ("smollm", "truncated_smollm"),
+    "crossed": ("gemma", "smollm"),  # SPM with 262,144 tokens and BPE with 49,152
+    "gemma": ("gemma", None),
+}
+"""The fixtures of a session's target and draft."""
 
 
 @pytest.fixture(scope="module")
-def head_session(smollm: Path, head: Path) -> Iterator[Session]:
-    with loaded(smollm, head, ROOMY) as session:
-        yield session
+def session_of(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Session]]:
+    """The session of one of PAIRS."""
+    with ExitStack() as opened:
 
+        @cache
+        def get(name: str) -> Session:
+            of, drafted_by = PAIRS[name]
+            target: Path = request.getfixturevalue(of)
+            draft = request.getfixturevalue(drafted_by) if drafted_by else None
+            if name == "plain":
+                require_same_logits_at_every_width(target)
+            return opened.enter_context(loaded(target, draft, ROOMY))
 
-@pytest.fixture(scope="module")
-def truncated_session(smollm: Path, truncated_smollm: Path) -> Iterator[Session]:
-    with loaded(smollm, truncated_smollm, ROOMY) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def crossed_session(gemma: Path, smollm: Path) -> Iterator[Session]:
-    """Two vocabularies: SPM with 262,144 tokens and BPE with 49,152."""
-    with loaded(gemma, smollm, ROOMY) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
-def gemma_session(gemma: Path) -> Iterator[Session]:
-    with loaded(gemma, None, ROOMY) as session:
-        yield session
+        yield get

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,28 +24,22 @@ COSTS = MeasuredCosts(10.0, {"1": 1.0, "9": 2.0}, 0.1)
 LENGTH = 3
 
 
-@pytest.mark.parametrize(
-    ("fixture", "sampling"),
-    [
-        ("truncated_session", SamplingParams(temperature=0)),
-        ("head_session", SamplingParams(temperature=0.8, seed=11)),
-    ],
-)
-def test_a_draft_is_judged_as_it_runs(
-    fixture: str, sampling: SamplingParams, request: pytest.FixtureRequest
-) -> None:
-    session: Session = request.getfixturevalue(fixture)
+def test_a_head_is_judged_as_it_runs(session_of: Callable[[str], Session]) -> None:
+    session = session_of("head")
     scored, drafted, accepted = [], 0, 0
-    given: dict[str, Any] = {"sampling": sampling, "max_tokens": 48}
+    given: dict[str, Any] = {
+        "sampling": SamplingParams(temperature=0.8, seed=11),
+        "max_tokens": 48,
+    }
     for chat in CHATS:
-        question = chats.user(chat[0])
-        plain = chats.ask(session, question, spec="off", **given)
-        asked = GenerateCommand(messages=tuple(question), **given)
-        command = ScoreDraftCommand(asked, tuple(plain.ids))
-        scored.append((command, session.score_draft(command)))
-        said = chats.ask(session, question, spec="model", draft_length=LENGTH, **given)
-        assert said.ids == plain.ids
-        drafted += said.speculation["drafted"]
-        accepted += said.speculation["accepted"]
+        for question in map(chats.user, chat[:2]):
+            plain = chats.ask(session, question, spec="off", **given)
+            asked = GenerateCommand(messages=tuple(question), **given)
+            command = ScoreDraftCommand(asked, tuple(plain.ids))
+            scored.append((command, session.score_draft(command)))
+            said = chats.ask(session, question, spec="model", draft_length=LENGTH, **given)
+            assert said.ids == plain.ids
+            drafted += said.speculation["drafted"]
+            accepted += said.speculation["accepted"]
     rates = draft_test.judge("draft", "model", scored, COSTS).by_length[LENGTH]
     assert rates.totals.acceptance_rate == pytest.approx(accepted / drafted, abs=0.02)

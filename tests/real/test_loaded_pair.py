@@ -1,9 +1,8 @@
-"""The published files: template, end token, head, memory, `verify`."""
+"""The published files: template, head, memory."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,11 @@ from localspec.protocol.wire import ChatMessage, LoadCommand
 from tests.real import chats
 from tests.real.conftest import ROOMY
 from tests.support import shapes
-from tests.support.run_command import command, environment
 from tests.support.sessions import loaded
 
 pytestmark = pytest.mark.long
 RENDERED = Path(__file__).with_name("rendered.json")
 """Chats rendered by transformers 5.23, as tests/models/test_transformers_templates.py does."""
-END_TOKEN, END_TEXT = 2, b"<|im_end|>"
 MIN_ACCEPTED = 0.1
 """Of the head's draft tokens, three a round, greedily."""
 
@@ -36,18 +33,6 @@ def test_its_template_gives_the_bytes_that_transformers_gives(smollm: Path) -> N
         messages = [ChatMessage(**message) for message in case["messages"]]
         ours = jinja_render.render(facts.chat_template, messages, case["tokens"])
         assert (ours.text, ours.template) == (case["text"], "own")
-
-
-def test_its_end_token_ends_an_answer_unseen(smollm: Path) -> None:
-    facts = reader.read(smollm)
-    assert facts.tokenizer.eos == END_TOKEN
-    assert facts.tokenizer.token_text(END_TOKEN) == END_TEXT
-    with loaded(smollm) as session:
-        question = chats.user("What is the capital of France? Answer in one short sentence.")
-        said = chats.ask(session, question, spec="off", max_tokens=60)
-    assert said.reason == "eog"
-    assert said.ids[-1] == END_TOKEN
-    assert END_TEXT.decode() not in said.text
 
 
 def test_the_bundled_head_was_trained_for_the_starter(smollm: Path, head: Path) -> None:
@@ -85,14 +70,3 @@ def test_memory_is_what_was_foretold(
     foretold = counted.of(HOST).total + counted.output
     assert abs(foretold / used - 1) <= error, (foretold, used)
     assert abs(estimate.of(HOST).total + estimate.output - used) <= estimate.error
-
-
-def test_verify_finds_no_difference(smollm: Path, head: Path) -> None:
-    """Its part `sampled` is a chi-square test of the tokens drawn with each verifier."""
-    effort = ("--seconds", "0", "--tokens", "8", "--threads", "1", "--json", "-q")
-    words = command("verify", smollm, "--draft", head, *effort)
-    done = subprocess.run(words, capture_output=True, env=environment(), check=False)
-    found = json.loads(done.stdout)
-    assert done.returncode == 0, found
-    assert found["verdict"] == "lossless"
-    assert found["sampled"]["p"] > 1e-3

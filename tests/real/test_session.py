@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,8 @@ from localspec import launch
 from localspec.engine.session import Session
 from localspec.paths import package_data_dir
 from localspec.protocol.events import Round
-from localspec.protocol.wire import (
-    GenerateCommand,
-    KvType,
-    SamplingParams,
-)
+from localspec.protocol.wire import GenerateCommand, KvType, SamplingParams
+from tests.support.long_cases import LONG
 from tests.support.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
 
 TEXT = Path(__file__).resolve().parents[2] / "scripts/train/demo_text.py"
@@ -81,30 +79,26 @@ def demo(request: pytest.FixtureRequest) -> Iterator[DemoPair]:
         yield kind, session
 
 
-def answered(
-    session: Session, text: str, spec: str, sampling: SamplingParams, length: int | None, n: int
-) -> list[int]:
-    """As in a fresh process: another text first, so that nothing of the last answer is reused."""
-    say(session, "\x00", spec="off", max_tokens=1)
-    return say(session, text, spec=spec, sampling=sampling, draft_length=length, max_tokens=n).ids
-
-
-def check(demo: DemoPair, texts: list[str], n: int) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "chosen", "n"),
+    [(20, slice(4), 24), pytest.param(30, slice(0, None, 4), 100, marks=LONG)],
+    ids=["few", "many"],
+)
+def test_answers_are_those_of_plain_decoding(
+    demo: DemoPair, wanted: int, chosen: slice, n: int
+) -> None:
     """Each text is drafted with another length than the last, and by one of the other ways."""
     kind, session = demo
-    for (i, text), sampling in product(enumerate(texts), SAMPLINGS.values()):
-        plain = answered(session, text, "off", sampling, None, n)
+
+    def answered(text: str, **asked: Any) -> list[int]:
+        say(session, "\x00", spec="off", max_tokens=1)  # so that nothing is reused
+        return say(session, text, max_tokens=n, **asked).ids
+
+    for (i, text), sampling in product(enumerate(prompts(wanted)[chosen]), SAMPLINGS.values()):
+        plain = answered(text, spec="off", sampling=sampling)
         for spec, length in ((kind, 3 * i % 8 + 1), (("auto", "lookup")[i % 2], None)):
-            assert answered(session, text, spec, sampling, length, n) == plain, (text, spec)
-
-
-def test_a_few_answers_are_the_same(demo: DemoPair) -> None:
-    check(demo, prompts(20)[:4], 24)
-
-
-@pytest.mark.long
-def test_many_answers_are_the_same(demo: DemoPair) -> None:
-    check(demo, prompts(30)[::4], 100)
+            found = answered(text, spec=spec, sampling=sampling, draft_length=length)
+            assert found == plain, (text, spec)
 
 
 @pytest.mark.parametrize("kind", FLOORS)
@@ -136,13 +130,10 @@ def long_prompts(wanted: int) -> list[str]:
 
 
 def parted_answers(
-    load: launch.LoadOptions,
-    wanted: int,
-    pair: str = "demo",
-    specs: Sequence[str] = ("model", "lookup", "auto"),
+    load: launch.LoadOptions, wanted: int, specs: Sequence[str] = ("model", "lookup", "auto")
 ) -> list[str]:
     """Which answers to long prompts differ from plain decoding's, with the settings of `load`."""
-    engine = launch.start_engine(load.to_request(launch.resolve_pair(pair, "auto")))
+    engine = launch.start_engine(load.to_request(launch.resolve_pair("demo", "auto")))
     parted = []
     try:
         for n, text in enumerate(long_prompts(wanted)):

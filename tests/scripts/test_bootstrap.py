@@ -8,8 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import bootstrap
@@ -18,6 +16,7 @@ import progress
 import pytest
 
 from tests.scripts import SCRIPTS
+from tests.support.downloads import wait_for
 
 needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the fake programs are shell scripts")
 
@@ -97,16 +96,6 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-# --- the starter --------------------------------------------------------------------------
-
-
 @needs_sh
 def test_the_first_run_fetches_the_starter_once_and_without_what_it_requires(
     checkout: Checkout,
@@ -132,9 +121,6 @@ def test_without_a_network_the_demo_remains_and_one_line_says_so(checkout: Check
     assert checkout.call("run", "version", starter="1")[2] == ""  # it is not tried at every start
 
 
-# --- the Python version -------------------------------------------------------------------
-
-
 def test_an_older_python_gets_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "version_info", (3, 10, 13))
@@ -147,9 +133,6 @@ def test_an_older_python_gets_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_older_python_can_parse_the_first_files() -> None:
     for name in ("run", "test", "check", "bootstrap.py"):
         ast.parse((SCRIPTS / name).read_text(encoding="utf-8"), feature_version=(3, 7))
-
-
-# --- a ready checkout ---------------------------------------------------------------------
 
 
 @needs_sh
@@ -172,9 +155,6 @@ def test_what_makes_a_checkout_unready(checkout: Checkout, monkeypatch: pytest.M
         assert not bootstrap.is_ready(checkout.venv, [])
     checkout.need("two")
     assert not bootstrap.is_ready(checkout.venv, [])
-
-
-# --- installation -------------------------------------------------------------------------
 
 
 @needs_sh
@@ -203,7 +183,7 @@ def test_an_interrupted_installation_is_not_ready(checkout: Checkout, number: in
     checkout.uv(pip=LASTS)
     started = checkout.root / "started"
     process = checkout.start("run")
-    wait_until(lambda: started.exists() and bool(started.read_text().strip()))
+    wait_for(lambda: started.exists() and bool(started.read_text().strip()), seconds=30)
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (128 + number, "")
@@ -245,9 +225,6 @@ def test_a_python_without_ensurepip_names_the_package(
     assert not checkout.venv.home.exists()
 
 
-# --- the compiler -------------------------------------------------------------------------
-
-
 HINTS: list[tuple[str, dict[str, str], str]] = [
     ("Linux", {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}, "apt install g++"),
     ("Linux", {"ID": "fedora"}, "dnf install gcc-c++"),
@@ -279,9 +256,6 @@ def test_without_a_compiler_nothing_is_installed(
     compiler.require_compiler()
 
 
-# --- progress -----------------------------------------------------------------------------
-
-
 LINES = [
     ("  Preparing metadata (pyproject.toml): started\n", "0:30, preparing the build"),
     ("  Installing build dependencies\n  Installing collected packages: a", "the build"),
@@ -298,6 +272,3 @@ def test_the_progress_line_follows_the_log(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     for text, line in LINES:
         assert line in progress.progress(30, text)
-
-
-# --- scripts/test and scripts/check -------------------------------------------------------

@@ -44,20 +44,6 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def python(code: str, packages: Path) -> subprocess.CompletedProcess[str]:
-    """Runs code with the package in `packages` first on the path, outside the repository."""
-    environment = {**os.environ, "PYTHONPATH": str(packages), "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        cwd=packages,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_a_wheel_contains_the_catalogue_and_the_demo_pair(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -72,24 +58,27 @@ def test_a_wheel_contains_the_catalogue_and_the_demo_pair(wheel: Path) -> None:
     assert {path.relative_to(ROOT).as_posix() for path in files} <= names
 
 
-def test_an_installed_package_finds_its_files(installed: Path) -> None:
-    done = python(
-        "from localspec import launch, paths\n"
-        "choice = launch.resolve_pair('demo', 'auto')\n"
-        "print(paths.catalog_file(), choice.target, choice.draft, sep='\\n')",
-        installed,
-    )
-    assert done.returncode == 0, done.stderr
-    catalogue, target, draft = map(Path, done.stdout.splitlines())
-    assert catalogue == installed / "localspec" / "models.yaml"
-    assert target.parent == draft.parent == installed / "localspec" / "data" / "demo"
+ANSWERS = r"""
+from localspec import launch, paths
+from localspec.cli import main
+choice = launch.resolve_pair("demo", "auto")
+print(paths.catalog_file(), choice.target, choice.draft, sep="\n")
+main(["run", "demo", "-p", "import os", "--max-tokens", "4", "--json", "--seed", "1"])
+"""
 
 
-def test_an_installed_package_answers(installed: Path) -> None:
-    done = python(
-        "from localspec.cli import main\n"
-        "main(['run', 'demo', '-p', 'import os', '--max-tokens', '4', '--json', '--seed', '1'])",
-        installed,
+def test_an_installed_package_answers_with_its_own_files(installed: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ANSWERS],
+        cwd=installed,
+        env={**os.environ, "PYTHONPATH": str(installed), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["model"] == "demo-target.gguf"
+    catalogue, *pair, answer = done.stdout.split("\n", 3)
+    assert Path(catalogue) == installed / "localspec" / "models.yaml"
+    assert {Path(file).parent for file in pair} == {installed / "localspec" / "data" / "demo"}
+    assert json.loads(answer)["model"] == "demo-target.gguf"

@@ -66,17 +66,6 @@ SCHEMAS: tuple[tuple[Any, tuple[str, ...], tuple[str, ...]], ...] = (
         ('["2026-01-31", "1999-12-01"]', r'"A\"-12"', '{"k": [1, null]}'),
         ('["2026-01-31"]', '"A-1"', '{"k": [1]}', '["2026-13-01", "1999-12-01"]'),
     ),
-    (
-        {"type": "object", "additionalProperties": {"type": ["integer", "null"]}},
-        ("{}", '{"a": 1, "b": null}'),
-        ('{"a": "b"}', "[]"),
-    ),
-    (
-        {"type": "array", "prefixItems": [{"type": "boolean"}, {"type": "null"}]},
-        ("[true, null]",),
-        ("[null, true]", "{}"),
-    ),
-    ({"type": "object"}, ('{"a": [1, "é"]}',), ("[1]", '{"a": }')),
 )
 
 
@@ -223,37 +212,23 @@ INVALID = (
 )
 
 
-def refused(grammars: Grammars, grammar: str, schema: str) -> str:
-    """The message, which is one short sentence."""
-    with pytest.raises(GrammarError) as error:
-        grammars.start(grammar, schema)
-    assert len(error.value.message) < 300 and error.value.message.endswith(".")
-    return error.value.message
-
-
-@pytest.mark.parametrize(("grammar", "reason"), INVALID, ids=range(len(INVALID)))
-def test_an_invalid_grammar_is_an_error(grammar: str, reason: str, demo: Grammars) -> None:
-    assert reason in refused(demo, grammar, "")
-
-
 def chain(n: int, make: Callable[[str], Any], last: Any) -> dict[str, Any]:
     """A schema of `n` definitions of which each names the next."""
     parts = {f"a{i}": make(f"#/$defs/a{i + 1}") for i in range(n)}
     return {"$defs": {**parts, f"a{n}": last}, "$ref": "#/$defs/a0"}
 
 
-NUMBER = {"type": "integer"}
-HOSTILE_SCHEMAS: dict[str, Any] = {
-    "type": {"type": {}},
-    "huge number": {"type": "integer", "minimum": 10**400},
-    "nested pattern": {"type": "string", "pattern": "(" * 300 + "a" + ")" * 300},
-    "huge index": {"$defs": {"a": [True]}, "$ref": "#/$defs/a/" + "9" * 5000},
-    "siblings": chain(
+HOSTILE_SCHEMAS: tuple[Any, ...] = (
+    {"type": {}},
+    {"type": "integer", "minimum": 10**400},
+    {"type": "string", "pattern": "(" * 300 + "a" + ")" * 300},
+    {"$defs": {"a": [True]}, "$ref": "#/$defs/a/" + "9" * 5000},
+    chain(  # keywords beside $ref
         24,
         lambda ref: {"properties": {key: {"$ref": ref, "minProperties": 0} for key in "xy"}},
         {"type": "object"},
     ),
-    "merged properties": chain(
+    chain(
         24,
         lambda ref: {
             "allOf": [
@@ -263,23 +238,15 @@ HOSTILE_SCHEMAS: dict[str, Any] = {
         },
         {"type": "object"},
     ),
-    "either": chain(
+    chain(
         24,
         lambda ref: {"anyOf": [{"$ref": ref, "minimum": 1}, {"$ref": ref, "maximum": 9}]},
-        NUMBER,
+        {"type": "integer"},
     ),
-    "multiple": {"type": "number", "multipleOf": 1234567},
-    "multiples": {"allOf": [{"type": "integer", "multipleOf": p} for p in (3, 7, 11, 13, 17, 19)]},
-    "patterns": {"allOf": [{"type": "string", "pattern": f".*{c}.{{30}}.*"} for c in "abcdefgh"]},
-}
-
-
-@pytest.mark.timeout(60)  # compiled without limits, they take minutes and all memory
-@pytest.mark.parametrize("name", HOSTILE_SCHEMAS)
-def test_a_hostile_schema_is_an_error_and_costs_little(name: str, demo: Grammars) -> None:
-    refused(demo, "", json.dumps(HOSTILE_SCHEMAS[name]))
-
-
+    {"type": "number", "multipleOf": 1234567},
+    {"allOf": [{"type": "integer", "multipleOf": p} for p in (3, 7, 11, 13, 17, 19)]},
+    {"allOf": [{"type": "string", "pattern": f".*{c}.{{30}}.*"} for c in "abcdefgh"]},
+)
 HOSTILE_GRAMMARS = (
     'root ::= r\nr ::= [^0-9] r "1" | [^0-9] r "2" | "0"',
     'root ::= "a" root "x" | "a" root "y" | "b"',
@@ -314,22 +281,29 @@ REFUSED = (
     ('{"type": "array", "uniqueItems": true}', '"uniqueItems"'),
     ('{"x-guidance": {"lenient": true}, "contains": {}}', '"contains"'),
     ('{"type": "string", "pattern": "(?=a)"}', "look-ahead"),
-    ('{"type": "string", "pattern": "("}', "regex"),
     ('{"type": "string", "format": "nonsense"}', "nonsense"),
     ('{"type": "integer", "minimum": 5, "maximum": 4}', "min"),
     ('{"$ref": "https://example.org/schema"}', "https://example.org/schema"),
     ('{"$ref": "#/$defs/none"}', "/$defs/none"),
-    ('{"$ref": "#foo"}', "foo"),
     ('{"enum": []}', "empty"),
     ('{"title": "' + "x" * 200_000 + '"}', "characters"),
 )
+UNUSABLE = [
+    *((grammar, "", reason) for grammar, reason in INVALID),
+    *(("", schema, reason) for schema, reason in REFUSED),
+    *(("", json.dumps(schema), "") for schema in HOSTILE_SCHEMAS),
+]
 
 
-@pytest.mark.parametrize(("schema", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
-def test_a_schema_that_cannot_be_honoured_is_refused(
-    schema: str, reason: str, demo: Grammars
+@pytest.mark.timeout(60)  # compiled without limits, hostile ones take minutes and all memory
+@pytest.mark.parametrize(("grammar", "schema", "reason"), UNUSABLE, ids=range(len(UNUSABLE)))
+def test_what_cannot_be_honoured_is_refused_in_one_short_sentence(
+    grammar: str, schema: str, reason: str, demo: Grammars
 ) -> None:
-    assert reason in refused(demo, "", schema)
+    with pytest.raises(GrammarError) as error:
+        demo.start(grammar, schema)
+    assert len(error.value.message) < 300 and error.value.message.endswith(".")
+    assert reason in error.value.message
 
 
 def test_definitions_may_name_each_other_without_end(

@@ -17,7 +17,7 @@ from localspec.engine.control.pair_stats import PairStats
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.prefix_cache import common_prefix_length
-from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, Verifier
+from localspec.engine.protocols import Drafter, Verifier
 from localspec.engine.speculative_loop import GenerationJob, RoundResult
 from localspec.engine.verifiers import make_verifier
 from localspec.protocol.events import RoundTimes, SpeculationPlan
@@ -104,23 +104,6 @@ def test_a_width_is_held_where_changing_it_is_dear(
         for knows in (True, False)
     )
     assert priced > 1.04 * unpriced
-
-
-def test_widths_beyond_a_cliff_are_left_alone() -> None:
-    step = [1.0, *(1 + 0.02 * w for w in range(4)), *(3.0 + 0.02 * w for w in range(14))]
-    world = World(steady(0.7), c=0.02, curve=step)
-    controller, lengths = world.controller(), list[int]()
-
-    class Recorded:
-        def propose(
-            self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
-        ) -> Draft:
-            draft = controller.propose(tokens, limit)
-            lengths.append(len(draft.tokens))
-            return draft
-
-    world.run(Recorded(), 1500, 16, controller)
-    assert max(lengths[-200:]) <= 3
 
 
 def test_a_pause_ends_when_the_draft_gets_better() -> None:

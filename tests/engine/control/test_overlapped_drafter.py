@@ -72,9 +72,6 @@ def answer(
     return run(HistoryModel(target), overlapped, verifier, what)
 
 
-# --- what is drafted --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fan", FANS)
 def test_every_draft_is_the_same_as_without_overlap(fan: int) -> None:
     penalised = replace(SAMPLED, repeat_penalty=1.4, repeat_last_n=4)
@@ -103,9 +100,6 @@ def test_nothing_is_drafted_ahead_with_random_draft_tokens() -> None:
         drafter = overlapped_drafter(BranchingModel(1), verifier, what)
         got = run(HistoryModel(1), drafter, verifier, what)
         assert not any(step.draft.overlap for step in got.steps)
-
-
-# --- whatever happens, the next answer is as from a fresh pair --------------------------
 
 
 class FailingPasses(HistoryModel):
@@ -186,9 +180,6 @@ def test_the_next_answer_is_as_from_a_fresh_pair(seeds: range) -> None:
         disturbed_answers(seed)
 
 
-# --- where it pays ----------------------------------------------------------------------
-
-
 OVERLAPS: tuple[Overlap, Overlap] = ("", "hit")
 
 
@@ -221,9 +212,6 @@ def test_auto_does_not_overlap_where_it_loses() -> None:
     assert not any(overlapped_rounds(100, (300.0, 300.0), (6.0, 0.0))), "too little to gain"
 
 
-# --- the thread -------------------------------------------------------------------------
-
-
 class AtOnce(ThreadWorker):
     """Waits for the end of each job before the target's pass."""
 
@@ -243,9 +231,6 @@ def test_an_error_of_the_thread_ends_the_answer() -> None:
             run(HistoryModel(1), drafter, verifier, what)
         model.fails_at, model.error = 4, DecodeInterrupted
         assert run(HistoryModel(1), drafter, verifier, what).end == "cancelled"
-
-
-# --- real tiny models -------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["a thread", "at once"])

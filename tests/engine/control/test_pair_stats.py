@@ -6,25 +6,12 @@ import numpy as np
 import pytest
 
 from localspec.engine.control.pair_stats import (
-    AcceptanceRate,
     AcceptanceStats,
     PairStats,
     confidence_bucket,
-    match_bucket,
     stats_key,
 )
 from localspec.protocol.wire import SamplingParams
-
-
-def test_a_rate_starts_from_what_is_believed_and_forgets_slowly() -> None:
-    rate = AcceptanceRate()
-    assert rate.estimate(0.6) == pytest.approx(0.6)
-    for _ in range(500):
-        rate.add(0.0)
-    assert rate.estimate(0.6) < 0.05
-    for _ in range(300):
-        rate.add(1.0)
-    assert rate.estimate(0.6) > 0.9
 
 
 def test_chances_are_learnt_and_a_place_never_reached_is_like_the_one_before() -> None:
@@ -53,14 +40,6 @@ def test_counts_outlive_their_process() -> None:
             acceptance.mean_probability(place), abs=0.01
         )
     assert again.model.probability(3) == pytest.approx(acceptance.model.probability(3), abs=0.01)
-
-
-def test_buckets_cover_everything() -> None:
-    confidences = [confidence_bucket(c) for c in (0.0, 0.1, 0.55, 0.979, 0.99, 1.0)]
-    assert confidences == [0, 1, 5, 9, 10, 10]
-    assert match_bucket(0) == match_bucket(2) == 0
-    assert match_bucket(10_000) == match_bucket(17) == 5
-    assert [match_bucket(n) for n in range(20)] == sorted(match_bucket(n) for n in range(20))
 
 
 def test_the_rate_is_never_below_plain_decoding() -> None:

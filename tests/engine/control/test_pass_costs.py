@@ -32,41 +32,6 @@ def test_a_cliff_at_two_rows_is_not_thought_to_go_on() -> None:
     assert costs.verify_ms[4] == pytest.approx(25.0 + 2 * 3.5)
 
 
-def test_what_takes_longer_now_is_learnt_and_the_rest_drifts_along() -> None:
-    costs = PassCosts(SHOWN)
-    for _ in range(60):
-        costs.record_pass(4, 28.0)
-    assert costs.verify_ms[4] == pytest.approx(28.0, rel=0.01)
-    assert 10 < costs.plain_ms < 20
-    for _ in range(60):
-        costs.record_pass(1, 10.0)
-    assert costs.plain_ms == pytest.approx(10, rel=0.01)
-
-
-def test_a_plain_pass_is_never_thought_dearer_than_one_that_checks_a_guess() -> None:
-    costs = PassCosts(MeasuredCosts(40.0, {"1": 1.0, "4": 0.5}))
-    assert costs.plain_ms == pytest.approx(40)
-    for _ in range(20):
-        costs.record_pass(4, 20.0)
-    assert costs.plain_ms == pytest.approx(22, rel=0.01)
-
-
-def test_a_plain_pass_is_due_where_none_was_seen_and_ever_more_rarely() -> None:
-    costs = PassCosts(SHOWN)
-    waits = []
-    for _ in range(6):
-        waits.append(0)
-        while not costs.needs_plain_pass:
-            costs.record_pass(4, 14.0)
-            waits[-1] += 1
-        costs.record_pass(1, 10.0)
-    assert waits == [8, 16, 32, 64, 128, 128]
-    for _ in range(100):
-        costs.record_pass(1, 10.0)
-        costs.record_pass(4, 14.0)
-        assert not costs.needs_plain_pass
-
-
 def test_one_wild_time_moves_little_and_a_first_pass_that_catches_up_not_the_next_ones() -> None:
     costs = PassCosts(SHOWN)
     costs.record_pass(1, 10_000.0)

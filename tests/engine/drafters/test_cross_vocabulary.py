@@ -155,9 +155,6 @@ def test_the_longer_tokens_of_a_piece() -> None:
         assert VocabularyMap(last, last).longer_draft_tokens(piece).tolist() == []
 
 
-# --- whole sessions: a random model writes every byte there is ---------------------------
-
-
 @pytest.fixture(scope="module")
 def unlike(zoo: Zoo) -> Iterator[Session]:
     """An SPM target with a BPE draft."""

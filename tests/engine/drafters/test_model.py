@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from operator import eq
 
 import pytest
 
@@ -46,13 +44,6 @@ def said(text: list[int], n: int) -> list[int]:
     return plain(HistoryModel(1), COUPLED, job(text, n)).tokens
 
 
-def test_it_drafts_what_it_would_say() -> None:
-    model = HistoryModel(1)
-    draft = greedy(model).propose(PROMPT, 4)
-    assert (draft.tokens, draft.source) == (said(PROMPT, 4), "model")
-    assert draft.decode_seconds == model.decode_seconds > 0
-
-
 @pytest.mark.parametrize("sampling", [SAMPLED, replace(PLAIN, repeat_penalty=1.5, repeat_last_n=3)])
 def test_its_distributions_are_those_it_drew_from(sampling: SamplingParams) -> None:
     """With its own draft tokens among those that are penalised."""
@@ -66,25 +57,6 @@ def test_its_distributions_are_those_it_drew_from(sampling: SamplingParams) -> N
             assert own.probs.tolist() == expected.probs.tolist()
             assert own.prob(token) > 0
             text.append(token)
-
-
-def test_it_draws_by_the_noise_of_the_place_in_the_answer() -> None:
-    text, verifier = [*PROMPT, 4, 4], GumbelCoupledVerifier(3)
-    draft = model_drafter(HistoryModel(1), verifier, PLAIN, len(PROMPT)).propose(text, 4)
-    assert draft.distributions is not None
-    assert draft.tokens == [
-        verifier.sample_draft_token(own, 2 + i) for i, own in enumerate(draft.distributions)
-    ]
-
-
-def test_it_stops_at_an_end_and_at_its_limit() -> None:
-    free = greedy(HistoryModel(1)).propose(PROMPT, 8).tokens
-    for end in range(6):
-        drafter = model_drafter(HistoryModel(1), COUPLED, GREEDY, 5, is_eog=partial(eq, end))
-        cut = free[: free.index(end) + 1] if end in free else free
-        assert drafter.propose(PROMPT, 8).tokens == cut
-    for limit in range(1, 8):
-        assert greedy(HistoryModel(1)).propose(PROMPT, limit).tokens == free[:limit]
 
 
 def test_what_it_has_not_read_rides_along() -> None:
@@ -115,9 +87,6 @@ def test_it_recovers_from_a_text_that_was_too_long() -> None:
     assert drafter.propose(list(PROMPT), 3).tokens == expected
 
 
-# --- vocabularies of two sizes ----------------------------------------------------------
-
-
 def test_tokens_that_the_target_lacks_are_not_drafted() -> None:
     model, verifier = HistoryModel(1, n_vocab=9), RejectionVerifier(SeededRandom(0))
     draft = model_drafter(model, verifier, PLAIN, 5, n_vocab=6).propose(PROMPT, 20)
@@ -135,9 +104,6 @@ def test_tokens_that_the_draft_lacks_change_nothing(sampling: SamplingParams) ->
     assert {4, 5} & set(expected)
     drafter = model_drafter(HistoryModel(2, n_vocab=4), verifier, sampling, 5, n_vocab=6)
     assert run(HistoryModel(1), drafter, verifier, what).tokens == expected
-
-
-# --- by name ----------------------------------------------------------------------------
 
 
 def test_a_drafter_by_its_name() -> None:

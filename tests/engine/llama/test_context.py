@@ -26,8 +26,6 @@ from tests.engine.llama.conftest import OUTPUTS, Open
 from tests.support.sessions import require_same_logits_at_every_width
 from tests.support.zoo import Zoo
 
-# --- reading --------------------------------------------------------------------------------
-
 
 def test_rows_are_of_the_last_tokens(opened: Open) -> None:
     model, tokens = opened("target"), [5, 90, 7, 300, 8, 9]
@@ -67,48 +65,41 @@ def test_settings_are_read_back(opened: Open) -> None:
     assert len(wide.decode([5] * 17, 17)) == 17
 
 
-# --- forgetting -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["target", "sliding", "hybrid"])
-def test_a_wrong_guess_leaves_no_trace(opened: Open, zoo: Zoo, name: str) -> None:
-    """A twin is never told a wrong token: every kept row equals its row, up to a full context."""
-    require_same_logits_at_every_width(zoo[name])
-    widest = 17
-    model, twin = (opened(name, outputs=widest, rollback=16, n_ctx=256) for _ in range(2))
-    rng = np.random.default_rng(0)
-    while model.n_past < model.n_ctx:
-        width = int(rng.integers(1, min(widest, model.n_ctx - model.n_past) + 1))
-        kept = int(rng.integers(1, width + 1))  # the loop keeps at least the token it knew
-        tokens = [int(token) for token in rng.integers(3, model.n_vocab, width)]
-        rows = model.decode(tokens, width)[:kept].copy()
-        model.truncate(model.n_past - width + kept)
-        np.testing.assert_array_equal(rows, twin.decode(tokens[:kept], kept))
-        assert model.n_past == twin.n_past
-
-
-@pytest.mark.parametrize("swa_full", [True, False])
-@pytest.mark.parametrize("kept", [1, 5])
-def test_a_wrong_guess_leaves_no_trace_where_a_window_uses_its_slots_again(
-    opened: Open, kept: int, swa_full: bool
+@pytest.mark.parametrize(
+    ("name", "swa_full", "kept"),
+    [
+        ("target", True, 0),
+        ("sliding", True, 0),
+        ("hybrid", True, 0),
+        ("sliding-f32", True, 1),
+        ("sliding-f32", False, 1),
+        ("sliding-f32", False, 5),
+    ],
+)
+def test_a_wrong_guess_leaves_no_trace(
+    opened: Open, zoo: Zoo, name: str, swa_full: bool, kept: int
 ) -> None:
-    """A sliding window has 256 slots here if it is not full; the text goes round them four times.
+    """A twin is never told a wrong token: every kept row equals its row, up to a full context.
 
-    The widest guess there is, nearly all of it wrong: nothing that is forgotten took the place of
-    what is still seen.  Only a full window keeps the order of the sums, to the last bit.
+    Random guesses of which a random part is kept, or (`kept`) the widest, nearly all of it wrong:
+    a window that is not full has 256 slots, and the text goes round them four times.
     """
-    widest = 17
-    model, twin = (
-        opened("sliding-f32", outputs=widest, n_ctx=1024, swa_full=swa_full) for _ in range(2)
-    )
+    is_exact, widest = name != "sliding-f32", 17
+    if is_exact:
+        require_same_logits_at_every_width(zoo[name])
+    n_ctx = 256 if is_exact else 1024
+    model, twin = (opened(name, outputs=widest, n_ctx=n_ctx, swa_full=swa_full) for _ in range(2))
     rng = np.random.default_rng(kept)
-    while model.n_past + widest <= model.n_ctx:
-        tokens = [int(token) for token in rng.integers(3, model.n_vocab, widest)]
-        rows = model.decode(tokens, widest)[:kept].copy()
-        past = model.n_past - widest + kept
+    while model.n_past < model.n_ctx:
+        width = min(widest, model.n_ctx - model.n_past)
+        width = width if kept else int(rng.integers(1, width + 1))
+        n = min(width, kept) or int(rng.integers(1, width + 1))  # at least the token it knew
+        tokens = [int(token) for token in rng.integers(3, model.n_vocab, width)]
+        rows, past = model.decode(tokens, width)[:n].copy(), model.n_past - width + n
         model.truncate(past)
-        assert model.n_past == past, "it would be read again"
-        np.testing.assert_allclose(rows, twin.decode(tokens[:kept], kept), rtol=0, atol=0.01)
+        expected = twin.decode(tokens[:n], n)
+        assert model.n_past == past == twin.n_past, "it would be read again"
+        np.testing.assert_allclose(rows, expected, rtol=0, atol=0 if is_exact else 0.01)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +172,6 @@ def test_a_memory_is_cut_or_emptied(
     np.testing.assert_allclose(rows[0], rows[1], rtol=0, atol=0 if kept != 8 else 0.01)
 
 
-# --- long prompts ------------------------------------------------------------------------------
-
 DEMO = package_data_dir() / "demo" / "demo-target.gguf"
 LONG = [int(token) for token in np.random.default_rng(0).integers(100, 300, 1200)]
 
@@ -228,9 +217,6 @@ def test_what_was_read_may_be_interrupted() -> None:
         assert model.n_past == 0
         model.is_interrupted = lambda: False
         np.testing.assert_array_equal(read(model), expected)
-
-
-# --- refusals -----------------------------------------------------------------------------------
 
 
 def test_a_token_outside_the_vocabulary_is_refused(opened: Open) -> None:
