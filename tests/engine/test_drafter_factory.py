@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,13 @@ from tests.engine.freshness import check_rows
 from tests.support import fitted_heads, head_models, head_targets
 from tests.support.fake_models import GREEDY
 from tests.support.long_cases import often
-from tests.support.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
+from tests.support.sessions import (
+    SETTINGS,
+    loaded,
+    require_same_logits_at_every_width,
+    say,
+    say_like_plain,
+)
 from tests.support.tinygguf import Model
 from tests.support.zoo import Zoo
 
@@ -35,10 +42,8 @@ PROMPT = "the one "
 def test_a_wide_draft_is_cut_to_what_a_hybrid_can_take_back(zoo: Zoo) -> None:
     load = LoadCommand(str(zoo["hybrid"]), str(zoo["stranger"]), SETTINGS, SETTINGS, draft_max=4)
     with closing(Session(load)) as session:
-        said = say(session, PROMPT, spec="model", draft_length=16, max_tokens=40)
-        plain = say(session, PROMPT, spec="off", max_tokens=40)
+        (said,) = say_like_plain(session, lengths=(16,), max_tokens=40)
     assert max(event.drafted for event in said.rounds) == 4
-    assert said.ids == plain.ids
 
 
 @pytest.mark.parametrize(
@@ -189,24 +194,20 @@ def test_the_text_is_that_of_plain_decoding(pair: tuple[str, Session]) -> None:
     kind, session = pair
     penalised = SamplingParams(0.8, seed=1, repeat_penalty=1.1)
     for sampling in (GREEDY, SamplingParams(0.8, seed=0), penalised):
-        asked = {"sampling": sampling, "max_tokens": 50}
-        plain = say(session, PROMPT, spec="off", **asked)
-        for length in (1, 3, 8):
-            said = say(session, PROMPT, spec="model", draft_length=length, **asked)
-            assert said.ids == plain.ids, length
+        asked: dict[str, Any] = {"sampling": sampling, "max_tokens": 50}
+        answers = say_like_plain(session, "model", lengths=(1, 3, 8), **asked)
+        for length, said in zip((1, 3, 8), answers, strict=True):
             assert set(said.speculation["by_source"]) == {kind}
             longest = max(event.drafted for event in said.rounds)
             assert 0 < longest <= (min(length, 6) if kind in BLOCKS else length)
         for spec in (kind, "lookup", "auto"):
-            assert say(session, PROMPT, spec=spec, **asked).ids == plain.ids, spec
-    plain = say(session, PROMPT, spec="off", max_tokens=40)
+            say_like_plain(session, spec, **asked)
     for verify in ("match", "rejection", "block"):
-        asked = {"spec": "model", "verify": verify, "max_tokens": 40}
-        said = say(session, PROMPT, probabilities=True, **asked)
-        assert said.ids == plain.ids, verify
+        asked = {"verify": verify, "max_tokens": 40}
+        (said,) = say_like_plain(session, probabilities=True, **asked)
         drafted = [event.tokens[0] for event in said.rounds if event.drafted]
         assert all(token.p_draft is not None for token in drafted)
-        assert len(say(session, PROMPT, sampling=penalised, **asked).ids) == 40
+        assert len(say(session, PROMPT, spec="model", sampling=penalised, **asked).ids) == 40
 
 
 @pytest.mark.parametrize(
@@ -222,10 +223,9 @@ def test_answers_up_to_a_full_context(
     """Far beyond the cells of a sliding window."""
     found = pairs(name)
     with loaded(found.target, found.head, replace(SETTINGS, n_ctx=n_ctx)) as session:
-        plain = say(session, PROMPT, spec="off", max_tokens=2000)
         for spec, length in (("auto", 8), ("model", 16), ("lookup", 8)):
-            full = say(session, PROMPT, spec=spec, draft_length=length, max_tokens=2000)
-            assert (full.ids, full.reason) == (plain.ids, "context")
+            (full,) = say_like_plain(session, spec, lengths=(length,), max_tokens=2000)
+            assert full.reason == "context"
             assert full.totals["prompt_tokens"] + len(full.ids) == n_ctx
 
 
@@ -311,17 +311,11 @@ def test_wrong_drafts_are_taken_back(target: Path, kind: str) -> None:
     """Drafts of a random head, nearly all of them; between them, other turns and lookup."""
     head = head_of(target, kind).write(target.with_suffix(f".{kind}.gguf"))
     with loaded(target, head) as session:
-        plain = say(session, PROMPT, spec="off", max_tokens=40)
-        for length in (1, 8):
-            said = say(session, PROMPT, spec=kind, draft_length=length, max_tokens=40)
-            assert said.ids == plain.ids
+        for said in say_like_plain(session, kind, lengths=(1, 8), max_tokens=40):
             assert said.speculation["accepted"] < said.speculation["drafted"] / 2
-        longer = PROMPT + said.text[:9] + "other"
-        after = say(session, longer, spec="off", max_tokens=20)
-        assert say(session, longer, spec="auto", max_tokens=20).ids == after.ids
+        say_like_plain(session, "auto", PROMPT + said.text[:9] + "other", max_tokens=20)
         seed = SamplingParams(temperature=0.8, seed=1)
-        drawn = say(session, PROMPT, spec="off", sampling=seed, max_tokens=30)
-        assert say(session, PROMPT, spec=kind, sampling=seed, max_tokens=30).ids == drawn.ids
+        say_like_plain(session, kind, sampling=seed, max_tokens=30)
     if kind == "eagle3":
         check_rows(fitted_heads.opened(target, head), fitted_heads.opened(target, head), PROMPT * 3)
 
@@ -333,9 +327,7 @@ def test_right_drafts_are_kept(target: Path, folder: Path) -> None:
     text = [*fitted_heads.ids(target, PROMPT), *said]
     head = fitted_heads.taught(target, head_of(target, "eagle3"), text, folder)
     with loaded(target, head) as session:
-        again = say(session, PROMPT, spec="eagle3", draft_length=3, max_tokens=110)
-        plain = say(session, PROMPT, spec="off", max_tokens=110)
-    assert again.ids == plain.ids
+        (again,) = say_like_plain(session, "eagle3", lengths=(3,), max_tokens=110)
     # None of three, and all: each leaves another memory behind.
     kept = [event.accepted for event in again.rounds if event.drafted == 3]
     assert {0, 3} <= set(kept), kept
@@ -381,10 +373,9 @@ def test_layers_inside_or_beside_are_the_same(predicting: PredictingModel) -> No
     for trunk, head in ((whole, whole), (target, layers)):
         require_same_logits_at_every_width(trunk)
         with loaded(trunk, head) as session:
-            plain = say(session, PROMPT, spec="off", max_tokens=40)
-            for length in (1, 3, 8):
-                said = say(session, PROMPT, spec="mtp", draft_length=length, max_tokens=40)
-                assert said.ids == plain.ids
+            lengths = (1, 3, 8)
+            answers = say_like_plain(session, "mtp", lengths=lengths, max_tokens=40)
+            for length, said in zip(lengths, answers, strict=True):
                 assert set(said.speculation["by_source"]) == {"mtp"}
                 longest = max(event.drafted for event in said.rounds)
                 assert longest == min(length, predicting.n_layers)
@@ -412,10 +403,7 @@ def test_an_assistant_of_each_gemma(folder: Path, name: str) -> None:
     require_same_logits_at_every_width(target)
     head = head_models.assistant(head_targets.gemma4(name)).write(folder / f"mtp-{name}.gguf")
     with loaded(target, head) as session:
-        plain = say(session, PROMPT * 9, spec="off", max_tokens=60)
-        for length in (1, 3, 8):
-            said = say(session, PROMPT * 9, spec="mtp", draft_length=length, max_tokens=60)
-            assert said.ids == plain.ids
+        for said in say_like_plain(session, "mtp", PROMPT * 9, (1, 3, 8), max_tokens=60):
             assert said.speculation["drafted"] > 0
     check_rows(fitted_heads.opened(target, head), fitted_heads.opened(target, head), PROMPT)
 

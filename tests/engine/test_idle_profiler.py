@@ -70,6 +70,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> QuietComputer:
 def idle(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, QuietComputer]]:
     """A session to be measured when idle, on a computer whose load the test sets."""
     computer = watch(monkeypatch)
+    monkeypatch.setattr(idle_profiler, "_IDLE_SECONDS", 600.0)  # every width, however slow it is
     files = str(zoo["target"]), str(zoo["cousin"])
     with closing(Session(LoadCommand(*files, UNTOLD, UNTOLD, measure_when_idle=True))) as session:
         yield session, computer

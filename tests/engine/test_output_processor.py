@@ -179,12 +179,12 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 def first_stop(text: str, stops: tuple[str, ...]) -> tuple[int, str]:
     """Where the text ends: the stop string that is whole first, the longest of those."""
-    ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    ends = [(at + len(stop), at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0]
     return min(ends)[1:] if ends else (len(text), "")
 
 
 PLACES = st.lists(st.integers(0, 200), max_size=12)
-STOPS = st.lists(st.text("ab\né", min_size=1, max_size=4), max_size=3).map(tuple)
+STOPS = st.lists(st.text("ab\né", max_size=4), max_size=3).map(tuple)
 
 
 @settings(derandomize=True, max_examples=150)
@@ -223,11 +223,6 @@ def test_only_what_may_become_a_stop_is_held_back(text: str, stops: tuple[str, .
         held = text[len(shown) : n + 1]
         assert shown + held == text[: n + 1]
         assert not held or any(stop.startswith(held) for stop in stops)
-
-
-def test_an_empty_stop_stops_nothing() -> None:
-    for stops in ((), ("",), ("", "x")):
-        assert streamed([b"ab", b"c"], stops) == ("abc", "")
 
 
 def test_probabilities_are_cut_with_the_text_and_bytes_belong_to_their_token() -> None:

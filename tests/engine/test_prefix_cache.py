@@ -215,30 +215,21 @@ def test_whoever_comes_back_the_memory_is_that_of_the_text(
 
 
 def test_a_conversation_comes_back_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of conversations of some 20 tokens, in 10 bytes each by two models."""
     monkeypatch.setattr(prefix_cache, "MIN_TOKENS", N_TOKENS)
-    caches = [BranchCache(Savable(seed, **SIZE)) for seed in (1, 2)]
-    snapshots = ConversationSnapshots(caches, 10_000)
-    texts = [[first] * 20 for first in (3, 4, 5)]
-    for text in (*texts, texts[0] + [8], texts[1] + [8], texts[2] + [8]):
-        snapshots.switch_to(text)
-        for cache in caches:
-            kept = cache.rewind_to(text)
-            assert (kept == 20) == (len(text) == 21)
-            cache.decode(text[kept:], 1)
-    assert snapshots.n_bytes == 2 * 2 * 10 * 21, "the current one is not kept twice"
-
-
-def test_the_oldest_conversation_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_cache, "MIN_TOKENS", N_TOKENS)
-    cache = BranchCache(Savable(1, **SIZE))
-    snapshots = ConversationSnapshots([cache], 2 * 10 * 20)
-    kept = []
-    for first in (3, 4, 5, 6, 5, 3):
-        text = [first] * 20
-        snapshots.switch_to(text)
-        kept.append(cache.rewind_to(text))
-        cache.decode(text[kept[-1] :], 1)
-    assert kept == [0, 0, 0, 0, 19, 0]
+    for most, order, kept, n_bytes in (
+        (9, (3, 4, 5, 3, 4, 5), (0, 0, 0, 20, 20, 20), 21 + 21),  # the current one not twice
+        (2, (3, 4, 5, 6, 5, 3), (0, 0, 0, 0, 20, 0), 20 + 21),  # the oldest went first
+    ):
+        caches = [BranchCache(Savable(seed, **SIZE)) for seed in (1, 2)]
+        snapshots = ConversationSnapshots(caches, 2 * 10 * 21 * most)
+        for n, (first, n_kept) in enumerate(zip(order, kept, strict=True)):
+            text = [first] * 20 + [8] * order[:n].count(first)
+            snapshots.switch_to(text)
+            for cache in caches:
+                assert cache.rewind_to(text) == n_kept
+                cache.decode(text[n_kept:], 1)
+        assert snapshots.n_bytes == 2 * 10 * n_bytes
 
 
 TEXTLESS = (0, BOS, EOS)
@@ -445,6 +436,7 @@ def test_a_long_prompt_shows_how_far_it_is_and_stops_at_once(
             talk.session.stop()
     assert isinstance(events[-1], GenerationFinished)
     assert events[-1].reason == "cancelled"
+    assert events[-1].totals["timings"]["first_token_ms"] is None
     read = [event for event in events if isinstance(event, Prefill)]
     assert len(read) == 2
     said = answered(talk.session, request.messages)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,12 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from localspec.engine import speculative_loop
-from localspec.engine.llama.context import LlamaContext
 from localspec.engine.protocols import Draft, Drafter, Logits
 from localspec.engine.speculative_loop import GenerationJob
 from localspec.engine.token_probabilities import N_ALTERNATIVES, TokenProbabilities, score_tokens
 from localspec.engine.verifiers import make_verifier
-from localspec.machine.llama_params import ModelRole
 from localspec.protocol.events import Token
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine.laws import MODES, PROMPT, SAMPLED
@@ -38,7 +35,7 @@ from tests.support.fake_models import (
     plain,
     run,
 )
-from tests.support.sessions import SETTINGS, Said, loaded, require_same_logits_at_every_width, say
+from tests.support.sessions import Said, loaded, say
 from tests.support.zoo import Zoo
 
 PENALISED = replace(SAMPLED, repeat_penalty=1.4, repeat_last_n=8)
@@ -191,22 +188,6 @@ TEXT, WARM = "the one ", SamplingParams(temperature=0.8, seed=5)
 
 def emitted(said: Said) -> list[Token]:
     return [token for event in said.rounds for token in event.tokens]
-
-
-def test_they_are_the_targets_own(zoo: Zoo) -> None:
-    """Against rows of one token a pass, from a model that does nothing else."""
-    require_same_logits_at_every_width(zoo["target"])
-    with loaded(zoo["target"], zoo["cousin"]) as session:
-        said = say(session, TEXT, spec="model", sampling=WARM, probabilities=True, max_tokens=40)
-    with closing(LlamaContext(zoo["target"], ModelRole(SETTINGS, 1, 0))) as model:
-        prompt = model.vocabulary.tokenize(TEXT)
-        row = model.decode(prompt, 1)[0]
-        for token in emitted(said):
-            every = score_tokens(np.broadcast_to(row, (len(row),) * 2), range(len(row)), Draft())
-            assert sum(seen.chosen.p for seen in every) == pytest.approx(1, abs=1e-6)
-            assert every[token.id].chosen.p == pytest.approx(token.p_target, abs=1e-6)
-            assert every[token.id].chosen.rank == token.rank
-            row = model.decode([token.id], 1)[0]
 
 
 def test_the_end_has_a_probability_and_no_text(zoo: Zoo) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+MAX_BUNDLED = {"demo": 24_000_000, "starter": 14_000_000}
+"""Bytes of the bundled models by folder."""
 PACKED = ("pyproject.toml", "models.yaml", "README.md", "LICENSE")
 
 
@@ -56,6 +58,12 @@ def test_a_wheel_contains_the_catalogue_and_the_demo_pair(wheel: Path) -> None:
     suffixes = (".py", ".jinja", ".yaml", ".toml", ".typed")
     files = [path for path in (ROOT / "localspec").rglob("*") if path.suffix in suffixes]
     assert {path.relative_to(ROOT).as_posix() for path in files} <= names
+
+
+def test_the_bundled_models_stay_small() -> None:
+    for folder, most in MAX_BUNDLED.items():
+        files = (ROOT / "localspec/data" / folder).glob("*.gguf")
+        assert 0 < sum(path.stat().st_size for path in files) <= most, folder
 
 
 ANSWERS = r"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -92,6 +92,21 @@ class InProcess(BareEngine):
 def say(session: Session, text: str, **request: Any) -> Said:
     """Generates a whole answer; greedy unless `sampling` is given."""
     return folded(session.generate(GenerateCommand(text, **({"sampling": GREEDY} | request))))
+
+
+def say_like_plain(
+    session: Session,
+    spec: str = "model",
+    text: str = "the one ",
+    lengths: Sequence[int | None] = (None,),
+    **request: Any,
+) -> list[Said]:
+    """An answer with drafts of each length; all have the tokens of plain decoding."""
+    plain, request = say(session, text, spec="off", **request), {"spec": spec, **request}
+    answers = [say(session, text, draft_length=length, **request) for length in lengths]
+    for length, said in zip(lengths, answers, strict=True):
+        assert (said.ids, said.reason) == (plain.ids, plain.reason), (spec, length)
+    return answers
 
 
 def folded(events: Iterable[Event]) -> Said:

@@ -19,7 +19,7 @@ from tests.engine import laws
 from tests.engine.laws import MODES, PROMPT, SAMPLED
 from tests.support.fake_models import GREEDY, HistoryModel
 from tests.support.fake_vocabularies import DRAFT, TARGET, crossed, vocabulary
-from tests.support.sessions import loaded, say
+from tests.support.sessions import loaded, say_like_plain
 from tests.support.zoo import Zoo
 
 DEMO = Path("localspec/data/demo")
@@ -168,9 +168,7 @@ def test_the_text_is_the_targets(unlike: Session, mode: str) -> None:
         samplings = [GREEDY, SamplingParams(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=i)]
         for sampling in samplings[: 1 + (mode == "coupled")]:
             asked = {"sampling": sampling, "verify": mode, "max_tokens": 40}
-            expected = say(unlike, text, spec="off", **asked)
-            got = say(unlike, text, spec="crossvocab", draft_length=4, **asked)
-            assert (got.ids, got.reason) == (expected.ids, expected.reason), text
+            (got,) = say_like_plain(unlike, "crossvocab", text, (4,), **asked)
             assert got.speculation["drafted"] > 0
             assert set(got.speculation["by_source"]) == {"crossvocab"}
 
@@ -179,9 +177,7 @@ def test_auto_says_what_it_is_and_pauses_it_like_any_other(unlike: Session) -> N
     assert unlike.ready.settings["draft_kind"] == "crossvocab"
     (notice,) = (n for n in unlike.ready.notices if n.code == "cross-vocabulary")
     assert "another vocabulary: drafts by text, shares" in notice.message
-    expected = say(unlike, TEXTS[0], spec="off", max_tokens=200)
-    got = say(unlike, TEXTS[0], spec="auto", max_tokens=200)
-    assert got.ids == expected.ids
+    (got,) = say_like_plain(unlike, "auto", TEXTS[0], max_tokens=200)
     assert got.speculation["paused_rounds"] > 0
 
 

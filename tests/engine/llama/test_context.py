@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from localspec.errors import (
 )
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
-from localspec.protocol.wire import ContextSettings, KvType
+from localspec.protocol.wire import ContextSettings
 from tests.engine.llama.conftest import OUTPUTS, Open
 from tests.support.sessions import require_same_logits_at_every_width
 from tests.support.zoo import Zoo
@@ -176,47 +175,25 @@ DEMO = package_data_dir() / "demo" / "demo-target.gguf"
 LONG = [int(token) for token in np.random.default_rng(0).integers(100, 300, 1200)]
 
 
-@contextmanager
-def reading(kv_type: KvType) -> Iterator[LlamaContext]:
-    settings = ContextSettings(n_ctx=1536, n_threads=2, kv_type=kv_type)
-    with closing(LlamaContext(DEMO, ModelRole(settings, 8, 8))) as model:
-        yield model
-
-
-def read(model: LlamaContext) -> Logits:
-    """The row after the text, as a session reads it."""
-    cache = PrefixCache(model)
-    cache.replace(LONG[: model.n_past])
-    cache.rewind_to(LONG)
-    for _ in cache.prefill(LONG, lambda: False):
-        pass
-    row: Logits = cache.decode(LONG[cache.n_cached :], 1)[0].copy()
-    return row
-
-
-def test_with_keys_in_q8_0_every_width_is_computed_alike() -> None:
-    require_same_logits_at_every_width(DEMO)
-    with reading("q8_0/f16") as model:
-        read(model)
-        start, tokens = model.n_past, list(range(3, 19))
-        alone = [model.decode([token], 1)[0].copy() for token in tokens]
-        for width in (2, 4, 8):
-            model.truncate(start)
-            for first in range(0, len(tokens), width):
-                rows = model.decode(tokens[first : first + width], width)
-                assert np.array_equal(rows, alone[first : first + width])
-
-
 def test_what_was_read_may_be_interrupted() -> None:
-    with reading("f16") as model:
-        expected = read(model)
+    settings = ContextSettings(n_ctx=1536, n_threads=2)
+    with closing(LlamaContext(DEMO, ModelRole(settings, 8, 8))) as model:
+
+        def read() -> Logits:
+            cache = PrefixCache(model)
+            for _ in cache.prefill(LONG, lambda: False):
+                pass
+            row: Logits = cache.decode(LONG[cache.n_cached :], 1)[0].copy()
+            return row
+
+        expected = read()
         model.truncate(0)
         model.is_interrupted = lambda: True
         with pytest.raises(DecodeInterrupted):
-            read(model)
+            read()
         assert model.n_past == 0
         model.is_interrupted = lambda: False
-        np.testing.assert_array_equal(read(model), expected)
+        np.testing.assert_array_equal(read(), expected)
 
 
 def test_a_token_outside_the_vocabulary_is_refused(opened: Open) -> None:
