@@ -65,10 +65,6 @@ def notices(events: list[Event]) -> list[str]:
     return [event.code for event in events if isinstance(event, Notice)]
 
 
-def made(tmp_path: Path, template: str, text: str = CHAT_TEXT) -> Path:
-    return animals._chat(text, template).write(tmp_path / "made.gguf")
-
-
 @pytest.mark.parametrize("system", [False, True])
 def test_three_turns(named: tuple[str, Session], system: bool) -> None:
     """Every answer is the known one, and ends with the end of its turn."""
@@ -121,7 +117,8 @@ def test_merged_roles_are_told_with_each_answer(zoo: Zoo) -> None:
 
 
 def test_a_template_that_does_not_work_is_an_error_of_each_request(tmp_path: Path) -> None:
-    with loaded(made(tmp_path, "{{ no.such }}"), settings=ROOMY) as session:
+    path = animals._chat(CHAT_TEXT, "{{ no.such }}").write(tmp_path / "made.gguf")
+    with loaded(path, settings=ROOMY) as session:
         assert session.ready.settings["chat"]["template"] == "own"
         for _ in range(2):
             with pytest.raises(UsageError, match="undefined") as raised:

@@ -9,7 +9,7 @@ import pytest
 from localspec.engine.llama import context
 from localspec.errors import UsageError
 from localspec.protocol.events import EngineReady
-from tests.support.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
+from tests.support.sessions import SETTINGS, loaded, say
 from tests.support.zoo import Zoo
 
 PROMPT = "the one "
@@ -41,15 +41,6 @@ def test_a_draft_as_large_as_its_target_is_told(
         assert (notice.level, notice.code) == (level, "large-draft")
         assert words in notice.message and "or none" in notice.hint
         assert say(session, PROMPT, spec="model").speculation["drafted"], "it is used all the same"
-
-
-def test_a_padded_vocabulary_is_no_reason_to_refuse(zoo: Zoo) -> None:
-    require_same_logits_at_every_width(zoo["target"])
-    with loaded(zoo["target"], zoo["padded"]) as session:
-        plain = say(session, PROMPT, spec="off", max_tokens=40)
-        assert say(session, PROMPT, spec="model", max_tokens=40).ids == plain.ids
-    with loaded(zoo["padded"], zoo["target"]) as session:
-        assert say(session, PROMPT, spec="model", max_tokens=40).speculation["drafted"] > 0
 
 
 def test_a_draft_that_cannot_return_to_its_state_is_left_out_with_a_notice(

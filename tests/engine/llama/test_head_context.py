@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.drafters.block_head import BlockHeadRunner
+from localspec.engine.llama.batch import LlamaBatch
 from localspec.engine.llama.head_context import BlockHeadContext, HeadContext
 from localspec.engine.llama.hidden_states import FinalHiddenStates
 from localspec.errors import EngineError
@@ -26,6 +27,16 @@ def head(zoo: Zoo, opened: Open) -> Iterator[HeadContext]:
     target = opened("deep")
     with closing(HeadContext(zoo["eagle3"], SETTINGS, target, target_width=3 * 64)) as head:
         yield head
+
+
+def test_a_position_has_as_many_axes_as_the_model() -> None:
+    """llama.cpp reads four numbers for each row without a token, wherever a model turns by axes."""
+    batch = LlamaBatch(40, tokens=False, width=8, axes=4)
+    for n, past in ((3, 0), (3, 7), (40, 7)):
+        batch.set_positions(n, past, 0)
+        found = np.ctypeslib.as_array(batch.struct.pos, (4, n))
+        text = np.arange(past, past + n)
+        np.testing.assert_array_equal(found, [text, text, text, np.zeros(n)])
 
 
 def test_a_head_refuses_states_of_another_width_and_says_that_it_is_closed(
