@@ -44,7 +44,6 @@ def answer(*words: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def plain(gpu: Device) -> str:
-    """The greedy answer without speculation."""
     text: str = answer("--spec", "off")["text"]
     assert len(text) > 10
     return text

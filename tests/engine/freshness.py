@@ -29,7 +29,6 @@ class Compared:
         self.compared = 0
 
     def begin(self, one: Drafter) -> None:
-        """The next answer's drafter."""
         self._one, self.compared = one, 0
 
     def propose(

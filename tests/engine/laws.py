@@ -171,7 +171,6 @@ def same_as_plain(
     mode: VerifyMode = "coupled",
     what: GenerationJob | None = None,
 ) -> None:
-    """The drafter changes neither the tokens nor the finish reason."""
     what = what or job(PROMPT, 24)
     seed = what.sampling.seed
     expected = plain(target(), make_verifier(mode, seed), what)
@@ -259,7 +258,6 @@ class Case:
 
 
 def constrained(what: GenerationJob, grammar: GrammarState | None) -> GenerationJob:
-    """The job of one answer that follows the grammar from its start."""
     if grammar is None:
         return what
     return replace(what, constraint=OutputConstraint(grammar, len(what.prompt)))
@@ -302,7 +300,6 @@ def shared_tokens_case(sampling: SamplingParams = PLAIN) -> Case:
 def certain_case(
     guess: Sequence[int], sampling: SamplingParams = PLAIN, grammar: GrammarState | None = None
 ) -> Case:
-    """The same draft in every round, without a distribution."""
     case = tables_case(sampling, draft_length=len(guess), grammar=grammar)
     return replace(case, drafter=lambda verifier, what, text: ConstantDrafter(guess))
 
@@ -418,7 +415,6 @@ def translated_memory_is_the_text(sampling: SamplingParams = SAMPLED) -> None:
 
 
 def exact_limits(make: MakeDrafter) -> None:
-    """The answer has the requested length, and no draft is longer than can be used."""
     for n in (1, 2, 3, 7, 20):
         for draft_length in (1, 2, 3, 5, 8):
             what = job(PROMPT, n, draft_length=draft_length)

@@ -50,7 +50,6 @@ def chatty(zoo: Zoo) -> Iterator[Session]:
 
 
 def render(session: Session, *messages: ChatMessage, template: str | None = None) -> RenderResult:
-    """The prompt text of a chat."""
     command = CountCommand(messages=messages, template=template)
     return session._prompt_builder.render(command)
 
@@ -67,7 +66,6 @@ def notices(events: list[Event]) -> list[str]:
 
 @pytest.mark.parametrize("system", [False, True])
 def test_three_turns(named: tuple[str, Session], system: bool) -> None:
-    """Every answer is the known one, and ends with the end of its turn."""
     name, session = named
     thinking = ["<think>", "</think>"] if name == "thinker" else None
     controls = ["switch", "budget"] if thinking else []

@@ -58,7 +58,6 @@ def test_a_wide_draft_is_cut_to_what_a_hybrid_can_take_back(zoo: Zoo) -> None:
 def test_every_drafter_is_had_or_refused_by_name(
     zoo: Zoo, target: str, draft: str | None, kind: str | None, has: tuple[str, ...]
 ) -> None:
-    """What the pair has drafts; anything else is refused with the names of what it has."""
     assert {*draft_heads.KIND_TITLES, "model", "lookup", "crossvocab"} == set(
         speculation_methods.DRAFTERS
     )
@@ -133,7 +132,6 @@ class HeadPair:
 
 
 def fit_head(zoo: Zoo, kind: str, folder: Path) -> HeadPair:
-    """A head that is often right about what the target says to PROMPT."""
     target = zoo[TARGETS.get(kind, "deep")]
     with loaded(target) as session:
         said = say(session, PROMPT, spec="off", max_tokens=N_FITTED).ids
@@ -335,8 +333,6 @@ def test_right_drafts_are_kept(target: Path, folder: Path) -> None:
 
 @dataclass
 class PredictingModel:
-    """A model with layers of MTP: in one file, and as two."""
-
     n_layers: int
     whole: Path
     target: Path

@@ -68,7 +68,6 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> QuietComputer:
 
 @pytest.fixture
 def idle(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, QuietComputer]]:
-    """A session to be measured when idle, on a computer whose load the test sets."""
     computer = watch(monkeypatch)
     monkeypatch.setattr(idle_profiler, "_IDLE_SECONDS", 600.0)  # every width, however slow it is
     files = str(zoo["target"]), str(zoo["cousin"])

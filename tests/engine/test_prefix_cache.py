@@ -58,7 +58,6 @@ def never() -> bool:
 
 
 def read_all(reader: PrefixCache, text: Sequence[int]) -> list[float]:
-    """Read the text, however it comes; the logits after its last token."""
     reader.rewind_to(text)
     for _ in reader.prefill(text, never):
         pass
@@ -260,8 +259,6 @@ TAIL = 8
 
 @dataclass
 class Chat:
-    """A chat by one session, as the parent holds it."""
-
     session: Session
     messages: list[ChatMessage] = field(default_factory=list)
 
@@ -287,7 +284,6 @@ def fresh(zoo: Zoo, kind: str, messages: Sequence[ChatMessage], **more: Any) -> 
 
 
 def unread(said: Said) -> int:
-    """Tokens of the prompt that had to be read."""
     return int(said.totals["prompt_tokens"] - said.totals["reused_tokens"])
 
 

@@ -102,7 +102,6 @@ def test_passes_that_cannot_be_are_refused_and_a_stopped_replay_says_what_it_has
 
 
 def written(n: int) -> tuple[list[int], list[TokenProbabilities]]:
-    """An answer, and what was seen of it while it was written."""
     what = replace(job(laws.PROMPT, n, sampling=PLAIN), score_tokens=score_tokens)
     got = plain(HistoryModel(1), make_verifier("coupled", 2), what)
     return got.tokens, [seen for step in got.steps for seen in step.probabilities]

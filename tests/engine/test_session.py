@@ -30,7 +30,6 @@ PROMPT = "the one "
 
 @pytest.fixture(scope="module")
 def pair(zoo: Zoo) -> Iterator[Session]:
-    """A target and a near relation as its draft: right often, and wrong often."""
     require_same_logits_at_every_width(zoo["target"])
     with loaded(zoo["target"], zoo["cousin"]) as session:
         yield session

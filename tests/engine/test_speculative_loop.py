@@ -180,8 +180,6 @@ def test_at_every_round_the_target_has_read_all_but_the_last(make: laws.MakeDraf
 
 
 class FailingModel(HistoryModel):
-    """Fails once, when told to, and leaves what it says of its memory."""
-
     fails = ""
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:

@@ -49,7 +49,6 @@ def softmax(row: Logits) -> NDArray[np.float64]:
 
 
 def order(row: Logits) -> list[int]:
-    """All tokens, the likeliest first."""
     return sorted(range(len(row)), key=lambda token: (-row[token], token))
 
 
@@ -90,8 +89,6 @@ def test_a_token_that_the_draft_does_not_have_or_did_not_choose() -> None:
 
 
 class Cousin(HistoryModel):
-    """Says nearly what `HistoryModel(1)` says."""
-
     def row(self, past: Sequence[int]) -> Logits:
         return np.asarray(HistoryModel(1).row(past) + 0.5 * super().row(past), np.float32)
 

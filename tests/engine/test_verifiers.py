@@ -55,7 +55,6 @@ def over(
     draft_length: int = 2,
     ends: tuple[int, ...] = (),
 ) -> Case:
-    """A pair of these tables."""
 
     def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
         return model_drafter(TableModel(draft), verifier, what.sampling, 2, is_eog=what.is_eog)
@@ -65,7 +64,6 @@ def over(
 
 
 def drafted_by(make: laws.MakeDrafter, sampling: SamplingParams) -> Case:
-    """Drafts without a distribution."""
     return replace(tables_case(sampling, n=5, draft_length=3), drafter=make)
 
 
@@ -74,7 +72,6 @@ def lookup(sampling: SamplingParams) -> Case:
 
 
 def without(rows: Logits, *tokens: int) -> Logits:
-    """The same, with these tokens impossible."""
     out = rows.copy()
     out[..., list(tokens)] = -np.inf
     return out

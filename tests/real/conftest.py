@@ -59,7 +59,6 @@ PAIRS: dict[str, tuple[str, str | None]] = {
 
 @pytest.fixture(scope="module")
 def session_of(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Session]]:
-    """The session of one of PAIRS."""
     with ExitStack() as opened:
 
         @cache

@@ -29,7 +29,6 @@ EFFORT = VerifyEffort(
 
 
 def truncate_one_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All later tokens have a wrong position."""
     real = LlamaContext.truncate
     monkeypatch.setattr(
         LlamaContext, "truncate", lambda self, n_past: real(self, n_past + (n_past > 0))
@@ -40,7 +39,6 @@ def truncate_one_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
 def model(
     request: pytest.FixtureRequest, smollm: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The starter in another type."""
     path: Path = tmp_path_factory.mktemp("types") / f"{request.param}.gguf"
     params = C.llama_model_quantize_default_params()
     params.ftype, params.allow_requantize, params.nthread = TYPES[request.param], True, 2

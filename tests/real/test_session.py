@@ -72,7 +72,6 @@ def prompts(wanted: int) -> list[str]:
 
 @pytest.fixture(scope="module", params=["model", *FLOORS])
 def demo(request: pytest.FixtureRequest) -> Iterator[DemoPair]:
-    """The target with its draft model, or with a trained head."""
     kind = request.param
     require_same_logits_at_every_width(TARGET)
     with loaded(TARGET, DEMO / f"demo-{kind.replace('model', 'draft')}.gguf", AS_RUN) as session:

@@ -46,7 +46,6 @@ class Shell:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> list[SystemHardware]:
-    """What detection finds, to be changed."""
     found = [SystemHardware("Linux", "x86_64")]
     monkeypatch.setattr(llama_cpp_builds, "detect_hardware", lambda: found[0])
     return found
@@ -82,9 +81,7 @@ def test_the_wheel_its_libraries_and_whether_it_loads() -> None:
 
 def test_without_a_wheel_that_loads_it_is_compiled() -> None:
     shell = Shell("import llama_cpp")
-    compilable = LlamaCppBuild(
-        "cuda", "", CUDA.wheel_index, "-DGGML_CUDA=on", compilers=(sys.executable,)
-    )
+    compilable = replace(CUDA, compilers=(sys.executable,))
     assert not shell.install(compilable)
     build = shell.ran[3]
     assert "--no-binary" in build

@@ -21,7 +21,6 @@ PACKED = ("pyproject.toml", "models.yaml", "README.md", "LICENSE")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built offline from a copy of its sources."""
     pytest.importorskip("hatchling", reason="hatchling is not installed")
     copy = tmp_path_factory.mktemp("source")
     for name in PACKED:
@@ -38,7 +37,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The wheel unpacked, as pip would."""
     folder = tmp_path_factory.mktemp("installed")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)

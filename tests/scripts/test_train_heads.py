@@ -29,7 +29,6 @@ PROMPTS = [f"the {letter} is {letter}" for letter in "abcdefgh"]
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes for a tiny model."""
     sizes = {"SEQUENCES": 3, "SEQUENCE_TOKENS": 160, "PROMPT_TOKENS": 80, "ANSWER_TOKENS": 24}
     for name, size in {**sizes, "FOLLOW_UPS": 1}.items():
         monkeypatch.setattr(head_answers, name, size)

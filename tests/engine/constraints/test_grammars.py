@@ -89,7 +89,6 @@ def grammars(vocabulary: LlamaVocab) -> Grammars:
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Grammars]:
-    """For what no vocabulary changes."""
     with vocabulary_of(DEMO) as vocabulary:
         yield Grammars(vocabulary)
 

@@ -97,8 +97,6 @@ def follows(grammar: ToyGrammar, tokens: Sequence[int]) -> None:
 
 
 class Watched:
-    """A drafter whose drafts must follow the grammar."""
-
     def __init__(self, drafter: Drafter, constraint: OutputConstraint) -> None:
         self._drafter, self._constraint = drafter, constraint
 
@@ -237,8 +235,6 @@ def test_few_tokens_are_tested_where_most_are_allowed() -> None:
 
 
 class RecordingPolicy:
-    """A `DraftStopPolicy` that stops nothing."""
-
     def __init__(self) -> None:
         self.confidences: list[float] = []
 

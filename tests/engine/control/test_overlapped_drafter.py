@@ -22,7 +22,6 @@ from localspec.engine.verifiers import make_verifier
 from localspec.errors import EngineError, UsageError
 from localspec.protocol.events import Overlap, RoundTimes
 from localspec.protocol.wire import (
-    GenerateCommand,
     LoadCommand,
     MeasuredCosts,
     SamplingParams,
@@ -50,8 +49,6 @@ TARGET = HistoryModel(1)
 
 
 class LikeTarget(BranchingModel):
-    """Often agrees with the target."""
-
     def row(self, past: Sequence[int]) -> Logits:
         mixed: Logits = TARGET.row(past) + np.float32(0.4) * super().row(past)
         return mixed
@@ -60,7 +57,6 @@ class LikeTarget(BranchingModel):
 def answer(
     what: GenerationJob, fan: int = 0, n_checks: int = 1000, draft: int = 1, target: int = 1
 ) -> Run:
-    """Of the loop; overlapped if `fan` is not 0."""
     verifier, model = make_verifier("coupled", SEED), LikeTarget(draft)
     if not fan:
         drafter = model_drafter(
@@ -213,8 +209,6 @@ def test_auto_does_not_overlap_where_it_loses() -> None:
 
 
 class AtOnce(ThreadWorker):
-    """Waits for the end of each job before the target's pass."""
-
     def start(self, job: Callable[[IsStopped], None]) -> None:
         super().start(lambda _: job(lambda: False))
         assert self._job is not None
@@ -262,18 +256,6 @@ def test_the_text_is_the_same_with_overlap(pair: Session) -> None:
             if isinstance(pair._drafters._overlap.worker, AtOnce):
                 assert got.speculation["overlap"]["hits"] > 0
             assert "overlap" not in expected.speculation
-
-
-def test_an_answer_after_a_stopped_one_is_as_from_a_fresh_pair(pair: Session) -> None:
-    for n_events in range(3, 12):
-        request = GenerateCommand("the one ", GREEDY, 40, spec="model", overlap=True)
-        events = pair.generate(request)
-        assert isinstance(events, Generator)
-        list(islice(events, n_events))
-        events.close()
-        text = "the one two " if n_events % 2 else "the one "
-        expected = say(pair, text, spec="off", max_tokens=30)
-        assert say(pair, text, spec="model", overlap=True, max_tokens=30).ids == expected.ids
 
 
 def test_methods_that_draw_draft_tokens_at_random_refuse_overlap(pair: Session) -> None:

@@ -98,7 +98,6 @@ class World:
         return SpeculationController(self, lookup, self.costs(), self.stats)
 
     def result(self, draft: Draft, times: RoundTimes) -> RoundResult:
-        """A round of this draft, verified as decided while drafting."""
         kept = next((i for i, ok in enumerate(self.stands) if not ok), len(self.stands))
         kept = min(kept, len(draft.tokens))
         new = [7] * kept + [int(self._rng.integers(100, 10_000))]
@@ -107,7 +106,6 @@ class World:
     def run(
         self, drafter: Drafter, n: int, length: int, controller: SpeculationController | None
     ) -> float:
-        """Milliseconds for about n tokens."""
         ms, tokens, lost, last_width = 0.0, [1] * self.prompt, 0.0, 0
         self.regret, self._read_to = [], 0
         while len(tokens) < self.prompt + n:
@@ -131,21 +129,18 @@ class World:
         return ms / (len(tokens) - self.prompt)
 
     def fixed(self, length: int, n: int = 20_000) -> float:
-        """Speed-up of a fixed draft length."""
         return 10.0 / self.run(self, n, length, None) if length else 1.0
 
     def best_fixed(self) -> float:
         return max(self.fixed(length) for length in range(9))
 
     def adaptive(self, n: int = 400) -> float:
-        """Speed-up of a pair without history over n tokens."""
         self.stats = PairStats()
         controller = self.controller()
         return 10.0 / self.run(controller, n, 16, controller)
 
 
 def steady(chance: float) -> Callable[[np.random.Generator], float]:
-    """Every draft token has the same acceptance probability."""
     return lambda _: chance
 
 
@@ -156,5 +151,4 @@ def turning(*chances: float, every: int) -> Callable[[np.random.Generator], floa
 
 
 def mixed(low: float, high: float, share: float) -> Callable[[np.random.Generator], float]:
-    """Easy and hard tokens in random order."""
     return lambda rng: high if rng.random() < share else low

@@ -63,7 +63,6 @@ def test_the_bytes_of_every_token_are_llama_cpps_and_controls_are_not_shared(zoo
 
 
 def read_in_steps(text: DraftText, tokens: list[int], rng: random.Random) -> Iterator[int]:
-    """Let the text grow by one to six tokens at a time; yields how many it has then."""
     at = 0
     while at < len(tokens):
         at = min(len(tokens), at + rng.randint(1, 6))
@@ -157,7 +156,6 @@ def test_the_longer_tokens_of_a_piece() -> None:
 
 @pytest.fixture(scope="module")
 def unlike(zoo: Zoo) -> Iterator[Session]:
-    """An SPM target with a BPE draft."""
     with loaded(zoo["target"], DEMO / "demo-draft.gguf") as session:
         yield session
 

@@ -12,7 +12,6 @@ TEXTS = st.lists(st.integers(0, 2), max_size=40) | st.lists(st.integers(0, 1), m
 
 
 def longest_repeat(text: list[int]) -> int:
-    """Length of the longest suffix that also ends earlier, looked for the slow way."""
     n = len(text)
     for length in range(n - 1, 0, -1):
         if any(text[at : at + length] == text[n - length :] for at in range(n - length)):

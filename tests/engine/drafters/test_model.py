@@ -40,7 +40,6 @@ def greedy(model: FakeModel) -> ModelDrafter:
 
 
 def said(text: list[int], n: int) -> list[int]:
-    """What `HistoryModel(1)` says to the text."""
     return plain(HistoryModel(1), COUPLED, job(text, n)).tokens
 
 

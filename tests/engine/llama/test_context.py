@@ -158,7 +158,6 @@ def test_a_hybrid_has_snapshots_and_a_recurrent_model_has_none(opened: Open) -> 
 def test_a_memory_is_cut_or_emptied(
     opened: Open, name: str, n_read: int, cuts: list[int], kept: int
 ) -> None:
-    """Cuts beyond what was read change nothing."""
     model, fresh = opened(name), opened(name)
     tokens = list(range(5, 5 + n_read))
     model.decode(tokens, 0)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from llama_cpp import llama_cpp_ext
 
 from localspec.engine.llama import hidden_states
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.hidden_states import LayerHiddenStates
 from localspec.errors import EngineError
-from localspec.machine import ggml
 from tests.engine.llama.conftest import Open
 from tests.support.head_models import TAPS
 from tests.support.sessions import loaded, say
@@ -90,17 +87,3 @@ def test_on_a_build_without_the_functions_a_pair_runs_plain_and_says_so(
         assert "--draft none" in notice.hint
         assert session.ready.draft is None
         assert set(say(session, "the one ", max_tokens=20).speculation["by_source"]) <= {"lookup"}
-
-
-def test_the_functions_are_called_as_llama_cpp_python_calls_those_that_it_has() -> None:
-    """It binds three of the five, for Linux, macOS and Windows."""
-    source = inspect.getsource(llama_cpp_ext)
-    known = [name for name in ggml.HEAD_FUNCTIONS if f'"{name}"' in source]
-    assert known == [
-        "llama_set_embeddings_nextn",
-        "llama_get_embeddings_nextn",
-        "llama_set_nextn_layer_offset",
-    ]
-    for name in known:
-        gnu, microsoft = ggml.HEAD_FUNCTIONS[name]
-        assert f'"{gnu}"' in source and f'"{microsoft}"' in source

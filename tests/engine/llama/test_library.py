@@ -23,7 +23,6 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need a ri
 
 
 def beside(folder: Path, old: str, new: str) -> dict[str, str]:
-    """An environment in which the installed llama_cpp has one line otherwise."""
     found = importlib.util.find_spec("llama_cpp")
     assert found is not None and found.submodule_search_locations
     real, fake = Path(found.submodule_search_locations[0]), folder / "llama_cpp"

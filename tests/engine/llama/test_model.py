@@ -52,13 +52,11 @@ def words(zoo: Zoo) -> Iterator[LlamaVocab]:
 
 @pytest.fixture(scope="module")
 def bpe() -> Iterator[LlamaVocab]:
-    """The demo's byte-level BPE."""
     with vocabulary(DEMO) as bpe:
         yield bpe
 
 
 def test_pieces_are_the_text_again(words: LlamaVocab, bpe: LlamaVocab) -> None:
-    """An SPM vocabulary begins a text with a space."""
     for text in TEXTS:
         assert b"".join(map(bpe.piece, bpe.tokenize(text))).decode() == text
         if "<s>" not in text:

@@ -24,7 +24,6 @@ ROLE = ModelRole(replace(SETTINGS, n_ctx=256), 6, 0, n_branches=2)
 
 
 def trimmed(source: Path) -> Path:
-    """The file beside its source."""
     path = write_trimmed(source, source.with_name(f"trimmed-{source.name}"))
     reader.check_loadable(path)
     return path
