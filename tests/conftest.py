@@ -13,7 +13,11 @@ from localspec.machine import device_detection, llama_params
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from tests.support.zoo import Zoo
 
-hypothesis.settings.register_profile("beside other programs", deadline=None)
+hypothesis.settings.register_profile(
+    "beside other programs",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("beside other programs")
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # Spinning threads would take the cores from the other tests' engines.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from localspec import LLM, errors
 from tests.api.conftest import Load
 from tests.support.fake_hub import FakeHub
 from tests.support.installation import BAD_PAIR, PAIR, Installation
-from tests.support.run_command import environment
+from tests.support.run_command import finish
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 
@@ -72,9 +71,9 @@ def test_options_and_questions_that_make_no_sense(load: Load) -> None:
     assert llm.generate("a", temperature=0).text == HELLO_TEXT
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_machines_and_models_that_make_no_sense() -> None:
+    options: Any
+    for options, words in [
         ({"ctx": 0}, "ctx cannot be 0"),
         ({"ctx": "big"}, "ctx cannot be 'big'"),
         ({"kv": "q3"}, "kv cannot be 'q3'"),
@@ -88,17 +87,14 @@ def test_options_and_questions_that_make_no_sense(load: Load) -> None:
         ({"workers": "gpu-box:x"}, "'gpu-box:x' is no worker's address"),
         ({"model": ""}, "model cannot be ''"),
         ({"model": 5}, "model cannot be 5"),
-    ],
-)
-def test_machines_and_models_that_make_no_sense(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(errors.UsageError, match=words):
-        LLM(**{"model": "demo"} | options)
+    ]:
+        with pytest.raises(errors.UsageError, match=words):
+            LLM(**{"model": "demo"} | options)
 
 
 def test_a_draft_that_is_not_used_is_not_loaded(load: Load) -> None:
     llm = load("demo", spec="off")
-    assert llm.ready.draft is None
-    assert llm.generate("import", max_tokens=4, spec="auto").text
+    assert llm.ready.draft is None and llm.generate("import", max_tokens=4, spec="auto").text
 
 
 def test_exact_mode_is_chosen_at_the_load(load: Load) -> None:
@@ -140,17 +136,12 @@ def test_answers_satisfy_a_schema_or_follow_a_grammar(load: Load) -> None:
             llm.generate("a = ", json_schema=wrong)
 
 
-# --- downloads ------------------------------------------------------------------------------------
-
-
 def script(body: str, env: Mapping[str, str]) -> str:
     code = f"from localspec import LLM, errors\n{body}"
     asked = [sys.executable, "-X", "dev", "-W", "error", "-P", "-c", code]
-    done = subprocess.run(
-        asked, capture_output=True, text=True, env=environment(env), timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    done = finish(asked, env=env)
+    assert (done.code, done.err) == (0, "")
+    return done.text
 
 
 def refused(reference: str, kind: str, *, pull: bool) -> str:
@@ -168,9 +159,7 @@ with LLM({PAIR!r}, ctx=512, pull=True) as llm:
 """
 
 
-def test_only_pull_downloads_and_the_network_is_not_used_afterwards(
-    zoo: Zoo, tmp_path: Path
-) -> None:
+def test_only_pull_uses_the_network(zoo: Zoo, tmp_path: Path) -> None:
     with FakeHub() as hub:
         computer = Installation(hub, zoo, tmp_path / "computer")
         told = script(refused(PAIR, "NotFoundError", pull=False), computer.env)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.run_command import ROOT, environment
+from tests.support.run_command import ROOT, finish
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -27,14 +26,5 @@ def test_the_first_has_five_lines() -> None:
 def test_an_example_runs_as_printed(number: int, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(examples()[number], encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-P", str(script)],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip()
+    done = finish([sys.executable, "-X", "dev", "-W", "error", "-P", script], cwd=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.out.strip()

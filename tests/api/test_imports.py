@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import localspec
-from tests.support.run_command import ROOT, environment
+from tests.support.run_command import ROOT, finish
 
 HEAVY = {"click", "textual", "rich", "llama_cpp", "numpy", "huggingface_hub", "yaml", "psutil"}
 
@@ -20,11 +18,9 @@ def imported(code: str) -> set[str]:
     script = "import sys, json; before = set(sys.modules)\n"
     script += f"{code}\nprint(json.dumps(sorted(set(sys.modules) - before)))"
     asked = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{script}"]
-    done = subprocess.run(
-        asked, capture_output=True, text=True, env=environment(), timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout))
+    done = finish(asked)
+    assert done.code == 0, done.err
+    return set(done.document)
 
 
 def test_localspec_and_an_error_bring_nothing_else() -> None:

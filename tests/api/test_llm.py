@@ -43,9 +43,6 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-# --- answers --------------------------------------------------------------------------------------
-
-
 def test_an_answer_and_its_numbers(load: Load) -> None:
     answer = load("parrot", "parrot", spec="model").generate("a", temperature=0, max_tokens=50)
     assert_type(answer, Answer)
@@ -71,8 +68,7 @@ def test_the_same_seed_gives_what_the_command_prints(load: Load, more: dict[str,
     printed = localspec("run", "demo", *asked, "--ctx", "512", "--threads", "1", *options).document
     answer = load("demo").generate("def fibonacci(n):", max_tokens=40, seed=7, **more)
     said = json.loads(json.dumps(answer.document()))
-    assert said.keys() == printed.keys()
-    assert said["timings"].keys() == printed["timings"].keys()
+    assert said.keys() == printed.keys() and said["timings"].keys() == printed["timings"].keys()
     assert said["speculation"].keys() == printed["speculation"].keys()
     same = set(said) - {"timings", "speculation", "draft"}
     assert {name: said[name] for name in same} == {name: printed[name] for name in same}
@@ -197,9 +193,6 @@ def test_a_closed_engine(load: Load) -> None:
     llm.close()
 
 
-# --- streams --------------------------------------------------------------------------------------
-
-
 def test_pieces_are_the_answer(load: Load) -> None:
     stream = load("parrot", "parrot", spec="model").stream("a", temperature=0)
     gc.collect()
@@ -222,8 +215,7 @@ def test_leaving_early_stops_the_engine(load: Load) -> None:
     assert said == " one two three four"
     answer = stream.answer
     assert answer.finish_reason == "cancelled" and answer.text.startswith(said)
-    assert 4 <= len(answer.tokens) < LONG
-    assert list(stream) == []
+    assert 4 <= len(answer.tokens) < LONG and list(stream) == []
     for piece in llm.stream("a", temperature=0, max_tokens=LONG):
         assert piece.text == " one"
         break
@@ -271,9 +263,6 @@ def test_a_stream_closed_before_its_turn_says_nothing(load: Load) -> None:
     assert answer.timings.keys() == first.answer.timings.keys()
     assert answer.speculation.keys() == first.answer.speculation.keys()
     assert few(llm) == ["one", "two", "three"]
-
-
-# --- threads and event loops ----------------------------------------------------------------------
 
 
 def test_threads_take_turns(load: Load) -> None:
@@ -328,8 +317,7 @@ def test_awaited_answers_let_the_loop_go_on(load: Load) -> None:
         assert [answer.text for answer in said] == list(alone.values())
         assert (await chatty.achat("Hi?", temperature=0)).text == CHAT_TEXT
         both = await asyncio.gather(read(300), read(5))
-        assert [len(found) for found in both] == [300, 5]
-        assert both[1] == both[0][:5]
+        assert [len(found) for found in both] == [300, 5] and both[1] == both[0][:5]
 
     run(work)
 

@@ -69,13 +69,9 @@ def impossible(request: GenerateCommand, position: int) -> int:
     return 9 if position == 3 else honest(request, position)
 
 
-# --- scripted engines ---------------------------------------------------------------------------
-
-
 def test_an_honest_engine_is_lossless() -> None:
     found = checked(Scripted(honest))
-    assert found.verdict == "lossless"
-    assert found.greedy.equal == found.greedy.prompts == 3
+    assert found.verdict == "lossless" and found.greedy.equal == found.greedy.prompts == 3
     assert found.seeded.equal == found.seeded.prompts == 3
     assert all(sample.tokens >= 800 for sample in found.samples)
 
@@ -98,8 +94,7 @@ def test_a_wrong_token_is_found(temperature: float) -> None:
     totals = found.seeded if temperature else found.greedy
     assert (totals.equal, len(totals.divergences)) == (0, totals.answers)
     divergence = totals.divergences[0]
-    assert divergence.speculative is not None
-    assert (divergence.position, divergence.width) == (17, 2)
+    assert divergence.speculative is not None and (divergence.position, divergence.width) == (17, 2)
     assert divergence.expected == (divergence.speculative.id - 1) % 8
 
 
@@ -122,8 +117,7 @@ def test_a_divergence_that_does_not_repeat_is_none() -> None:
         return honest(request, position)
 
     found = checked(Scripted(only_speculative(wrong_the_first_time, temperature=0.0)))
-    assert found.verdict == "lossless"
-    assert found.greedy.different == found.greedy.answers
+    assert found.verdict == "lossless" and found.greedy.different == found.greedy.answers
 
 
 def test_an_answer_that_ends_early_is_a_divergence() -> None:
@@ -141,16 +135,14 @@ def test_an_answer_that_ends_early_is_a_divergence() -> None:
 @pytest.mark.parametrize("verify", ["rejection", "block"])
 def test_a_wrong_distribution_is_found(verify: str) -> None:
     found = checked(Scripted(only_speculative(biased, verify=verify)))
-    assert found.verdict == "divergent"
-    assert not found.divergences
+    assert found.verdict == "divergent" and not found.divergences
     assert {name for name, sample in found.by_mode.items() if sample.is_confirmation} == {verify}
     assert found.to_json()["sampled"]["p"] < 1e-3
 
 
 def test_a_token_of_probability_0_is_found() -> None:
     found = checked(Scripted(only_speculative(impossible, verify="block")))
-    assert found.verdict == "divergent"
-    assert found.by_mode["block"].impossible
+    assert found.verdict == "divergent" and found.by_mode["block"].impossible
 
 
 def test_the_reported_shift_is_below_that_of_the_biased_engine() -> None:
@@ -169,8 +161,7 @@ def test_a_first_rejection_needs_confirmation() -> None:
         return (honest if is_confirmation else biased)(request, position)
 
     found = checked(Scripted(only_speculative(first_sample_biased, verify="rejection")))
-    assert samples == {"first", "second"}
-    assert found.verdict == "lossless"
+    assert samples == {"first", "second"} and found.verdict == "lossless"
     assert found.by_mode["rejection"].is_confirmation
 
 
@@ -180,11 +171,7 @@ def test_an_incomplete_check_is_not_lossless_but_a_divergence_counts() -> None:
         for progress in measurement.run(Scripted(draw)):
             if progress.text.startswith("same seed"):
                 break
-        assert measurement.report.verdict == verdict
-        assert measurement.to_json()["whole"] is False
-
-
-# --- real models --------------------------------------------------------------------------------
+        assert measurement.report.verdict == verdict and measurement.to_json()["whole"] is False
 
 
 @pytest.mark.parametrize("draft", ["cousin", "stranger", None])
@@ -192,8 +179,7 @@ def test_models_without_rounding_differences_are_lossless(zoo: Zoo, draft: str |
     require_same_logits_at_every_width(zoo["target"])
     with loaded(zoo["target"], zoo[draft] if draft else None) as session:
         found = checked(InProcess(session), SHORT)
-    assert found.verdict == "lossless"
-    assert found.greedy.different == found.seeded.different == 0
+    assert found.verdict == "lossless" and found.greedy.different == found.seeded.different == 0
     assert found.drafted > 0
 
 
@@ -217,15 +203,12 @@ def test_accepting_every_draft_token_is_found(zoo: Zoo, monkeypatch: pytest.Monk
     assert found.verdict == "divergent"
 
 
-def test_the_drafts_distribution_is_found_by_sampling(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drafts_distribution_is_found(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers.RejectionVerifier, "verify", AcceptAllRejection.verify)
     with loaded(zoo["target"], zoo["stranger"]) as session:
         found = checked(InProcess(session), SHORT)
     sample = found.by_mode["rejection"]
-    assert found.verdict == "divergent"
-    assert sample.impossible or sample.is_confirmation
+    assert found.verdict == "divergent" and (sample.impossible or sample.is_confirmation)
 
 
 def rewind_one_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,8 +249,7 @@ def test_a_fault_of_the_cache_or_a_row_is_found(
         for _ in measurement.run(InProcess(session)):
             if measurement.report.divergences:
                 break
-    assert measurement.report.verdict == "divergent"
-    assert measurement.report.divergences
+    assert measurement.report.verdict == "divergent" and measurement.report.divergences
 
 
 def test_samples_never_share_a_seed() -> None:
@@ -285,9 +267,6 @@ def test_samples_never_share_a_seed() -> None:
     )
     drawn = [s.seed for _, s in seen if s.seed >= 1_000_000]
     assert len(drawn) == len(set(drawn)) >= 300
-
-
-# --- stopping ---------------------------------------------------------------------------------
 
 
 def test_the_report_grows_and_has_its_verdict_at_the_end() -> None:

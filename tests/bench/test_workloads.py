@@ -90,8 +90,6 @@ def test_an_engine_exit_and_a_missing_end_are_errors() -> None:
         run(NeverFinishing(Clock()))
 
 
-# --- the prompts ------------------------------------------------------------------------------
-
 NAMES = ["code", "prose", "chat", "long-form", "copy-edit"]
 
 

@@ -8,33 +8,29 @@ from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import ChatHistory, ChatLocation, ChatMetadata, ChatPair
 from localspec.chat.recorder import make_title
 from localspec.chat.settings import ChatSettings
-from localspec.protocol.events import (
-    Event,
-    GenerationFinished,
-    Prefill,
-    Round,
-    RoundTimes,
-    SpeculationPlan,
-    Token,
-)
+from localspec.protocol import events as ev
 
 PAIR = ChatPair("qwen3-8b", "qwen3-0.6b", "Qwen3 8B", ("<think>", "</think>"))
 
 
-def spoken(text: str, n: int = 0) -> Round:
+def spoken(text: str, n: int = 0) -> ev.Round:
     """One round of two tokens."""
     half = len(text) // 2
-    tokens = (Token(n, text[:half], "accepted"), Token(n + 1, text[half:], "bonus"))
-    return Round(n, "model", "", 1, 1, tokens, RoundTimes(0.5, 20.0, 0.25))
+    tokens = (ev.Token(n, text[:half], "accepted"), ev.Token(n + 1, text[half:], "bonus"))
+    return ev.Round(n, "model", "", 1, 1, tokens, ev.RoundTimes(0.5, 20.0, 0.25))
 
 
-def answer(*texts: str, thinking: bool = False) -> list[Event]:
+def answer(*texts: str, thinking: bool = False) -> list[ev.Event]:
     """A whole answer, one round per text."""
-    begin: list[Event] = [SpeculationPlan("on", "pays", 1.5), Prefill(9, 9, 3, thinking)]
-    return [*begin, *(spoken(text, n) for n, text in enumerate(texts)), GenerationFinished("eog")]
+    begin: list[ev.Event] = [ev.SpeculationPlan("on", "pays", 1.5), ev.Prefill(9, 9, 3, thinking)]
+    return [
+        *begin,
+        *(spoken(text, n) for n, text in enumerate(texts)),
+        ev.GenerationFinished("eog"),
+    ]
 
 
-def add_events(conversation: Conversation, events: Sequence[Event]) -> Turn:
+def add_events(conversation: Conversation, events: Sequence[ev.Event]) -> Turn:
     """Add events to the last turn."""
     turn = conversation.turns[-1].with_events(events)
     conversation.update_turn(turn)

@@ -19,54 +19,38 @@ from localspec.chat.context_window import (
 from localspec.chat.conversation import SUMMARY_HEADING, Conversation, DroppedTurns
 from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
 from localspec.errors import EngineError, PromptTooLongError
+from localspec.protocol import wire
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Prefill
-from localspec.protocol.wire import (
-    ContextSettings,
-    CountCommand,
-    GenerateCommand,
-    ReplayCommand,
-    SamplingParams,
-)
 from tests.chat.saved_chats import add_events
+from tests.support import sessions
 from tests.support.long_cases import often
-from tests.support.sessions import (
-    SETTINGS,
-    InProcess,
-    Said,
-    folded,
-    loaded,
-    require_same_logits_at_every_width,
-)
 from tests.support.zoo import CHAT_TEXT, Zoo
 
 N_CTX = 512
-TIGHT = replace(SETTINGS, n_ctx=N_CTX)
+TIGHT = replace(sessions.SETTINGS, n_ctx=N_CTX)
 KINDS = {
-    "attention": ("target", "target", TIGHT),
-    "window": ("sliding", "sliding", TIGHT),
+    "attention": ("target", "target", TIGHT), "window": ("sliding", "sliding", TIGHT),
     "window-cut": ("sliding", None, replace(TIGHT, swa_full=False)),
-    "hybrid": ("hybrid", "target", TIGHT),
-    "recurrent": ("recurrent", None, TIGHT),
-    "head": ("deep", "eagle3", TIGHT),
-    "block": ("deep", "dspark", TIGHT),
+    "hybrid": ("hybrid", "target", TIGHT), "recurrent": ("recurrent", None, TIGHT),
+    "head": ("deep", "eagle3", TIGHT), "block": ("deep", "dspark", TIGHT),
     "mtp": ("mimo", "mimo", TIGHT),
-}
+}  # fmt: skip
 ROOMS = range(64, 71)
 ANSWER = 90
-FORGET = ReplayCommand("x", (), (), ())
+FORGET = wire.ReplayCommand("x", (), (), ())
 OLDER = 30
 """Tokens of the earlier answers."""
 DRAFTS = ChatSettings(
-    SamplingParams(temperature=0), max_tokens=ANSWER, spec="model", draft_length=5
+    wire.SamplingParams(temperature=0), max_tokens=ANSWER, spec="model", draft_length=5
 )
 
 
 @contextmanager
 def engine(
-    zoo: Zoo, target: str, draft: str | None, settings: ContextSettings
-) -> Iterator[InProcess]:
-    with loaded(zoo[target], zoo[draft] if draft else None, settings) as session:
-        yield InProcess(session)
+    zoo: Zoo, target: str, draft: str | None, settings: wire.ContextSettings
+) -> Iterator[sessions.InProcess]:
+    with sessions.loaded(zoo[target], zoo[draft] if draft else None, settings) as session:
+        yield sessions.InProcess(session)
 
 
 def how_of(
@@ -81,22 +65,22 @@ def plain(kind: str, overflow: OverflowPolicy, spec: str = "model") -> RequestOp
 
 
 def write(
-    engine: InProcess,
+    engine: sessions.InProcess,
     conversation: Conversation,
     how: RequestOptions,
     choose: OverflowChooser = lambda _: "stop",
-) -> tuple[Said, list[Event], AnswerGenerator]:
+) -> tuple[sessions.Said, list[Event], AnswerGenerator]:
     writer = AnswerGenerator(engine, conversation, how, choose)
     events = [delta.event for delta in writer.stream()]
     add_events(conversation, events)
-    return folded(events), events, writer
+    return sessions.folded(events), events, writer
 
 
 def codes(events: list[Event]) -> list[str]:
     return [event.code for event in events if isinstance(event, Notice)]
 
 
-def talked(engine: InProcess, how: RequestOptions, room: int) -> Conversation:
+def talked(engine: sessions.InProcess, how: RequestOptions, room: int) -> Conversation:
     """Some short turns, and a question that leaves `room` tokens for its answer."""
     conversation = Conversation(1, "Be kind.")
     brief = replace(how, settings=replace(how.settings, max_tokens=OLDER, spec="off"))
@@ -111,23 +95,20 @@ def talked(engine: InProcess, how: RequestOptions, room: int) -> Conversation:
     return conversation
 
 
-def meter_of_last(engine: InProcess, conversation: Conversation, how: RequestOptions) -> int:
+def meter_of_last(
+    engine: sessions.InProcess, conversation: Conversation, how: RequestOptions
+) -> int:
     return engine.count(
-        CountCommand(messages=conversation.messages(), template=how.loaded.template_override)
+        wire.CountCommand(messages=conversation.messages(), template=how.loaded.template_override)
     )
 
 
-# --- overflow during an answer ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", often(KINDS.keys(), ("attention", "hybrid", "head", "mtp")))
-def test_an_answer_goes_on_wherever_the_end_of_the_context_meets_it(
-    zoo: Zoo, kind: str, request: pytest.FixtureRequest
-) -> None:
+def test_an_answer_goes_on_at_any_end(zoo: Zoo, kind: str, request: pytest.FixtureRequest) -> None:
     """Rounds of six tokens: the context ends at each position of a round, inside drafts too."""
     long = request.config.getoption("--long")
     target, draft, settings = KINDS[kind]
-    require_same_logits_at_every_width(zoo[target])
+    sessions.require_same_logits_at_every_width(zoo[target])
     how = plain(kind, "drop")
     with engine(zoo, target, draft, settings) as one, engine(zoo, target, None, settings) as fresh:
         for room in ROOMS if long else ROOMS[::4]:
@@ -145,10 +126,10 @@ def test_an_answer_goes_on_wherever_the_end_of_the_context_meets_it(
             assert (system.content, last.content) == ("Be kind.", conversation.turns[-1].question)
             # The reference: no speculation, no reuse.
             fresh.session.replay(FORGET)
-            rest = folded(fresh.generate(replace(writer.request, spec="off")))
+            rest = sessions.folded(fresh.generate(replace(writer.request, spec="off")))
             assert [*writer.request.resumed_tokens, *rest.ids] == said.ids
             fresh.session.replay(FORGET)
-            first = folded(fresh.generate(replace(one.asked[0], spec="off")))
+            first = sessions.folded(fresh.generate(replace(one.asked[0], spec="off")))
             assert (first.ids, first.reason) == (said.ids[:room], "context")
 
 
@@ -161,8 +142,7 @@ def test_stopping_there_fills_the_context_to_its_last_token(zoo: Zoo, kind: str)
             how = plain(kind, "stop", spec)
             conversation = talked(one, how, room)
             said, events, _ = write(one, conversation, how)
-            assert (said.reason, len(said.ids)) == ("context", room)
-            assert codes(events) == []
+            assert (said.reason, len(said.ids)) == ("context", room) and codes(events) == []
             assert conversation.dropped == DroppedTurns()
             left = room
             for heard in said.rounds:  # a draft token and the token after it must fit
@@ -182,21 +162,15 @@ def test_a_summary_stands_for_what_is_left_out(zoo: Zoo, kind: str) -> None:
     assert codes(events) == ["context-summarising", "context-summarised"]
     assert (said.reason, len(said.ids)) == ("length", 75)
     first, summing, second = one.asked
-    assert summing.max_tokens == N_CTX // 8
-    assert "Summarise" in summing.messages[-1].content
-    assert summing.resumed_tokens == ()
-    assert first.messages[1].content == "Tell me"
+    assert summing.max_tokens == N_CTX // 8 and "Summarise" in summing.messages[-1].content
+    assert summing.resumed_tokens == () and first.messages[1].content == "Tell me"
     assert summing.messages[1].content in ("Tell me", "more"), "what fits beside the question"
-    assert second.resumed_tokens == tuple(said.ids[:70])
-    assert conversation.dropped.summary
+    assert second.resumed_tokens == tuple(said.ids[:70]) and conversation.dropped.summary
     assert (
         second.messages[0].content
         == f"Be kind.\n\n{SUMMARY_HEADING}\n{conversation.dropped.summary}"
     )
     assert len(second.messages) < len(first.messages)
-
-
-# --- overflow before a question -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -209,9 +183,7 @@ def test_a_summary_stands_for_what_is_left_out(zoo: Zoo, kind: str) -> None:
         ("head", 0, "drop"),
     ],
 )
-def test_a_question_for_which_there_is_no_room(
-    zoo: Zoo, kind: str, room: int, overflow: OverflowPolicy
-) -> None:
+def test_a_question_without_room(zoo: Zoo, kind: str, room: int, overflow: OverflowPolicy) -> None:
     target, draft, settings = KINDS[kind]
     asked: list[ContextOverflow] = []
 
@@ -224,8 +196,7 @@ def test_a_question_for_which_there_is_no_room(
         how = replace(how, settings=replace(how.settings, max_tokens=40))
         conversation = talked(one, how, room)
         said, events, _ = write(one, conversation, how, choose)
-        assert len(said.ids) == 40
-        assert len(one.asked[-1].messages) < 8
+        assert len(said.ids) == 40 and len(one.asked[-1].messages) < 8
     told = ["context-summarising", "context-summarised"]
     wanted = told if overflow == "summarise" else ["context-dropped"]
     assert codes(events)[: len(wanted)] == wanted
@@ -254,8 +225,7 @@ def test_where_the_person_stops_nothing_is_sent_and_an_answer_ends(zoo: Zoo) -> 
         assert one.asked == [] and conversation.dropped == DroppedTurns()
         conversation = talked(one, how, 70)
         said, events, _ = write(one, conversation, how, choose)
-    assert [full.mid_answer for full in asked] == [True]
-    assert asked[0].used == N_CTX
+    assert [full.mid_answer for full in asked] == [True] and asked[0].used == N_CTX
     assert (said.reason, len(said.ids)) == ("context", 70)
     assert sum(isinstance(event, GenerationFinished) for event in events) == 1
 
@@ -277,8 +247,7 @@ def test_an_answer_that_fills_the_context_by_itself_ends(zoo: Zoo) -> None:
         conversation = talked(one, how, 64)
         said, events, _ = write(one, conversation, how)
         assert meter_of_last(one, conversation, how) + len(said.ids) == N_CTX
-    assert said.reason == "context"
-    assert set(codes(events)) == {"context-dropped"}
+    assert said.reason == "context" and set(codes(events)) == {"context-dropped"}
     assert conversation.dropped.turns == 3
 
 
@@ -297,13 +266,8 @@ def test_a_text_goes_on_without_its_beginning(zoo: Zoo) -> None:
             conversation.ask("the one ")
             said, _, writer = write(one, conversation, how, choose)
             assert len(said.ids) == ANSWER
-    assert asked
-    assert asked[0].choices == ("drop", "stop")
-    assert conversation.dropped.turns in (1, 2)
+    assert asked and asked[0].choices == ("drop", "stop") and conversation.dropped.turns in (1, 2)
     assert writer.request.text.count("the one ") == 7 - conversation.dropped.turns
-
-
-# --- dropped turns belong to one path -----------------------------------------------------------
 
 
 def test_a_cut_counts_for_the_turns_it_was_made_of() -> None:
@@ -333,13 +297,13 @@ def test_a_cut_counts_for_the_turns_it_was_made_of() -> None:
     assert len(conversation.messages()) == 6, "other turns are not cut"
 
 
-class Dying(InProcess):
+class Dying(sessions.InProcess):
     """Like a process killed between two answers."""
 
-    def generate(self, request: GenerateCommand) -> Iterator[Event]:
+    def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
         yield EngineExit("signal SIGKILL")
 
-    def count(self, count: CountCommand) -> int:
+    def count(self, count: wire.CountCommand) -> int:
         raise EngineError("The engine stopped.")
 
 
@@ -353,12 +317,9 @@ def test_a_dead_engine_is_an_event(zoo: Zoo) -> None:
             next(stream)
 
 
-# --- context usage ------------------------------------------------------------------------------
-
-
 def test_the_meter_is_exact(zoo: Zoo) -> None:
     with engine(zoo, "chatty", None, replace(TIGHT, n_ctx=2048)) as one:
-        how = how_of(ChatSettings(SamplingParams(temperature=0)), 2048, None)
+        how = how_of(ChatSettings(wire.SamplingParams(temperature=0)), 2048, None)
         conversation = Conversation(1, "Be kind.")
         for question in ("Hi?", "And then?", "Ünïcode 漢字?"):
             conversation.ask(question)

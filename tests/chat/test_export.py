@@ -133,8 +133,7 @@ def test_an_answer_that_was_stopped_in_a_block_swallows_nothing(text: str) -> No
     chat = export.snapshot_chat(conversation, about(conversation).pair, ChatSettings())
     tokens = MarkdownIt().parse(export.render_markdown(chat))
     headings = [tokens[i + 1].content for i, one in enumerate(tokens) if one.type == "heading_open"]
-    assert headings[1:] == [headings[1], headings[2]] * 2
-    assert headings[1] == "You"
+    assert headings[1:] == [headings[1], headings[2]] * 2 and headings[1] == "You"
 
 
 def test_texts_have_what_was_said_without_thinking(kept: SavedChat) -> None:

@@ -60,9 +60,7 @@ def test_a_preset_of_the_file_sets_what_it_names_and_nothing_else(talk: Talk) ->
     assert settings.max_tokens == 99
 
 
-def test_a_saved_preset_gives_the_same_settings_again_and_keeps_the_file(
-    talk: Talk, file: Path
-) -> None:
+def test_a_saved_preset_gives_its_settings_and_keeps_the_file(talk: Talk, file: Path) -> None:
     for line in ("/set temperature 0", "/spec off", "/think on", "/system Be kind.", "/ctx 2048"):
         talk.type(line)
     talk.session.change_settings(exact=True)

@@ -23,7 +23,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.errors import InUseError, StorageError
 from localspec.protocol.events import Event, GenerationFinished, Notice
 from tests.chat.saved_chats import PAIR, answer, said, spoken
-from tests.support.run_command import ROOT, environment
+from tests.support.run_command import ROOT, environment, finish
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
 
@@ -108,16 +108,13 @@ def test_all_of_a_chat_is_there_in_the_end(talk: Talk) -> None:
     assert (read.all_turns, read.head, read.system) == (chat.all_turns, chat.head, "be long")
     talk.conversation.switch_branch(first.id)
     talk.recorder.save_metadata()
-    assert talk.on_disk().turns == talk.conversation.turns
-    assert talk.notices == []
+    assert talk.on_disk().turns == talk.conversation.turns and talk.notices == []
     (listed,) = talk.history.list_chats()
     assert (listed.title, listed.turn_count) == ("a", len(talk.conversation.turns))
     assert talk.history.load_chat(listed.id).settings == talk.recorder.settings
 
 
-def test_no_more_than_a_checkpoint_is_not_on_the_disk(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_but_a_checkpoint_is_on_the_disk(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     talk.send(talk.conversation.ask("q"))
@@ -217,9 +214,6 @@ def test_a_second_window_only_reads(talk: Talk) -> None:
     third.recorder.close()
 
 
-# --- saving fails -------------------------------------------------------------------------------
-
-
 def test_a_failed_save_is_said_once_and_made_good(talk: Talk) -> None:
     talk.ask("a", "b")
     with closing(sqlite3.connect(talk.path, isolation_level=None)) as other:
@@ -232,8 +226,7 @@ def test_a_failed_save_is_said_once_and_made_good(talk: Talk) -> None:
         talk.recorder.discard_turn(turn)
         talk.ask("c", "d")
         talk.ask("e", "f")
-        assert talk.codes == ["not-saved"]
-        assert len(talk.on_disk().all_turns) == 1
+        assert talk.codes == ["not-saved"] and len(talk.on_disk().all_turns) == 1
         other.execute("ROLLBACK")
     talk.recorder.save_metadata()
     assert talk.codes == ["not-saved", "saved-again"]
@@ -254,8 +247,7 @@ def test_a_file_that_goes_away_is_written_anew(when: str, talk: Talk) -> None:
     if when != "after":
         talk.hear(*answer("d"))
     talk.ask("e", "f")
-    assert talk.on_disk().all_turns == talk.conversation.all_turns
-    assert talk.codes == []
+    assert talk.on_disk().all_turns == talk.conversation.all_turns and talk.codes == []
 
 
 FULL = """
@@ -286,22 +278,13 @@ print("full", flush=True)
 
 @posix
 @pytest.mark.parametrize(
-    ("limit", "room"),
-    [(1, []), (5000, ["room"]), (20_000, []), (120_000, ["room"])],
+    ("limit", "room"), [(1, []), (5000, ["room"]), (20_000, []), (120_000, ["room"])]
 )
 def test_a_full_disk_keeps_what_was_saved(limit: int, room: list[str], path: Path) -> None:
     """RLIMIT_FSIZE limits the size of every file."""
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(limit), path, *room],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    lines = done.stdout.split("\n")
-    assert done.returncode == 0, done.stderr
+    done = finish([sys.executable, "-c", FULL, str(limit), path, *room], cwd=ROOT)
+    lines = done.text.split("\n")
+    assert done.code == 0, done.err
     assert "refused StorageError" in lines or "full" in lines
     safe = sum(line.startswith("safe") for line in lines)
     with closing(ChatHistory.open(path)) as history:
@@ -331,9 +314,6 @@ def test_a_file_that_a_full_disk_left_empty(path: Path, monkeypatch: pytest.Monk
 def integrity(path: Path) -> str:
     with closing(sqlite3.connect(path)) as base:
         return str(base.execute("PRAGMA integrity_check").fetchone()[0])
-
-
-# --- killed -------------------------------------------------------------------------------------
 
 
 @posix

@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from localspec.chat.repetition import RepetitionWatch, is_repeating
 
 WORDS = "the cat sat on a mat and it was as warm as any sun could be".split()  # noqa: SIM905
 PROSE = " ".join(random.Random(1).choices(WORDS, k=600))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_text_that_repeats_or_counts() -> None:
+    for text in [
         PROSE + "\n\nI am happy to help. " * 20,
         "".join(f"{n}, " for n in range(100)),
         "".join(f"Step {n}: wait.\n" for n in range(40)),
         "abcdefgh" * 60,
-    ],
-)
-def test_a_text_that_repeats_or_counts(text: str) -> None:
-    assert is_repeating(text)
+    ]:
+        assert is_repeating(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_prose_tables_rules_and_similar_lines_do_not_count() -> None:
+    for text in [
         PROSE,
         "# Title\n" + "=" * 80 + "\n",
         "".join(f"| {word} | {n} |\n" for n, word in enumerate(PROSE.split()[:60])),
         "for i in range(3):\n    print(i)\n" * 4,
-    ],
-)
-def test_prose_tables_rules_and_similar_lines_do_not_count(text: str) -> None:
-    assert not is_repeating(text)
+    ]:
+        assert not is_repeating(text)
 
 
 def test_it_is_said_once_however_the_text_is_cut() -> None:
@@ -45,5 +37,4 @@ def test_it_is_said_once_however_the_text_is_cut() -> None:
         n = rng.randint(1, 30)
         found.append(watch.add(text[:n]))
         text = text[n:]
-    assert found.count(True) == 1
-    assert not any(found[: len(found) // 3])
+    assert found.count(True) == 1 and not any(found[: len(found) // 3])

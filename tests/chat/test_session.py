@@ -30,11 +30,7 @@ class Talk:
 
     def __init__(self, history: ChatHistory, *scripts: object, chats: bool = True) -> None:
         self.session = ChatSession(
-            PAIR,
-            1,
-            history,
-            settings=ChatSettings().with_value("top_k", "9"),
-            system="Be brief.",
+            PAIR, 1, history, settings=ChatSettings().with_value("top_k", "9"), system="Be brief."
         )
         self.plays(*scripts, chats=chats)
 
@@ -67,7 +63,7 @@ def history(tmp_path: Path) -> Iterator[ChatHistory]:
         yield opened
 
 
-def test_a_prompt_that_is_too_long_is_withdrawn_with_its_files(
+def test_a_too_long_prompt_is_withdrawn_with_its_files(
     history: ChatHistory, tmp_path: Path
 ) -> None:
     talk = Talk(history, answer(["yes"]), [TOO_LONG], [TOO_LONG])
@@ -86,14 +82,11 @@ def test_a_prompt_that_is_too_long_is_withdrawn_with_its_files(
         talk.hear()
     assert (talk.path, session.withdrawn_question) == ([("one", "yes")], "")
     stored = history.load_chat(history.find_last_id()).conversation
-    assert stored.all_turns == session.conversation.all_turns
-    assert not session.is_answering
+    assert stored.all_turns == session.conversation.all_turns and not session.is_answering
 
 
 @pytest.mark.parametrize("end", [KILLED, FAILED], ids=["killed", "failed"])
-def test_an_interrupted_answer_comes_again_with_its_seed_and_a_failed_one_as_a_branch(
-    end: EngineExit | LocalspecError, history: ChatHistory
-) -> None:
+def test_how_an_answer_comes_again(end: EngineExit | LocalspecError, history: ChatHistory) -> None:
     talk = Talk(history, [*answer(["be", "gun"])[:-1], end])
     with pytest.raises(LocalspecError):
         talk.ask("one")
@@ -198,12 +191,9 @@ def test_leaving_in_the_middle_keeps_what_came(history: ChatHistory) -> None:
     assert stored == talk.session.conversation.turns and talk.session.is_interrupted
 
 
-def test_a_draft_length_turns_speculation_on_and_nonsense_changes_nothing(
-    history: ChatHistory,
-) -> None:
+def test_a_draft_length_turns_speculation_on_nonsense_nothing(history: ChatHistory) -> None:
     talk = Talk(history)
-    assert "spec: off" in talk.type("/spec off")
-    assert "draft_max: 3" in talk.type("/spec 3")
+    assert "spec: off" in talk.type("/spec off") and "draft_max: 3" in talk.type("/spec 3")
     assert (talk.session.settings.spec, talk.session.settings.draft_length) == ("auto", 3)
     before = talk.session.settings
     for line in ("/spec eagle3", "/set top_k x", "/set nonsense 1", "/set top_k", "/spec"):
@@ -236,9 +226,6 @@ def test_only_its_own_export_is_overwritten(history: ChatHistory, tmp_path: Path
     assert other.read_text() == "precious" and "yes" in mine.read_text()
 
 
-# --- files ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "data", "error"),
     [
@@ -268,28 +255,20 @@ def test_what_is_no_text_is_not_attached(
         assert complete_path(path) == []
 
 
-WINDOWS = ", read as Windows-1252 (it is not UTF-8)"
-
-
-@pytest.mark.parametrize(
-    ("data", "text", "how"),
-    [
-        ("für".encode(), "für", ""),
-        ("für".encode("latin-1"), "für", WINDOWS),
-        ("für".encode() + b"\xff", "für\ufffd", ", 1 invalid byte replaced by \ufffd"),
-    ],
-)
-def test_a_file_that_is_not_utf8_is_said_to_be_so(
-    history: ChatHistory, tmp_path: Path, data: bytes, text: str, how: str
-) -> None:
+def test_a_file_that_is_not_utf8_is_said_to_be_so(history: ChatHistory, tmp_path: Path) -> None:
     """And its path may be quoted."""
-    file = tmp_path / "my brief.txt"
-    file.write_bytes(data)
-    talk = Talk(history)
-    for quoted in (f"{file}", f'"{file}"', f"'{file}'"):
-        told = talk.type(f"/read {quoted}")
-        assert told.startswith(f"Attached to your next message: my brief.txt, 1 line{how}")
-        assert talk.session.pending_attachments[-1].text == text
+    for data, text, how in [
+        ("für".encode(), "für", ""),
+        ("für".encode("latin-1"), "für", ", read as Windows-1252 (it is not UTF-8)"),
+        ("für".encode() + b"\xff", "für\ufffd", ", 1 invalid byte replaced by \ufffd"),
+    ]:
+        file = tmp_path / "my brief.txt"
+        file.write_bytes(data)
+        talk = Talk(history)
+        for quoted in (f"{file}", f'"{file}"', f"'{file}'"):
+            told = talk.type(f"/read {quoted}")
+            assert told.startswith(f"Attached to your next message: my brief.txt, 1 line{how}")
+            assert talk.session.pending_attachments[-1].text == text
 
 
 def test_think_takes_a_switch_an_effort_or_a_budget(history: ChatHistory) -> None:
@@ -307,8 +286,7 @@ def test_think_takes_a_switch_an_effort_or_a_budget(history: ChatHistory) -> Non
     loaded = ready(chats=True)
     loaded.settings["chat"] = chat
     talk.session.attach_engine(ScriptedEngine(lambda: answer(["yes"]), ready=loaded))
-    assert "low" in talk.type("/think low")
-    assert thinking() == (None, "low", None)
+    assert "low" in talk.type("/think low") and thinking() == (None, "low", None)
     talk.ask("Hi?")
     assert talk.session._last_request and talk.session._last_request.effort == "low"
     talk.type("/think 500")

@@ -21,9 +21,8 @@ from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import ChatMessage
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value", "shown"),
-    [
+def test_a_value() -> None:
+    for name, text, value, shown in [
         ("temperature", "0", 0.0, "0"),
         ("temp", "0,7", 0.7, "0.7"),
         ("top-k", "40", 40, "40"),
@@ -45,17 +44,13 @@ from localspec.protocol.wire import ChatMessage
         ("think_budget", "0", 0, "0"),
         ("think-budget", "auto", None, "auto"),
         ("overflow", "Drop", "drop", "drop"),
-    ],
-)
-def test_a_value(name: str, text: str, value: object, shown: str) -> None:
-    changed = ChatSettings().with_value(name, text)
-    assert changed.format_value(name) == shown
-    assert changed.get(find_field(name)) == value
+    ]:
+        changed = ChatSettings().with_value(name, text)
+        assert changed.format_value(name) == shown and changed.get(find_field(name)) == value
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
+def test_a_refusal_says_what_is_possible() -> None:
+    for name, text in [
         ("temperature", "-1"),
         ("temperature", "nan"),
         ("temperature", "inf"),
@@ -70,13 +65,11 @@ def test_a_value(name: str, text: str, value: object, shown: str) -> None:
         ("draft_max", "17"),
         ("spec", "eagle"),
         ("exact", "maybe"),
-    ],
-)
-def test_a_refusal_says_what_is_possible(name: str, text: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        ChatSettings().with_value(name, text)
-    assert CHAT_SETTING_FIELDS[name].hint in refused.value.hint
-    assert len(refused.value.message) < 120
+    ]:
+        with pytest.raises(UsageError) as refused:
+            ChatSettings().with_value(name, text)
+        assert CHAT_SETTING_FIELDS[name].hint in refused.value.hint
+        assert len(refused.value.message) < 120
 
 
 def test_an_unknown_name() -> None:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from localspec.chat.session_commands import SESSION_COMMANDS
 from localspec.chat.settings import CHAT_SETTING_FIELDS
-from localspec.chat.slash_commands import (
-    COMMANDS,
-    CommandCall,
-    UnknownCommand,
-    parse,
-    unescape,
-)
+from localspec.chat.slash_commands import COMMANDS, CommandCall, UnknownCommand, parse
 from localspec.chat.tab_completion import complete
 from localspec.cli import slash_handlers
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
+def test_parse() -> None:
+    for text, found in [
         ("/help", CommandCall("help")),
         ("/?", CommandCall("help")),
         ("/bye", CommandCall("exit")),
@@ -36,23 +27,12 @@ from localspec.cli import slash_handlers
         ("/* a comment */", None),
         ("/home x\nand more", None),
         ("a /help", None),
-    ],
-)
-def test_parse(text: str, found: CommandCall | UnknownCommand | None) -> None:
-    assert parse(text) == found
+    ]:
+        assert parse(text) == found
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("//help", "/help"), ("// a comment", "// a comment"), ("/usr/bin", "/usr/bin"), ("a", "a")],
-)
-def test_a_double_slash_is_a_slash(text: str, said: str) -> None:
-    assert unescape(text) == said
-
-
-@pytest.mark.parametrize(
-    ("prefix", "lines"),
-    [
+def test_complete() -> None:
+    for prefix, lines in [
         ("/sp", ["/spec"]),
         ("/s", ["/save", "/set", "/show", "/spec", "/stats", "/system"]),
         ("/think s", ["/think show"]),
@@ -62,10 +42,8 @@ def test_a_double_slash_is_a_slash(text: str, said: str) -> None:
         ("/set nothing b", []),
         ("/nothing ", []),
         ("say", []),
-    ],
-)
-def test_complete(prefix: str, lines: list[str]) -> None:
-    assert complete(prefix) == lines
+    ]:
+        assert complete(prefix) == lines
 
 
 def test_the_table_is_whole() -> None:

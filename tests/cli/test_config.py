@@ -35,8 +35,7 @@ def own(tmp_path: Path) -> Own:
 
 
 def test_set_get_list_and_back_again(own: Own) -> None:
-    assert own.config("path").text.strip() == str(own.path)
-    assert not own.path.exists()
+    assert own.config("path").text.strip() == str(own.path) and not own.path.exists()
     assert own.config("set", "screen.theme", "monochrome").code == 0
     assert own.config("set", "keys.chat.send", "alt+s").code == 0
     assert own.path.read_text() == (
@@ -94,9 +93,8 @@ def test_earlier_names_of_keys_are_those_of_now_and_removed_ones_ignored(own: Ow
     assert own.config("set", "keys.verify.less", "--default").code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_what_cannot_be_is_refused_and_nothing_is_written(own: Own) -> None:
+    for arguments, said in [
         (("set", "screen.theme", "pink"), 'It must be "localspec-dark"'),
         (("get", "limit"), "Did you mean downloads.limit?"),
         (("set", KEY), "--default"),
@@ -105,14 +103,9 @@ def test_earlier_names_of_keys_are_those_of_now_and_removed_ones_ignored(own: Ow
         (("set", "keys.chat.send", "ctl+s"), "There is no key called"),
         (("set", "keys.chat.panel", "f2"), "f2 is already in use"),
         (("set", "keys.chat.panel", "p"), "p is needed for typing"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_nothing_is_written(
-    own: Own, arguments: tuple[str, ...], said: str
-) -> None:
-    done = own.config(*arguments)
-    assert done.code == 2 and said in done.err and not done.out
-    assert not own.path.exists()
+    ]:
+        done = own.config(*arguments)
+        assert done.code == 2 and said in done.err and not done.out and not own.path.exists()
 
 
 def test_a_damaged_file_stops_commands_and_is_never_written(own: Own) -> None:

@@ -16,9 +16,7 @@ def test_a_report_by_area_made_to_be_pasted(tmp_path: Path) -> None:
     assert done.code == 0, done.text
     for area in ("engine", "devices", "disk", "chats", "network", "terminal", "models"):
         assert f"\n{area}\n" in "\n" + done.text
-    assert str(home) not in done.text
-    assert "~/hf/hub" in done.text
-    assert "secret" not in done.text
+    assert str(home) not in done.text and "~/hf/hub" in done.text and "secret" not in done.text
     assert done.err == ""
 
 
@@ -26,8 +24,7 @@ def test_an_engine_that_is_gone_is_a_finding(tmp_path: Path) -> None:
     done = localspec("doctor", "--json", env={"LLAMA_CPP_LIB_PATH": str(tmp_path)})
     assert done.code == 1
     levels = {one["id"]: one["level"] for one in done.document["findings"]}
-    assert levels["engine-fails"] == "error"
-    assert levels["devices-unknown"] == "warning"
+    assert levels["engine-fails"] == "error" and levels["devices-unknown"] == "warning"
     assert "memory" in levels
 
 
@@ -41,13 +38,10 @@ def test_fix_repairs_what_the_user_confirms(tmp_path: Path) -> None:
     found = localspec("doctor", "--json", env=env).document["findings"]
     assert [one["action"] for one in found if one["id"] == "leftovers"] == ["remove them"]
     asked = localspec("doctor", "--fix", env=env)
-    assert asked.code == 2 and "--fix -y" in asked.err
-    assert part.exists()
+    assert asked.code == 2 and "--fix -y" in asked.err and part.exists()
     done = localspec("doctor", "--fix", "-y", env=env)
     assert done.code == 0, done.text
-    assert "Now: " in done.text
-    assert "Freed 20 MB." in done.err
-    assert not part.exists()
+    assert "Now: " in done.text and "Freed 20 MB." in done.err and not part.exists()
     again = localspec("doctor", "--fix", "-y", "--json", env=env)
     assert again.code == 0 and "leftovers" not in {one["id"] for one in again.document["findings"]}
 
@@ -63,5 +57,4 @@ def test_a_damaged_config_is_an_error_and_left_to_the_user(tmp_path: Path) -> No
     (damaged,) = [one for one in document["findings"] if one["id"] == "config-damaged"]
     assert set(damaged) == {"id", "area", "level", "what", "fix", "means", "action"}
     assert (damaged["level"], damaged["action"]) == ("error", None)
-    assert damaged["fix"] == "Fix it: localspec config edit"
-    assert config.read_text() == "[screen"
+    assert damaged["fix"] == "Fix it: localspec config edit" and config.read_text() == "[screen"

@@ -37,10 +37,8 @@ def test_a_file_here_is_counted_by_llama_cpp(zoo: Zoo) -> None:
 def test_a_pair_of_the_catalogue_on_another_card_offline() -> None:
     said = document("qwen3-8b+qwen3-0.6b", "--gpu", "RTX 4070")
     (device,) = said["devices"]
-    assert said["method"] == "analytic"
-    assert 0 < said["error"] < 0.3 * GIB
-    assert said["source"] == "shape"
-    assert device["verdict"] == "fits"
+    assert said["method"] == "analytic" and 0 < said["error"] < 0.3 * GIB
+    assert said["source"] == "shape" and device["verdict"] == "fits"
     assert 4.2 * GIB < device["target"]["weights"] < 4.6 * GIB
     assert device["total"] == sum(
         sum(device[part].values()) for part in ("target", "draft")
@@ -59,25 +57,19 @@ def test_experts_in_ram_are_a_setting() -> None:
 
 def test_what_does_not_fit_ends_with_4_and_advice() -> None:
     done = localspec("fit", "llama-3.3-70b", "--gpu", "RTX 4060", "--ctx", "8192", env=OFFLINE)
-    assert done.code == 4
-    assert "Speed: none, because it does not fit." in done.text
+    assert done.code == 4 and "Speed: none, because it does not fit." in done.text
     assert "tok/s" not in done.text.partition("To save memory:")[0]
     assert "--kv q8_0" in done.text and "localspec pair suggest" in done.text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "codes", "words"),
-    [
+def test_what_is_unknown_is_refused() -> None:
+    for arguments, codes, words in [
         (("demo", "--gpu", "RTX 4960"), (3,), "RTX 4"),
         (("nobody/nothing-GGUF",), (3, 10), "localspec: "),
         (("demo", "--vram", "-3"), (2,), "--vram"),
-    ],
-)
-def test_what_is_unknown_is_refused(
-    arguments: tuple[str, ...], codes: tuple[int, ...], words: str
-) -> None:
-    done = localspec("fit", *arguments, env=OFFLINE)
-    assert done.code in codes and words in done.err
+    ]:
+        done = localspec("fit", *arguments, env=OFFLINE)
+        assert done.code in codes and words in done.err
 
 
 def test_a_draft_with_a_recurrent_state_is_counted() -> None:
@@ -112,9 +104,6 @@ def test_bars_are_words_for_a_screen_reader(how: str) -> None:
     assert not set("█▓▒░·[]=") & set(done.text)
 
 
-# --- bars -------------------------------------------------------------------------------------
-
-
 def room(target: float, draft: float, kv: float, work: float, free: float) -> DeviceFit:
     def size(gib: float) -> int:
         return int(gib * GIB)
@@ -125,21 +114,16 @@ def room(target: float, draft: float, kv: float, work: float, free: float) -> De
     )
 
 
-@pytest.mark.parametrize(
-    ("parts", "expected"),
-    [
+def test_a_bar_shows_each_part_and_is_never_longer() -> None:
+    for parts, expected in [
         ((4, 2, 1, 1, 16), "[████▓▓▒░········]"),
         ((16, 0, 0, 0, 16), "[████████████████]"),
         ((40, 4, 4, 4, 16), "[████████████████]"),
         ((0.1, 0, 0.1, 0.1, 16), "[█▒░·············]"),
         ((0, 0, 0, 0, 16), "[················]"),
-    ],
-)
-def test_a_bar_shows_each_part_and_is_never_longer(
-    parts: tuple[float, float, float, float, float], expected: str
-) -> None:
-    assert fit.memory_bar(room(*parts), 16) == expected
-    assert expected.translate(ASCII_TRANSLATION).isascii()
+    ]:
+        assert fit.memory_bar(room(*parts), 16) == expected
+        assert expected.translate(ASCII_TRANSLATION).isascii()
 
 
 def test_fit_counts_what_run_would_use(computer: Installation) -> None:

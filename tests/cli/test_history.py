@@ -11,15 +11,7 @@ import pytest
 
 from localspec import paths
 from localspec.chat.history import ChatHistory
-from localspec.protocol.events import (
-    EngineReady,
-    Event,
-    GenerationFinished,
-    Round,
-    RoundTimes,
-    Token,
-    encode,
-)
+from localspec.protocol import events as ev
 from tests.chat.saved_chats import put, said
 from tests.support.run_command import harmful, hello, localspec
 from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, HOSTILE, Zoo
@@ -44,8 +36,7 @@ def test_nothing_is_kept_yet() -> None:
     done = localspec("history", "list")
     assert (done.code, done.out) == (0, b"") and "No saved chats" in done.err
     assert localspec("history", "list", "--json").document == {"schema": 1, "chats": []}
-    assert localspec("history", "show").code == 3
-    assert localspec("export").code == 3
+    assert localspec("history", "show").code == 3 and localspec("export").code == 3
     assert "There are no chats yet." in localspec("history", "rename", "1", "greeting").err
     assert not paths.chats_file().exists()
 
@@ -115,9 +106,6 @@ def test_continuing_needs_a_terminal(two: tuple[int, int]) -> None:
     assert done.code == 2 and "terminal" in done.err
 
 
-# --- chats at a terminal ------------------------------------------------------------------
-
-
 def kept() -> list[list[tuple[str, str]]]:
     """What another program reads, the last used first."""
     with closing(ChatHistory.open()) as history:
@@ -145,16 +133,14 @@ def test_a_chat_is_kept_and_gone_on_with(zoo: Zoo) -> None:
     with Dialogue("run", "--continue") as chat:
         told = chat.until("Anything else?") + chat.until("Anything else?")
         chat.until("\n> ")
-        assert "Chat 1, 2 turns: one" in told
-        assert "\n> three\n…\n" in told
+        assert "Chat 1, 2 turns: one" in told and "\n> three\n…\n" in told
         shown = chat.line("/show")
         assert "system prompt   Be brief." in shown
         assert "top_k           7" in shown and "temperature     0 " in shown
         ask(chat, "four")
         ask(chat, "/retry")
         with Dialogue("run", "--continue", "1") as second:
-            assert second.end() == 15
-            assert "open in another window" in second.said
+            assert second.end() == 15 and "open in another window" in second.said
         chat.line("/new")
         ask(chat, "five")
     assert kept() == [
@@ -207,11 +193,6 @@ def test_a_killed_chat_is_there_and_can_be_finished(zoo: Zoo) -> None:
     assert question == "count" and whole.startswith(answer) and len(whole) > len(answer)
 
 
-# --- replay -------------------------------------------------------------------------------
-
-TIMES = RoundTimes(1.0, 10.0, 1.0)
-
-
 @pytest.fixture(scope="module")
 def recorded(zoo: Zoo) -> Path:
     path = zoo.folder / "recorded.jsonl"
@@ -231,18 +212,17 @@ def test_marks_and_words(recorded: Path) -> None:
 
 
 def test_an_attacking_file(tmp_path: Path) -> None:
-    tokens = tuple(Token(i, text, "plain") for i, text in enumerate(HOSTILE))
+    tokens = tuple(ev.Token(i, text, "plain") for i, text in enumerate(HOSTILE))
     path = tmp_path / "attack.jsonl"
-    events: tuple[Event, ...] = (
-        EngineReady({}, "\x1b[2Jm", None, (), {}, {}, 1.0),
-        Round(1, "\x1b]0;x\x07", "", len(tokens), 3, tokens, TIMES),
-        GenerationFinished("eog", totals={"tokens": "many"}),
+    events: tuple[ev.Event, ...] = (
+        ev.EngineReady({}, "\x1b[2Jm", None, (), {}, {}, 1.0),
+        ev.Round(1, "\x1b]0;x\x07", "", len(tokens), 3, tokens, ev.RoundTimes(1.0, 10.0, 1.0)),
+        ev.GenerationFinished("eog", totals={"tokens": "many"}),
     )
-    path.write_text("\n".join(encode(event) for event in events), encoding="utf-8")
+    path.write_text("\n".join(ev.encode(event) for event in events), encoding="utf-8")
     for options in ((), ("--plain",)):
         done = localspec("replay", path, *options)
-        assert done.code == 0
-        assert not harmful(done.out)
+        assert done.code == 0 and not harmful(done.out)
 
 
 def test_a_damaged_line_is_named_and_another_file_refused(recorded: Path, tmp_path: Path) -> None:

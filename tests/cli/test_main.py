@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,26 +20,15 @@ from localspec.errors import UsageError
 from localspec.paths import package_data_dir
 from tests.support.downloads import wait_for
 from tests.support.long_cases import often
-from tests.support.run_command import (
-    ROOT,
-    TIMEOUT,
-    Done,
-    command,
-    environment,
-    harmful,
-    localspec,
-)
+from tests.support.run_command import ROOT, Done, command, finish, harmful, localspec
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 USAGE, NOT_FOUND, DOES_NOT_FIT, INCOMPATIBLE, STORAGE = 2, 3, 4, 5, 8
 ENGINE, MODEL_FILE, TOO_LONG = 9, 12, 13
 CODES = {
-    USAGE: "usage",
-    NOT_FOUND: "not-found",
-    INCOMPATIBLE: "incompatible-pair",
-    ENGINE: "engine",
+    USAGE: "usage", NOT_FOUND: "not-found", INCOMPATIBLE: "incompatible-pair", ENGINE: "engine",
     TOO_LONG: "prompt-too-long",
-}
+}  # fmt: skip
 ASK = ("-p", "a", "--max-tokens", "5", "--temperature", "0")
 DEMO = package_data_dir() / "demo"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -78,16 +66,11 @@ def told(done: Done, code: int, words: str, *, next_step: bool = True) -> None:
     """One line and the next step, on stderr alone."""
     assert done.code == code, done.err
     first, *rest = done.err.splitlines()
-    assert first.startswith("localspec: ")
-    assert words in first
-    assert len(rest) == 1 or not next_step
+    assert first.startswith("localspec: ") and words in first and (len(rest) == 1 or not next_step)
     assert all(line.startswith("  ") and len(line) > 8 for line in rest)
-    assert "Traceback" not in done.err
-    assert "This is a bug" not in done.err
+    assert "Traceback" not in done.err and "This is a bug" not in done.err
     assert not harmful(done.err.encode())
 
-
-# --- refusals -----------------------------------------------------------------------------------
 
 EMPTY = "it is empty"
 REFUSED: tuple[tuple[str, int, str], ...] = (
@@ -142,9 +125,9 @@ def test_what_is_refused(files: Files, line: str, code: int, words: str, tmp_pat
     assert done.out == b""
 
 
-@pytest.mark.parametrize(
-    ("line", "words", "hint"),
-    [
+def test_a_next_step_is_named() -> None:
+    """The nearest word if it is near, else the help that has the option; nothing is guessed."""
+    for line, words, hint in [
         ("rnu demo", "rnu", "Did you mean run?"),
         ("xyzzy", "xyzzy", "See: localspec --help"),
         ("history lits", "lits", "See: localspec history --help"),
@@ -161,13 +144,10 @@ def test_what_is_refused(files: Files, line: str, code: int, words: str, tmp_pat
         ("fit demo --draft a,b", "'a,b' names more than one draft", "See: localspec fit --help"),
         ("pair test demo a,b", "put a space between them", "See: localspec pair test --help"),
         ("list --models-dir /no/such", "there is no folder /no/such", "localspec list --help"),
-    ],
-)
-def test_a_next_step_is_named(line: str, words: str, hint: str) -> None:
-    """The nearest word if it is near, else the help that has the option; nothing is guessed."""
-    done = localspec(*shlex.split(line))
-    told(done, NOT_FOUND if line.startswith("rm") else USAGE, words)
-    assert hint in done.err.splitlines()[1]
+    ]:
+        done = localspec(*shlex.split(line))
+        told(done, NOT_FOUND if line.startswith("rm") else USAGE, words)
+        assert hint in done.err.splitlines()[1]
 
 
 def options_of_commands() -> Iterator[tuple[click.Command, click.Option]]:
@@ -222,25 +202,16 @@ def test_what_was_said_before_invalid_numbers_stays(files: Files) -> None:
     assert done.text == " Hello, wor\n"
 
 
-# --- writing ------------------------------------------------------------------------------------
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize(
-    ("more", "reason"),
-    [
+def test_an_answer_that_cannot_be_written(files: Files) -> None:
+    for more, reason in [
         ("--events /dev/full", "No space left"),
         (">/dev/full", "No space left"),
         (">&-", "Standard output is closed"),
         ("--json >/dev/full", "No space left"),
-    ],
-)
-def test_an_answer_that_cannot_be_written(files: Files, more: str, reason: str) -> None:
-    done = in_shell("exec", "run", files("{parrot}"), *ASK, after=more)
-    told(done, STORAGE, reason)
-
-
-# --- bugs of ours -------------------------------------------------------------------------------
+    ]:
+        done = in_shell("exec", "run", files("{parrot}"), *ASK, after=more)
+        told(done, STORAGE, reason)
 
 
 @pytest.mark.parametrize("module", ["ctypes", "click"])
@@ -257,8 +228,7 @@ def test_a_bug_of_ours_is_one_line_too(tmp_path: Path) -> None:
     broken.write_text("raise ZeroDivisionError('oh')\n")
     env = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = localspec("run", "demo", *ASK, env=env)
-    assert done.code == 1
-    assert "Internal error: ZeroDivisionError: oh" in done.err
+    assert done.code == 1 and "Internal error: ZeroDivisionError: oh" in done.err
     assert "Traceback" not in done.err
     assert "Traceback" in localspec("run", "demo", *ASK, env=env | {"LOCALSPEC_DEBUG": "1"}).err
 
@@ -278,8 +248,6 @@ def test_a_bug_in_a_thread_is_one_line(capfd: pytest.CaptureFixture[str]) -> Non
     assert "Internal error: ZeroDivisionError" in err and "Traceback" not in err
 
 
-# --- environments that lack something ------------------------------------------------------------
-
 PARROT = ("-p", "a", "--temperature", "0", "--draft", "none")
 
 
@@ -288,15 +256,7 @@ def in_shell(
 ) -> Done:
     """The command between other words of a shell, whose limits it has."""
     words = " ".join(map(shlex.quote, map(str, command(*arguments))))
-    done = subprocess.run(
-        ["sh", "-c", f"{before} {words} {after}"],
-        env=environment(env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr.decode())
+    return finish(["sh", "-c", f"{before} {words} {after}"], env=env)
 
 
 def answers(done: Done) -> None:
@@ -357,14 +317,9 @@ def test_a_part_that_is_missing(part: str, code: int, words: str, tmp_path: Path
 
 
 NAMES = {
-    "space": "with a space",
-    "dash": "-p",
-    "line": "two\nlines",
-    "unicode": "уни漢字🙂",
-    "255-bytes": "a" * 250,
-    "no-utf-8": os.fsdecode(b"bad\xff\xfe"),
-    "escape": "\x1b]0;owned\x07",
-}
+    "space": "with a space", "dash": "-p", "line": "two\nlines", "unicode": "уни漢字🙂",
+    "255-bytes": "a" * 250, "no-utf-8": os.fsdecode(b"bad\xff\xfe"), "escape": "\x1b]0;owned\x07",
+}  # fmt: skip
 
 
 @POSIX
@@ -415,15 +370,8 @@ def test_bytes_that_are_no_text_in_any_argument(form: list[str], zoo: Zoo) -> No
 def test_a_model_that_is_missing_leaves_no_engine_behind(tmp_path: Path) -> None:
     """The engine process starts before the model is looked for."""
     ours = {"LOCALSPEC_TEST_MARK": str(tmp_path)}
-    done = subprocess.run(
-        command("run", tmp_path / "none.gguf", "-p", "a"),
-        env=environment(ours),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    assert done.returncode != 0 and b"none.gguf" in done.stderr
+    done = finish(command("run", tmp_path / "none.gguf", "-p", "a"), env=ours)
+    assert done.code != 0 and "none.gguf" in done.err
     wait_for(lambda: not has_process(ours))
 
 

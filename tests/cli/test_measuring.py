@@ -19,8 +19,6 @@ from tests.bench.pairs import Draw, Scripted, honest
 from tests.support.run_command import harmful, localspec
 from tests.support.zoo import Zoo
 
-# --- bench ---
-
 FEW = ("--workload", "code", "--rounds", "1", "--max-tokens", "12", "--threads", "1")
 
 CIRCLE = ("--temperature", "0", "--max-tokens", "40")
@@ -31,17 +29,14 @@ def test_the_demo_from_end_to_end() -> None:
     assert document["schema"] == 1
     assert (document["pair"], document["draft"]) == ("demo", "demo-draft.gguf")
     assert (document["spec"], document["interrupted"]) == ("model", False)
-    assert document["cost"]["c"] > 0
-    assert document["cost"]["verify_curve"]["1"] == pytest.approx(1.0)
+    assert document["cost"]["c"] > 0 and document["cost"]["verify_curve"]["1"] == pytest.approx(1.0)
     assert document["machine"]["cpu"]
     greedy, sampled = document["workloads"]
     assert [greedy["temperature"], sampled["temperature"]] == [0.0, 0.8]
     for row in (greedy, sampled):
-        assert row["plain_tps"] > 0
-        assert row["spec_tps"] > 0
+        assert row["plain_tps"] > 0 and row["spec_tps"] > 0
         assert row["speedup"]["min"] <= row["speedup"]["median"] <= row["speedup"]["max"]
-        assert 0 < row["acceptance_rate"] <= 1
-        assert row["theory"]["best"] >= 1
+        assert 0 < row["acceptance_rate"] <= 1 and row["theory"]["best"] >= 1
         assert len(row["trials"]) == 3
 
 
@@ -54,22 +49,17 @@ def test_a_model_that_guesses_for_itself_in_words(zoo: Zoo) -> None:
     (row,) = (line for line in lines if line.startswith("code"))
     assert row.split()[1] == "*", "nine words in a circle are left out"
     said, of = row.split()[-1].split("/")
-    assert said == of
-    assert "repeats itself (3)" in done.text
-    assert "temperature 0.8" not in done.text
+    assert said == of and "repeats itself (3)" in done.text and "temperature 0.8" not in done.text
     assert not harmful(done.out)
 
 
 def test_an_unknown_workload_is_told_the_known_ones() -> None:
     done = localspec("bench", "demo", "--workload", "poems", "--json")
     error = done.document["error"]
-    assert (done.code, error["code"]) == (2, "usage")
-    assert "poems" in error["message"]
+    assert (done.code, error["code"]) == (2, "usage") and "poems" in error["message"]
     for name in ("code", "prose", "chat", "long-form", "copy-edit"):
         assert name in error["hint"]
 
-
-# --- verify ---
 
 LITTLE = ("--seconds", "0", "--tokens", "8")
 DRAWN = ("coupled", "rejection", "block")
@@ -94,9 +84,6 @@ def exit_code(*arguments: str) -> int:
     return end.value.code
 
 
-# --- the real command ---------------------------------------------------------------------------
-
-
 def test_a_pair_is_not_divergent(zoo: Zoo) -> None:
     pair = (zoo["target"], "--draft", zoo["cousin"])
     done = localspec("verify", *pair, *LITTLE, "--threads", "1", "--json", "-q")
@@ -118,12 +105,7 @@ def test_words_for_a_person(zoo: Zoo) -> None:
     assert done.err.startswith("localspec: measuring passes")
 
 
-# --- engines that do wrong ----------------------------------------------------------------------
-
-
-def test_a_divergence_is_explained_and_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_divergence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     scripted(monkeypatch, Scripted(late))
     assert exit_code("-q") == 1
     out = capsys.readouterr().out
@@ -137,8 +119,7 @@ def test_a_divergence_is_explained_and_is_a_failure(
     first = document["greedy"]["divergences"][0]
     assert (first["position"], first["width"]) == (5, 2)
     scripted(monkeypatch, Scripted(late, repeats=True))  # by rounding, which is no failure
-    assert exit_code("-q") == 0
-    assert "12 with another text than plain" in capsys.readouterr().out
+    assert exit_code("-q") == 0 and "12 with another text than plain" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["bench", "verify"])

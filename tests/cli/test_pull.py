@@ -30,9 +30,7 @@ def test_from_nothing_to_an_answer_and_back(computer: Installation) -> None:
     assert first.code == 0, first.err
     assert first.text == f"Ready: localspec run {PAIR}\n"
     assert "org/Tiny-GGUF/Tiny-Q8_0.gguf" in first.err and "licence: mit" in first.err
-    assert "Compatible: " in first.err and "To download:" in first.err
-    assert computer.finals() == BOTH
-
+    assert "Compatible: " in first.err and "To download:" in first.err and computer.finals() == BOTH
     listed = computer.do("list")
     assert listed.code == 0, listed.err
     rows = [line.split()[0] for line in listed.text.splitlines() if line]
@@ -41,12 +39,10 @@ def test_from_nothing_to_an_answer_and_back(computer: Installation) -> None:
     assert rows[models + 1] == "tiny-draft"
     shown = computer.do("show", PAIR)
     assert shown.code == 0 and "365 tokens" in shown.text and "Compatible: " in shown.text
-
     told = computer.do("run", PAIR, *ASK)
     assert told.code == 0, told.err
     assert told.document["model"] == "Tiny-Q8_0.gguf"
     assert told.document["draft"] == "Tiny-Draft-Q8_0.gguf"
-
     before = len(computer.hub.bodies())
     again = computer.do("pull", "-y", PAIR)
     assert again.code == 0 and "Everything is already downloaded." in again.err
@@ -61,8 +57,7 @@ def test_from_nothing_to_an_answer_and_back(computer: Installation) -> None:
 def test_a_dry_run_shows_the_plan_and_writes_nothing(computer: Installation) -> None:
     done = computer.do("pull", PAIR, "--dry-run")
     assert done.code == 0, done.err
-    assert "To download: " in done.text and "Free: " in done.text
-    assert not computer.cache.exists()
+    assert "To download: " in done.text and "Free: " in done.text and not computer.cache.exists()
     assert computer.do("pull", "tiny").code == 2, "nobody can be asked"
     plan = computer.do("pull", PAIR, "--dry-run", "--json").document
     assert plan["dry_run"] is True and plan["missing"] == plan["bytes"] > 0
@@ -72,9 +67,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(computer: Installation) -> 
     assert (pair["verdict"], pair["rule"]) == ("compatible", "same-vocabulary")
 
 
-def test_a_pair_that_does_not_go_together_is_refused_before_its_bytes(
-    computer: Installation,
-) -> None:
+def test_an_incompatible_pair_is_refused_before_its_bytes(computer: Installation) -> None:
     done = computer.do("pull", BAD_PAIR, "-y")
     assert done.code == 5
     assert "token 257 is '▁other' in the draft and '<0xFE>' in the target" in done.err
@@ -155,23 +148,20 @@ def test_search_and_the_files_of_what_it_found(computer: Installation) -> None:
     assert asked.code == 0
 
 
-OFFLINE: tuple[tuple[int, tuple[str, ...]], ...] = (
-    (0, ("ls", "--json")),
-    (0, ("show", PAIR, "--json")),
-    (0, ("pull", PAIR, "-y")),
-    (0, ("run", f"{BIG}:Q8_0", "-p", "a", "--max-tokens", "2")),
-    (10, ("pull", "qwen3-8b", "-y")),
-    (10, ("search", "tiny")),
-    (10, ("pair", "check", "qwen3-8b", "qwen3-0.6b")),
-    (0, ("rm", "tiny-draft", "-y")),
-)
-
-
 def test_offline_no_socket_is_opened(computer: Installation) -> None:
     computer.pulled(PAIR, "odd")
     env = computer.without_sockets()
     seen = len(computer.hub.seen)
-    for code, arguments in OFFLINE:
+    for code, arguments in (
+        (0, ("ls", "--json")),
+        (0, ("show", PAIR, "--json")),
+        (0, ("pull", PAIR, "-y")),
+        (0, ("run", f"{BIG}:Q8_0", "-p", "a", "--max-tokens", "2")),
+        (10, ("pull", "qwen3-8b", "-y")),
+        (10, ("search", "tiny")),
+        (10, ("pair", "check", "qwen3-8b", "qwen3-0.6b")),
+        (0, ("rm", "tiny-draft", "-y")),
+    ):
         done = computer.do("--offline", *arguments, **env)
         assert done.code == code, done.err
         assert "RuntimeError" not in done.err and len(computer.hub.seen) == seen, arguments
@@ -230,9 +220,7 @@ def test_nothing_is_redrawn_for_a_screen_reader(name: str, monkeypatch: pytest.M
     assert "\r" in told(monkeypatch)
     monkeypatch.setenv(name, "dumb")
     lines = told(monkeypatch)
-    assert lines.replace("\n", "").isprintable()
-    assert "25 %" in lines
-    assert "verified" in lines
+    assert lines.replace("\n", "").isprintable() and "25 %" in lines and "verified" in lines
 
 
 def told(monkeypatch: pytest.MonkeyPatch) -> str:
@@ -248,9 +236,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> str:
         ):
             meter.update(DownloadState(job, phase, done))
     return terminal.getvalue()
-
-
-# --- heads ------------------------------------------------------------------------------------
 
 
 def test_heads_beside_a_target_are_offered(computer: Installation) -> None:

@@ -26,9 +26,8 @@ class Typist:
         return self.pasted > 0
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
+def test_a_message() -> None:
+    for lines, message in [
         (["hello"], "hello"),
         ([""], ""),
         (["one\\", "two\\", "three"], "one\ntwo\nthree"),
@@ -38,20 +37,16 @@ class Typist:
         (["one\\"], "one\\"),
         (['"""one', "two"], "one\ntwo"),
         (["one\ntwo"], "one\ntwo"),
-    ],
-)
-def test_a_message(lines: list[str], message: str) -> None:
-    typist = Typist(*lines)
-    assert ReadlinePrompt("> ", typist.ask, typist.waits).read_message() == message
-    assert typist.prompts[0] == "> "
-    assert not any(typist.prompts[1:])
+    ]:
+        typist = Typist(*lines)
+        assert ReadlinePrompt("> ", typist.ask, typist.waits).read_message() == message
+        assert typist.prompts[0] == "> " and not any(typist.prompts[1:])
 
 
 def test_a_paste_that_comes_line_by_line_is_one_message() -> None:
     typist = Typist("one", "two", "three", "next", pasted=3)
     composer = ReadlinePrompt("> ", typist.ask, typist.waits)
-    assert composer.read_message() == "one\ntwo\nthree"
-    assert composer.read_message() == "next"
+    assert composer.read_message() == "one\ntwo\nthree" and composer.read_message() == "next"
 
 
 def test_commands_typed_ahead_are_not_joined() -> None:
@@ -65,9 +60,7 @@ def test_the_end() -> None:
         ReadlinePrompt("> ", Typist().ask, lambda: False).read_message()
 
 
-def test_a_terminal_that_marks_no_paste_has_its_lines_joined(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unmarked_pastes_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with TERM=dumb: what waits already belongs to what was read."""
     monkeypatch.setenv("TERM", "dumb")
     assert readline_prompt._lacks_bracketed_paste(object())

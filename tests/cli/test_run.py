@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,16 +23,15 @@ from localspec.protocol.events import (
     decode,
     token_to_json,
 )
+from tests.engine_process.ends import ended
+from tests.machine.test_rpc import refusing
 from tests.support.downloads import wait_for
 from tests.support.installation import DEEP, HEAD, INSIDE, Installation
-from tests.support.run_command import command, environment, harmful, hello, localspec
+from tests.support.run_command import Done, command, environment, finish, harmful, hello, localspec
 from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
 
 GREEDY = ("--temperature", "0")
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-
-
-# --- prompts ----------------------------------------------------------------------------------
 
 
 def test_files_beside_which_one_stands(zoo: Zoo) -> None:
@@ -42,8 +40,7 @@ def test_files_beside_which_one_stands(zoo: Zoo) -> None:
     done = localspec(
         "run", name, "--draft", f"./{name}", "-p", "a", "--temperature", "0", cwd=folder
     )
-    assert (done.code, done.err) == (0, "")
-    assert done.text.rstrip("\n") == HELLO_TEXT
+    assert (done.code, done.err) == (0, "") and done.text.rstrip("\n") == HELLO_TEXT
 
 
 def test_what_is_piped_follows_the_prompt(zoo: Zoo) -> None:
@@ -83,9 +80,6 @@ def test_the_model_is_named_where_it_is_not_the_default(zoo: Zoo, tmp_path: Path
     assert localspec("run", *ask, "-q", env=env).err == ""
 
 
-# --- the JSON document ------------------------------------------------------------------------
-
-
 def test_the_document_holds_what_the_contract_says(zoo: Zoo) -> None:
     document = hello(zoo, "--json", "--seed", "7", "--spec", "model").document
     assert (document["schema"], document["text"]) == (1, HELLO_TEXT)
@@ -119,13 +113,8 @@ def test_the_document_holds_what_the_contract_says(zoo: Zoo) -> None:
 
 def test_json_is_one_line_of_ascii_whatever_is_said(zoo: Zoo) -> None:
     done = localspec("run", zoo["hostile"], "-p", "a", *GREEDY, "--json", "--stats", "--tokens")
-    assert done.out.isascii()
-    assert done.out.count(b"\n") == 1
-    assert not harmful(done.out)
+    assert done.out.isascii() and done.out.count(b"\n") == 1 and not harmful(done.out)
     assert "]52;c" in done.document["text"]
-
-
-# --- what is shown ----------------------------------------------------------------------------
 
 
 def test_events_are_lines_with_probabilities_where_asked_for(zoo: Zoo, tmp_path: Path) -> None:
@@ -145,18 +134,15 @@ def test_events_are_lines_with_probabilities_where_asked_for(zoo: Zoo, tmp_path:
         assert token.rank == 1 and (token.p_target or 0) > 0 and len(token.alternatives) == 3
 
 
-def test_other_computers_of_the_settings_are_done_without_and_those_of_the_line_are_not(
-    zoo: Zoo,
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        gone = "{}:{}".format(*closed.getsockname())
-    unreachable = f"The worker {gone} cannot be reached: connection refused."
+def test_workers_of_the_settings_are_optional(zoo: Zoo) -> None:
     given = ("run", zoo["parrot"], "-p", "hello", "--max-tokens", "2")
-    refused = localspec(*given, "--workers", gone)
+    with refusing() as address:
+        gone = str(address)
+        refused = localspec(*given, "--workers", gone)
+        done = localspec(*given, env={"LOCALSPEC_RUN_WORKERS": gone})
+    unreachable = f"The worker {gone} cannot be reached: connection refused."
     assert refused.code == 9 and unreachable in refused.err and refused.out == b""
-    done = localspec(*given, env={"LOCALSPEC_RUN_WORKERS": gone})
-    assert done.code == 0 and done.out
-    assert f"{unreachable} Going on without it." in done.err
+    assert done.code == 0 and done.out and f"{unreachable} Going on without it." in done.err
     silent = localspec(*given, "--workers", "none", env={"LOCALSPEC_RUN_WORKERS": gone})
     assert silent.code == 0 and gone not in silent.err
 
@@ -193,9 +179,6 @@ def test_one_answer_of_a_chat_model(zoo: Zoo) -> None:
     assert localspec(*asked, "--raw", "--template", "chatml").code == 2
 
 
-# --- where it ends ----------------------------------------------------------------------------
-
-
 def test_a_stop_text_cuts_the_answer(zoo: Zoo) -> None:
     document = hello(zoo, "--json", "--stop", "zzz", "--stop", "\n").document
     assert (document["text"], document["finish_reason"]) == (" Hello, world!", "stop")
@@ -210,9 +193,6 @@ def test_a_drawn_seed_is_told_and_gives_its_text_again(zoo: Zoo) -> None:
     assert again["text"] == drawn["text"]
 
 
-# --- the bundled pair -------------------------------------------------------------------------
-
-
 def test_a_preset_gives_what_the_command_line_leaves_open(zoo: Zoo, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[presets.short]\nmax_tokens = 3\ntemperature = 0\nspec = 'off'\n")
@@ -224,8 +204,6 @@ def test_a_preset_gives_what_the_command_line_leaves_open(zoo: Zoo, tmp_path: Pa
     unknown = localspec("run", zoo["parrot"], "-p", "a", "--preset", "long", env=env)
     assert unknown.code == 3 and "Presets: short." in unknown.err
 
-
-# --- constrained answers ----------------------------------------------------------------------
 
 AGE = '{"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}'
 
@@ -241,20 +219,14 @@ def test_an_answer_satisfies_a_schema_or_follows_a_grammar(tmp_path: Path) -> No
     assert (done.code, done.text.strip() in ("one", "two")) == (0, True)
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
+def test_an_unusable_schema_or_grammar_is_refused() -> None:
+    for options, code in [
         (("--json-schema", "none.json"), 3),
         (("--json-schema", "{}", "--grammar", __file__), 2),
         (("--json-schema", '{"not": {}}'), 16),
-    ],
-)
-def test_an_unusable_schema_or_grammar_is_refused(options: tuple[str, ...], code: int) -> None:
-    done = localspec("run", "demo", "-p", "a = ", *options, "--json")
-    assert (done.code, bool(done.document["error"]["message"])) == (code, True)
-
-
-# --- an engine that dies, memory that runs out ---
+    ]:
+        done = localspec("run", "demo", "-p", "a = ", *options, "--json")
+        assert (done.code, bool(done.document["error"]["message"])) == (code, True)
 
 
 ENDS = {
@@ -266,9 +238,7 @@ JSON = ("--json",)
 
 @POSIX
 @pytest.mark.parametrize(("how", "form"), [("SIGKILL", ()), ("SIGSEGV", ()), ("SIGKILL", JSON)])
-def test_an_engine_killed_while_it_answers(
-    how: str, form: tuple[str, ...], zoo: Zoo, tmp_path: Path
-) -> None:
+def test_an_engine_killed(how: str, form: tuple[str, ...], zoo: Zoo, tmp_path: Path) -> None:
     """What was said is kept; the error begins on a line of its own."""
     events = tmp_path / "events"
     endless = ("--max-tokens", "60000", *GREEDY, "--events", str(events), *form)
@@ -283,8 +253,7 @@ def test_an_engine_killed_while_it_answers(
         engine.send_signal(signal.Signals[how])
         out, err = run.communicate(timeout=60)
     code, words = ENDS[how]
-    assert run.returncode == code and b"Traceback" not in err
-    assert not psutil.pid_exists(engine.pid)
+    assert run.returncode == code and b"Traceback" not in err and ended(engine.pid)
     if form:
         document = json.loads(out)
         assert document["error"]["code"] == "out-of-memory"
@@ -303,13 +272,9 @@ def test_an_abort_of_llama_cpp_is_named_and_logged(zoo: Zoo, tmp_path: Path) -> 
     assert "this engine ended: assert" in (tmp_path / "engine.log").read_text(encoding="utf-8")
 
 
-_OUT_OF_MEMORY = 11
-
-
-def limited(kib: int, *arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
+def limited(kib: int, *arguments: str | Path) -> Done:
     """With so much address space for the command and its engine."""
-    words = ["sh", "-c", f'ulimit -v {kib}; exec "$@"', "sh", *command(*arguments)]
-    return subprocess.run(words, env=environment(), capture_output=True, timeout=120, check=False)
+    return finish(["sh", "-c", f'ulimit -v {kib}; exec "$@"', "sh", *command(*arguments)])
 
 
 @pytest.mark.long
@@ -324,16 +289,14 @@ def test_memory_that_runs_out_is_explained(zoo: Zoo, tmp_path: Path, with_draft:
     told = []
     for kib in range(4_000_000, 400_000, -150_000):
         done = limited(kib, *ask, "--draft", draft)
-        told.append(done.stderr.decode())
+        told.append(done.err)
         is_named = not with_draft or "small.gguf" in told[-1]
-        if done.returncode == _OUT_OF_MEMORY and is_named:
+        if done.code == 11 and is_named:
             assert ("--draft none" if with_draft else "Estimated ") in told[-1]
-            assert not with_draft or limited(kib, *ask, "--draft", "none").returncode == 0
+            assert not with_draft or limited(kib, *ask, "--draft", "none").code == 0
             return
     raise AssertionError(told)
 
-
-# --- draft heads ------------------------------------------------------------------------------
 
 ANSWER = ("-p", "a", "--max-tokens", "12", "--temperature", "0")
 

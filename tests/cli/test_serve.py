@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,10 +67,7 @@ def test_a_server_answers_logs_and_ends(zoo: Zoo) -> None:
         assert logged["tokens"] == answer["usage"]["completion_tokens"]
         assert "secret" not in line and str(zoo.folder) not in line
         process.send_signal(signal.SIGINT)
-        began = time.monotonic()
-        assert process.wait(timeout=30) == 0
-        assert time.monotonic() - began < 10
-        assert "Traceback" not in process.stderr.read()
+        assert process.wait(timeout=30) == 0 and "Traceback" not in process.stderr.read()
 
 
 def test_what_is_installed_is_served_under_its_names(zoo: Zoo) -> None:
@@ -112,7 +108,6 @@ def test_what_it_refuses(zoo: Zoo, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         taken = localspec("serve", model, "--port", port)
-    assert taken.code == 2
-    assert taken.err.splitlines()[1] == "  Add --port 0: a free port is chosen."
+    assert taken.code == 2 and taken.err.splitlines()[1] == "  Add --port 0: a free port is chosen."
     damaged = localspec("serve", zoo["vocabulary-only"], "--port", "0")
     assert damaged.code not in (0, 1)

@@ -11,17 +11,13 @@ import pytest
 
 from localspec.chat.history import ChatHistory
 from tests.chat.saved_chats import put
-from tests.support.run_command import ROOT, command, environment, localspec
+from tests.support.run_command import ROOT, command, finish, localspec
 
 
 def completed(words: str, shell: str = "bash", cursor: int | None = None) -> list[str]:
     at = len(words.split()) - (not words.endswith(" ")) if cursor is None else cursor
     done = localspec(
-        env={
-            "_LOCALSPEC_COMPLETE": f"{shell}_complete",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(at),
-        }
+        env={"_LOCALSPEC_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
     )
     assert done.code == 0, done.err
     return [line.removeprefix("plain,") for line in done.text.splitlines()]
@@ -33,9 +29,8 @@ def test_numbers_of_chats_are_completed() -> None:
     assert str(number) in completed("localspec export ")
 
 
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
+def test_what_is_completed() -> None:
+    for words, offered in [
         ("localspec pu", ["pull"]),
         ("localspec pull qwen3-8b+", ["qwen3-8b+lookup", "qwen3-8b+qwen3-0.6b"]),
         ("localspec run dem", ["demo", "demo-draft", "demo-target"]),
@@ -45,12 +40,10 @@ def test_numbers_of_chats_are_completed() -> None:
         ("localspec config set scr", ["screen.theme"]),
         ("localspec config set screen.theme h", ["high-contrast"]),
         ("localspec config get keys.chat.s", ["keys.chat.send"]),
-    ],
-)
-def test_what_is_completed(words: str, offered: list[str]) -> None:
-    found = [each for each in completed(words) if not each.startswith("file,")]
-    assert set(offered) <= set(found), found
-    assert all(each.startswith(words.rsplit(maxsplit=1)[-1]) for each in found)
+    ]:
+        found = [each for each in completed(words) if not each.startswith("file,")]
+        assert set(offered) <= set(found), found
+        assert all(each.startswith(words.rsplit(maxsplit=1)[-1]) for each in found)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -74,7 +67,7 @@ def test_no_verb_loads_what_it_does_not_need(tmp_path: Path) -> None:
         "say = lambda: print(*[n for n in heavy if n in sys.modules], file=sys.stderr)\n"
         "atexit.register(say)\n"
     )
-    env = environment({"PYTHONPATH": f"{listed}:{ROOT}"})
+    env = {"PYTHONPATH": f"{listed}:{ROOT}"}
     for arguments, loaded in {
         ("--help",): "",
         ("run", "--help"): "",
@@ -83,7 +76,5 @@ def test_no_verb_loads_what_it_does_not_need(tmp_path: Path) -> None:
         ("pair", "suggest", "--vram", "8"): "yaml psutil",
         ("search", "x", "--offline"): "",
     }.items():
-        done = subprocess.run(
-            command(*arguments), env=env, capture_output=True, text=True, check=False, timeout=60
-        )
-        assert done.stderr.splitlines()[-1] == loaded, (arguments, done.stderr)
+        done = finish(command(*arguments), env=env)
+        assert done.err.splitlines()[-1] == loaded, (arguments, done.err)

@@ -13,24 +13,12 @@ import pytest
 
 from localspec.cli import terminal
 from localspec.symbols import TOKEN_MARKS
+from tests.support import run_command
 from tests.support.downloads import wait_for
-from tests.support.run_command import (
-    ROOT,
-    TIMEOUT,
-    command,
-    environment,
-    harmful,
-    hello,
-    localspec,
-    on_a_terminal,
-)
 from tests.support.zoo import HELLO_TEXT, HOSTILE, Zoo
 
 GREEDY = ("--temperature", "0")
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and terminals")
-
-# --- marks and colours ------------------------------------------------------------------------
-
 
 FORCED = {"FORCE_COLOR": "1"}
 
@@ -56,18 +44,17 @@ def test_colour(
     more = ("-p", "a", *GREEDY, "--tokens", "--stats", "-v", "--spec", "model", *options)
     path = zoo["hostile"]
     if is_terminal:
-        code, seen = on_a_terminal("run", path, "--draft", path, *more, env=env)
+        code, seen = run_command.on_a_terminal("run", path, "--draft", path, *more, env=env)
     else:
-        done = localspec("run", path, "--draft", path, *more, env=env)
+        done = run_command.localspec("run", path, "--draft", path, *more, env=env)
         code, seen = done.code, done.out
-        assert not harmful(done.err.encode(), colour=True)
-    assert code == 0 and b"one" in seen and b"two" in seen
-    assert (b"\x1b[" in seen) is coloured
-    assert not harmful(seen, colour=True)
+        assert not run_command.harmful(done.err.encode(), colour=True)
+    assert code == 0 and b"one" in seen and b"two" in seen and (b"\x1b[" in seen) is coloured
+    assert not run_command.harmful(seen, colour=True)
 
 
 def test_every_token_is_marked_with_its_class(zoo: Zoo) -> None:
-    done = hello(zoo, "--tokens", "--spec", "model")
+    done = run_command.hello(zoo, "--tokens", "--spec", "model")
     mark = TOKEN_MARKS
     assert done.text.startswith(f" Hello{mark['plain']},{mark['accepted']} wor{mark['accepted']}")
     bare = done.text
@@ -78,24 +65,18 @@ def test_every_token_is_marked_with_its_class(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("env", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
 def test_a_terminal_that_knows_no_unicode(zoo: Zoo, env: dict[str, str]) -> None:
-    done = hello(zoo, "--tokens", "--stats", "--spec", "model", env=env)
-    assert done.code == 0
-    assert "Hello" in done.text
-    assert "Traceback" not in done.err
+    done = run_command.hello(zoo, "--tokens", "--stats", "--spec", "model", env=env)
+    assert done.code == 0 and "Hello" in done.text and "Traceback" not in done.err
     if "PYTHONIOENCODING" in env:
-        assert done.out.isascii()
-        assert "Hello-,~" in done.text
-
-
-# --- those who leave --------------------------------------------------------------------------
+        assert done.out.isascii() and "Hello-,~" in done.text
 
 
 @POSIX
 def test_a_reader_that_leaves_is_no_error(zoo: Zoo) -> None:
     """`localspec run … | head -c 8`"""
     with subprocess.Popen(
-        command("run", zoo["chatter"], "-p", "a", *GREEDY, "--max-tokens", "1000000"),
-        env=environment(),
+        run_command.command("run", zoo["chatter"], "-p", "a", *GREEDY, "--max-tokens", "1000000"),
+        env=run_command.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -103,7 +84,7 @@ def test_a_reader_that_leaves_is_no_error(zoo: Zoo) -> None:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.read(8) == b" one two"
         process.stdout.close()
-        assert (process.stderr.read(), process.wait(TIMEOUT)) == (b"", 141)
+        assert (process.stderr.read(), process.wait(run_command.TIMEOUT)) == (b"", 141)
 
 
 @POSIX
@@ -113,33 +94,29 @@ def test_an_interrupt_keeps_what_was_said(zoo: Zoo, tmp_path: Path, form: tuple[
     events = tmp_path / "events.jsonl"
     endless = ("run", zoo["chatter"], "-p", "a", *GREEDY, "--max-tokens", "1000000")
     with subprocess.Popen(
-        command(*endless, "--events", events, *form),
-        env=environment(),
+        run_command.command(*endless, "--events", events, *form),
+        env=run_command.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        wait_for(lambda: events.exists() and events.read_bytes().count(b'"round"') > 8, TIMEOUT)
+        wait_for(
+            lambda: events.exists() and events.read_bytes().count(b'"round"') > 8,
+            run_command.TIMEOUT,
+        )
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=TIMEOUT)
+        out, err = process.communicate(timeout=run_command.TIMEOUT)
     assert process.returncode == 130 and b"Traceback" not in err
     document = json.loads(out) if form else {"text": out.decode()}
     assert document["text"].startswith(" one two three")
     assert document["finish_reason"] == "cancelled" if form else out.endswith(b"\n")
 
 
-# --- text that attacks the terminal -----------------------------------------------------------
-
-
 def test_nothing_hostile_is_held_back_to_the_end(zoo: Zoo) -> None:
     """What might become a stop text comes last, on another way."""
     stop = ("--stop", f"{HOSTILE[1]}X", "--max-tokens", "2", "--tokens")
-    done = localspec("run", zoo["hostile"], "-p", "a", *GREEDY, *stop)
-    assert (done.code, done.text.split("·")[0]) == (0, " one")
-    assert not harmful(done.out)
-
-
-# --- the writer ---------------------------------------------------------------------------------
+    done = run_command.localspec("run", zoo["hostile"], "-p", "a", *GREEDY, *stop)
+    assert (done.code, done.text.split("·")[0]) == (0, " one") and not run_command.harmful(done.out)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -152,14 +129,14 @@ def test_the_writer_takes_away_what_harms(capfd: pytest.CaptureFixture[str], tex
     terminal.echo_json({"text": text})
     terminal.ProgressLine(quiet=False, interval=0).show(text, is_step=True)
     out, err = capfd.readouterr()
-    assert not harmful(out.encode()) and not harmful(err.encode())
+    assert not run_command.harmful(out.encode()) and not run_command.harmful(err.encode())
     assert out.startswith("a ") and out.index("c") < out.index("\n"), "one line"
 
 
 def test_every_line_of_a_command_passes_the_writer() -> None:
     """Others print an answer's text, which is sanitized token by token, or numbers of requests."""
     allowed = {"answer_printer.py": {"sys.stdout.write"}, "serve.py": {"print"}}
-    for path in (ROOT / "localspec" / "cli").glob("*.py"):
+    for path in (run_command.ROOT / "localspec" / "cli").glob("*.py"):
         calls = {
             ast.unparse(n.func)
             for n in ast.walk(ast.parse(path.read_text("utf-8")))

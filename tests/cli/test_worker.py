@@ -10,25 +10,12 @@ from localspec.cli import worker
 from tests.support.run_command import localspec
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.5", "localhost"])
-def test_a_loopback_address_is_reached_through_ssh(
-    capfd: pytest.CaptureFixture[str], listen: str
-) -> None:
-    worker.explain_use(listen, 50052)
-    told = capfd.readouterr().err
-    assert f"ssh -N -L 50052:127.0.0.1:50052 {socket.gethostname()}\n" in told
-    assert "localspec run … --workers 127.0.0.1:50052 " in told
-
-
-@pytest.mark.parametrize(
-    ("listen", "host"), [("0.0.0.0", socket.gethostname()), ("192.168.1.5", "192.168.1.5")]
-)
-def test_another_address_is_reached_as_it_is(
-    capfd: pytest.CaptureFixture[str], listen: str, host: str
-) -> None:
-    worker.explain_use(listen, 50052)
-    told = capfd.readouterr().err
-    assert f"--workers {host}:50052 " in told and "ssh" not in told
+def test_a_loopback_address_is_reached_through_ssh(capfd: pytest.CaptureFixture[str]) -> None:
+    for listen in ["127.0.0.1", "127.0.0.5", "localhost"]:
+        worker.explain_use(listen, 50052)
+        told = capfd.readouterr().err
+        assert f"ssh -N -L 50052:127.0.0.1:50052 {socket.gethostname()}\n" in told
+        assert "localspec run … --workers 127.0.0.1:50052 " in told
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0", "192.168.1.5", "no such host"])

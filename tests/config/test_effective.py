@@ -31,9 +31,8 @@ def test_settings_and_keys_are_read(file: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_an_error_has_its_line_its_key_what_was_expected_and_what_came(file: Path) -> None:
+    for text, said in [
         ("[screen]\nascii = \n", ":2:9: invalid value"),
         ("[screen", ":1:8: expected ']'"),
         ("\ud8ff", ":1: the file is not UTF-8 text"),
@@ -46,32 +45,25 @@ def test_settings_and_keys_are_read(file: Path) -> None:
         ("[x]\ny = 1\n[ chats ]  # mine\n'keep' = 1\n", ":4: chats.keep must be true"),
         ("keys = 3", ":1: keys must be a table: [keys]"),
         ("presets = {a = 1}", ":1: presets.a must be a table: [presets.a]"),
-    ],
-)
-def test_an_error_has_its_line_its_key_what_was_expected_and_what_came(
-    file: Path, text: str, said: str
-) -> None:
-    file.write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(UsageError) as raised:
-        config.load()
-    assert raised.value.message.startswith(f"{file}:") and said in raised.value.message
-    assert raised.value.hint == "Fix it: localspec config edit"
+    ]:
+        file.write_bytes(text.encode("utf-8", "surrogatepass"))
+        with pytest.raises(UsageError) as raised:
+            config.load()
+        assert raised.value.message.startswith(f"{file}:") and said in raised.value.message
+        assert raised.value.hint == "Fix it: localspec config edit"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_an_unknown_key_is_a_warning_with_the_nearest(file: Path) -> None:
+    for text, said in [
         ("[screen]\ntehme = 'x'\n", ":2: unknown setting screen.tehme; did you mean screen.theme?"),
         ("theme = 'x'\n", ":1: unknown setting theme; did you mean screen.theme?"),
         ("[tomorrow]\nweather = 'fine'\n", "unknown setting tomorrow.weather; it is ignored."),
         ("[keys]\nchat.sned = 'f9'\n", "did you mean keys.chat.send?"),
-    ],
-)
-def test_an_unknown_key_is_a_warning_with_the_nearest(file: Path, text: str, said: str) -> None:
-    file.write_text(text)
-    view = config.resolve(key_ids={"chat.send": "chat.send"})
-    assert view.errors == () and said in view.warnings[0]
-    assert not any(key in SETTINGS for key in changed_values(config.load()))
+    ]:
+        file.write_text(text)
+        view = config.resolve(key_ids={"chat.send": "chat.send"})
+        assert view.errors == () and said in view.warnings[0]
+        assert not any(key in SETTINGS for key in changed_values(config.load()))
 
 
 def test_privacy_is_not_lost_by_a_typo(file: Path) -> None:
@@ -115,7 +107,6 @@ def test_every_value_has_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch)
 def test_values_are_used(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCALSPEC_MODELS_DIR", raising=False)
     file.write_text(f"[models]\nfolder = '{tmp_path}'\n[network]\noffline = true\n")
-    assert inventory.models_folder() == tmp_path
-    assert HubClient().offline
+    assert inventory.models_folder() == tmp_path and HubClient().offline
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     assert not HubClient().offline

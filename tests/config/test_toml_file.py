@@ -96,9 +96,7 @@ def test_rights_and_links_stay(file: Path, tmp_path: Path) -> None:
     assert stat.S_IMODE(dotfiles.stat().st_mode) == 0o644
 
 
-def test_a_write_that_fails_leaves_the_old_file(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_keeps_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(OWN)
 
     def full(*_: object) -> None:
@@ -107,14 +105,11 @@ def test_a_write_that_fails_leaves_the_old_file(
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(StorageError, match="No space left"):
         toml_file.set_value("screen.ascii", True)
-    assert file.read_text() == OWN
-    assert [one.name for one in file.parent.glob(".config-*")] == []
+    assert file.read_text() == OWN and [one.name for one in file.parent.glob(".config-*")] == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_keys_that_signal_end_the_editor_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signals_end_the_editor_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT)]
     editor = tmp_path / "editor"
     editor.write_text("#!/bin/sh\nkill -INT $PPID; kill -QUIT $PPID; kill -QUIT $$; echo x > $1\n")
@@ -157,9 +152,7 @@ def test_a_file_from_notepad_keeps_its_line_ends(file: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["VISUAL", "EDITOR"])
-def test_an_editor_with_an_open_quotation_mark_is_an_error(
-    file: Path, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
+def test_an_editor_unquoted(file: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv(variable, "vim 'my file")
     with pytest.raises(NotFoundError, match=f"{variable} is no command"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,3 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LOCALSPEC_MODELS_DIR", raising=False)
     monkeypatch.delenv("LLAMA_CPP_LIB_PATH", raising=False)
-
-
-@pytest.fixture
-def leftover(tmp_path: Path) -> Path:
-    """Part of a download that ended long ago."""
-    blobs = tmp_path / "hf" / "hub" / "models--ann--m" / "blobs"
-    blobs.mkdir(parents=True)
-    part = blobs / ("a" * 64 + ".localspec.part")
-    part.write_bytes(b"x" * 20_000_000)
-    os.utime(part, (1, 1))
-    return part

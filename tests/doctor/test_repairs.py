@@ -5,8 +5,6 @@ from __future__ import annotations
 import sqlite3
 import sys
 import threading
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from localspec.doctor.repairs import RepairRunner
 from localspec.machine import llama_cpp_builds
 from localspec.machine.llama_cpp_builds import RunCommand, SystemHardware
 from tests.chat.saved_chats import put
+from tests.support.downloads import wait_for
 
 NVIDIA = SystemHardware("Linux", "x86_64", "570.86.15", 8.9)
 TIMEOUT = 20.0
@@ -38,20 +37,6 @@ def repaired(area: str, name: str) -> str:
     message = action.run()
     assert name not in {one.id for one in checks.check_area(area)}
     return message
-
-
-# --- quick actions ------------------------------------------------------------------------
-
-
-def test_leftovers_are_removed(leftover: Path) -> None:
-    assert found("disk", "leftovers").what.startswith("20 MB in 1 incomplete download")
-    assert found("disk", "leftovers").fix == (
-        "localspec pull ann/m resumes it; localspec rm --leftovers deletes it"
-    )
-    action = found("disk", "leftovers").action
-    assert action is not None and "1 incomplete download, 20 MB?" in action.question
-    assert repaired("disk", "leftovers") == "Freed 20 MB."
-    assert not leftover.exists()
 
 
 def test_chats_are_recovered_from_a_damaged_database() -> None:
@@ -83,9 +68,6 @@ def test_chats_of_a_newer_version_have_no_repair() -> None:
     with closing(sqlite3.connect(paths.chats_file())) as database:
         database.execute("PRAGMA user_version = 99")
     assert found("chats", "chats-newer").action is None
-
-
-# --- installing ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -124,25 +106,13 @@ def test_a_build_for_this_cpu_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("nvidia")
 @pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "LLAMA_CPP_LIB_PATH"])
-def test_nothing_is_installed_offline_or_over_the_users_own_build(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_installed_over_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "1")
     assert action("cpu-only-build") is None
 
 
-# --- commands -----------------------------------------------------------------------------
-
-
 def python(code: str, **environ: str) -> CommandLine:
     return CommandLine((sys.executable, "-c", code), tuple(environ.items()))
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.01)
 
 
 def runner(said: list[str], *commands: CommandLine) -> RepairRunner:
@@ -155,15 +125,13 @@ def test_commands_run_in_sequence_and_their_output_is_sanitized() -> None:
     second = python("import sys; print('\\x07bell', file=sys.stderr); print('x' * 9000)")
     assert runner(said, first, second).run() == (True, "Done.")
     assert said[0].startswith("$ WHAT=hello ") and said[1] == "hello"
-    assert said[3] == "bell" and len(said[4]) == 2000
-    assert "\x1b" not in "".join(said)
+    assert said[3] == "bell" and len(said[4]) == 2000 and "\x1b" not in "".join(said)
 
 
 def test_a_failing_command_ends_the_sequence() -> None:
     said: list[str] = []
     failing = runner(said, python("raise SystemExit(3)"), python("print('no')"))
-    assert failing.run() == (False, "Failed with exit code 3.")
-    assert "no" not in said
+    assert failing.run() == (False, "Failed with exit code 3.") and "no" not in said
     assert runner(said, CommandLine(("/nowhere/at/all",))).run()[1] == "Failed with exit code 127."
     assert said[-1].startswith("Cannot start the command: ")
 
@@ -182,7 +150,7 @@ def test_stop_ends_the_commands_children_too(tmp_path: Path) -> None:
         return set(psutil.Process().children(recursive=True)) - others
 
     thread.start()
-    until(lambda: "on" in said and len(started()) > 1)
+    wait_for(lambda: "on" in said and len(started()) > 1)
     ended = started()
     running.stop()
     thread.join(TIMEOUT)
@@ -201,7 +169,7 @@ def test_stop_does_not_wait_for_a_child_that_ignores_the_interrupt() -> None:
     ends: list[tuple[bool, str]] = []
     thread = threading.Thread(target=lambda: ends.append(running.run()))
     thread.start()
-    until(lambda: "on" in said)
+    wait_for(lambda: "on" in said)
     running.stop()
     thread.join(TIMEOUT)
     assert ends == [(False, "Stopped.")]

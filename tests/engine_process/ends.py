@@ -27,7 +27,7 @@ def text_of(events: Iterable[Event]) -> str:
     return "".join(t.text for e in events if isinstance(e, Round) for t in e.tokens)
 
 
-def ended(pid: int, seconds: float = 5.0, *, is_orphan: bool = True) -> bool:
+def ended(pid: int, seconds: float = 30.0, *, is_orphan: bool = True) -> bool:
     """Whether it ends within that time; an orphan may still wait for init to reap it."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -16,32 +16,16 @@ from dataclasses import fields
 from localspec import child_process
 from localspec.engine.__main__ import CommandServer
 from localspec.machine.cpu_and_ram import OtherCpuLoad
-from localspec.protocol import wire
-from localspec.protocol.events import (
-    EngineReady,
-    GenerationFinished,
-    Prefill,
-    Round,
-    RoundTimes,
-    SpeculationPlan,
-    Token,
-)
+from localspec.protocol import events, wire
 
 MEASURED = wire.MeasuredCosts(2.0, {"1": 1.0, "4": 1.5})
 REPLAYED = wire.ReplayResult(**{part.name: (1,) for part in fields(wire.ReplayResult)})
 EXITS = {
-    "kill": ("oom-system", 11),
-    "segv": ("signal SIGSEGV", 9),
-    "abort": ("assert", 9),
-    "cuda": ("oom-gpu", 11),
-    "garbage": ("protocol", 9),
-    "deep": ("protocol", 9),
-    "endless": ("protocol", 9),
-    "disk": ("exit 1", 8),
-    "exit": ("exit 3", 9),
-    "silent": ("exit 0", 9),
-    "hang": ("hang", 9),
-}
+    "kill": ("oom-system", 11), "segv": ("signal SIGSEGV", 9), "abort": ("assert", 9),
+    "cuda": ("oom-gpu", 11), "garbage": ("protocol", 9), "deep": ("protocol", 9),
+    "endless": ("protocol", 9), "disk": ("exit 1", 8), "exit": ("exit 3", 9),
+    "silent": ("exit 0", 9), "hang": ("hang", 9),
+}  # fmt: skip
 """By fault: `EngineExit.how`, and the exit code."""
 
 
@@ -121,23 +105,23 @@ class ScriptedEngine:
         if isinstance(command, wire.LoadCommand):
             self._enter("load")
             devices = ("a GPU", "CPU") if command.target.startswith("gpu") else ("CPU",)
-            yield EngineReady({}, command.target, command.draft, devices, {}, {}, 1.0)
+            yield events.EngineReady({}, command.target, command.draft, devices, {}, {}, 1.0)
         elif isinstance(command, wire.ProbeCommand):
-            yield SpeculationPlan("probing", "scripted")
+            yield events.SpeculationPlan("probing", "scripted")
             self._enter("probe")
             yield MEASURED
         elif isinstance(command, wire.ReplayCommand):
             self._enter("replay")
             yield REPLAYED
         elif isinstance(command, wire.GenerateCommand):
-            yield Prefill(0, 4, 0)
+            yield events.Prefill(0, 4, 0)
             self._enter("prefill")
             for n, word in enumerate(("one ", "two ", "three ", "four")):
                 if n == 2:
                     self._enter("decode")
-                token = Token(n, word, "plain")
-                yield Round(n, None, "", 0, 0, (token,), RoundTimes(0, 1, 0))
-            yield GenerationFinished("length")
+                token = events.Token(n, word, "plain")
+                yield events.Round(n, None, "", 0, 0, (token,), events.RoundTimes(0, 1, 0))
+            yield events.GenerationFinished("length")
 
 
 class FailingServer(CommandServer):
@@ -157,11 +141,11 @@ class FailingServer(CommandServer):
 
 
 def _phase_of(output: wire.EngineOutput) -> str:
-    if isinstance(output, SpeculationPlan):
+    if isinstance(output, events.SpeculationPlan):
         return "probe" if output.state == "probing" else ""
-    if isinstance(output, Prefill):
+    if isinstance(output, events.Prefill):
         return "prefill" if output.done else ""
-    return "decode" if isinstance(output, Round) and output.n == 2 else ""
+    return "decode" if isinstance(output, events.Round) and output.n == 2 else ""
 
 
 if __name__ == "__main__":

@@ -12,21 +12,15 @@ from localspec import errors
 from localspec.child_process import child_environment
 from localspec.engine_process import exit_causes
 from localspec.engine_process.client import EngineProcess, EngineTimeouts
+from localspec.protocol import wire
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Round
-from localspec.protocol.wire import (
-    ContextSettings,
-    GenerateCommand,
-    LoadCommand,
-    ProbeCommand,
-    ReplayCommand,
-)
 from tests.engine_process.ends import ended, start_failing, text_of
 from tests.engine_process.failing_engine import EXITS, MEASURED, REPLAYED
 
 QUICK = EngineTimeouts(handshake=20, load=20, answer=20, stop=2)
-IMPATIENT = EngineTimeouts(handshake=2, load=2, answer=2, stop=0.5)
-REPLAY = ReplayCommand("hi", (1,), (1,), (1,))
-ASK = GenerateCommand("hi")
+IMPATIENT = EngineTimeouts(handshake=20, load=20, answer=5, stop=0.5)
+REPLAY = wire.ReplayCommand("hi", (1,), (1,), (1,))
+ASK = wire.GenerateCommand("hi")
 TEXT = "one two three four"
 
 Start = Callable[..., EngineProcess]
@@ -47,8 +41,8 @@ def start() -> Iterator[Start]:
         patience = timeouts or (IMPATIENT if fault == "hang" else QUICK)
         made.append(start_failing(phase, fault, patience))
         if phase != "load":
-            settings = ContextSettings(workers=workers)
-            assert made[-1].load(LoadCommand(file, target_settings=settings)).model == file
+            settings = wire.ContextSettings(workers=workers)
+            assert made[-1].load(wire.LoadCommand(file, target_settings=settings)).model == file
         return made[-1]
 
     yield make
@@ -62,21 +56,19 @@ def test_an_engine_without_a_fault(start: Start) -> None:
     for _ in range(2):
         events = list(engine.generate(ASK))
         assert text_of(events) == TEXT and isinstance(events[-1], GenerationFinished)
-    assert len(list(engine.probe(ProbeCommand()))) == 1
+    assert len(list(engine.probe(wire.ProbeCommand()))) == 1
     assert (engine.measured, engine.replay(REPLAY)) == (MEASURED, REPLAYED)
 
 
 @pytest.mark.parametrize("fault", ["flood", "late heartbeat"])
-def test_a_flood_on_stderr_or_the_heartbeat_of_another_command_harms_nothing(
-    fault: str, start: Start
-) -> None:
+def test_a_flood_or_the_heartbeat_of_another_command(fault: str, start: Start) -> None:
     assert text_of(start("decode", fault).generate(ASK)) == TEXT
 
 
 @pytest.mark.parametrize("fault", ["kill", "garbage", "silent", "hang"])
 def test_an_exit_at_the_handshake(fault: str) -> None:
     with pytest.raises(errors.LocalspecError) as raised:
-        start_failing("hello", fault, IMPATIENT if fault == "hang" else QUICK)
+        start_failing("hello", fault, EngineTimeouts(handshake=2) if fault == "hang" else QUICK)
     assert raised.value.hint
 
 
@@ -88,9 +80,9 @@ def test_an_exit_during_a_command_with_one_reply(phase: str, fault: str, start: 
     engine = start(phase, fault)
     with pytest.raises(errors.LocalspecError) as raised:
         if phase == "load":
-            engine.load(LoadCommand("a.gguf"))
+            engine.load(wire.LoadCommand("a.gguf"))
         if phase == "probe":
-            list(engine.probe(ProbeCommand()))
+            list(engine.probe(wire.ProbeCommand()))
         engine.replay(REPLAY)
     assert raised.value.hint and raised.value.exit_code == EXITS[fault][1]
     with pytest.raises(type(raised.value), match="The engine stopped"):  # for ever
@@ -107,8 +99,7 @@ def test_an_exit_during_an_answer(phase: str, fault: str, start: Start) -> None:
     last = events[-1]
     assert isinstance(last, EngineExit) and last.how == EXITS[fault][0] and last.hint
     error = exit_causes.exit_error(last)
-    assert error.message.startswith("The engine stopped")
-    assert error.exit_code == EXITS[fault][1]
+    assert error.message.startswith("The engine stopped") and error.exit_code == EXITS[fault][1]
     assert list(engine.generate(ASK)) == [last], "for ever, with its cause"
 
 
@@ -146,9 +137,7 @@ def test_an_engine_that_cannot_be_started_or_is_of_another_version() -> None:
     assert raised.value.hint.endswith("while it was running: quit and start it again.")
 
 
-def test_a_stop_while_a_command_is_being_written_follows_it(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_follows_a_long_command(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """As from a signal handler, in the middle of a long prompt's write."""
     engine = start()
     real, lines = EngineProcess._write, []
@@ -160,20 +149,16 @@ def test_a_stop_while_a_command_is_being_written_follows_it(
         real(self, line)
 
     monkeypatch.setattr(EngineProcess, "_write", write)
-    assert text_of(engine.generate(GenerateCommand("x" * 300_000))) == TEXT
+    assert text_of(engine.generate(wire.GenerateCommand("x" * 300_000))) == TEXT
     assert [b"generate" in lines[0], b"stop" in lines[1]] == [True, True]
 
 
-# --- An engine without progress
-
-
 def test_an_answer_without_progress_has_a_notice_before_it_is_given_up(start: Start) -> None:
-    patience = EngineTimeouts(handshake=20, load=20, answer=2, stop=1, slow_notice=0.8)
+    patience = EngineTimeouts(handshake=20, load=20, answer=8, stop=1, slow_notice=3)
     *events, notice, last = start("decode", "hang", patience).generate(ASK)
     assert notice == exit_causes.SLOW_NOTICE and notice not in events
     assert "Esc stops the answer" in exit_causes.SLOW_NOTICE.hint
-    assert isinstance(last, EngineExit) and last.how == "hang"
-    assert last.log == ("about to hang",)
+    assert isinstance(last, EngineExit) and last.how == "hang" and last.log == ("about to hang",)
 
 
 @pytest.mark.parametrize(
@@ -185,14 +170,11 @@ def test_an_answer_without_progress_has_a_notice_before_it_is_given_up(start: St
         ("compiles for ever", "gpu.gguf", ["hang"]),
     ],
 )
-def test_a_driver_may_compile_on_a_gpu_while_it_computes_and_not_for_ever(
-    fault: str, file: str, end: list[str], start: Start
-) -> None:
+def test_a_driver_that_compiles(fault: str, file: str, end: list[str], start: Start) -> None:
     patience = EngineTimeouts(handshake=20, load=20, answer=120)
     events = list(start("prefill", fault, patience, file).generate(ASK))
     notice = exit_causes.COMPILING_NOTICE if file == "gpu.gguf" else exit_causes.SLOW_NOTICE
-    assert events.count(notice) == 1
-    assert text_of(events) == ("" if end else TEXT)
+    assert events.count(notice) == 1 and text_of(events) == ("" if end else TEXT)
     assert [event.how for event in events if isinstance(event, EngineExit)] == end
 
 
@@ -207,11 +189,9 @@ def test_a_worker_that_is_silent_ends_the_answer_though_a_gpu_computes(start: St
     ("fault", "file"), [("compiles until killed", "gpu.gguf"), ("hang", "a.gguf")]
 )
 @pytest.mark.parametrize("is_at_once", [True, False])
-def test_an_engine_that_ignores_a_stop_is_killed(
-    fault: str, file: str, is_at_once: bool, start: Start
-) -> None:
+def test_an_ignored_stop_kills(fault: str, file: str, is_at_once: bool, start: Start) -> None:
     """As Esc does, from another thread than the one that reads; two minutes are not waited."""
-    slow = 0.8 if fault == "hang" else 30  # a heartbeat says that it has been stuck for longer
+    slow = 3 if fault == "hang" else 30  # a heartbeat says that it has been stuck for longer
     patience = EngineTimeouts(handshake=20, load=20, answer=120, stop=0.5, slow_notice=slow)
     engine, events = start("decode", fault, patience, file), list[Event]()
     notices = (exit_causes.SLOW_NOTICE, exit_causes.COMPILING_NOTICE)
@@ -230,6 +210,6 @@ def test_an_engine_that_reads_nothing_can_be_closed(start: Start) -> None:
     asking.start()
     while engine._write_lock.acquire(timeout=0.05):
         engine._write_lock.release()
-        threading.Thread(target=engine._send, args=(9, GenerateCommand("x" * 300_000))).start()
+        threading.Thread(target=engine._send, args=(9, wire.GenerateCommand("x" * 300_000))).start()
     engine.close()
     assert ended(engine.pid, is_orphan=False)

@@ -16,28 +16,19 @@ import pytest
 from localspec import errors
 from localspec.engine_process import exit_causes
 from localspec.engine_process.client import EngineProcess, EngineTimeouts
+from localspec.protocol import wire
 from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Round
-from localspec.protocol.wire import (
-    ChatMessage,
-    ContextSettings,
-    CountCommand,
-    GenerateCommand,
-    LoadCommand,
-    ProbeCommand,
-    SamplingParams,
-)
 from tests.engine_process.ends import ended, start_failing, text_of
-from tests.engine_process.failing_engine import EXITS
 from tests.support.downloads import wait_for
 from tests.support.zoo import CHAT_TEXT, Zoo, _chat
 
-CHAT = (ChatMessage("system", "Be kind."), ChatMessage("user", "Hi?"))
-GREEDY = SamplingParams(temperature=0)
-SMALL = ContextSettings(n_ctx=2048, n_threads=1)
-ASK = GenerateCommand("a" * 1200, GREEDY, max_tokens=400)
+CHAT = (wire.ChatMessage("system", "Be kind."), wire.ChatMessage("user", "Hi?"))
+GREEDY = wire.SamplingParams(temperature=0)
+SMALL = wire.ContextSettings(n_ctx=2048, n_threads=1)
+ASK = wire.GenerateCommand("a" * 1200, GREEDY, max_tokens=400)
 """Long enough to be read in several batches."""
 PATIENT = EngineTimeouts(handshake=60, load=60, answer=60, stop=10)
-IMPATIENT = EngineTimeouts(handshake=60, load=10, answer=2, stop=1)
+IMPATIENT = EngineTimeouts(handshake=60, load=60, answer=6, stop=1)
 
 Start = Callable[..., EngineProcess]
 
@@ -63,41 +54,42 @@ def start() -> Iterator[Start]:
 
 def use(engine: EngineProcess, model: Path) -> Iterator[Event]:
     """Everything an engine does, one after the other."""
-    yield engine.load(LoadCommand(str(model), None, SMALL))
-    yield from engine.probe(ProbeCommand(seconds=0.1))
+    yield engine.load(wire.LoadCommand(str(model), None, SMALL))
+    yield from engine.probe(wire.ProbeCommand(seconds=0.1))
     yield from engine.generate(ASK)
 
 
 def test_a_chat_over_the_pipe(zoo: Zoo, start: Start) -> None:
     engine = start()
-    engine.load(LoadCommand(str(zoo["no-system"]), None, SMALL))
-    n = engine.count(CountCommand(messages=CHAT))
+    engine.load(wire.LoadCommand(str(zoo["no-system"]), None, SMALL))
+    n = engine.count(wire.CountCommand(messages=CHAT))
     text = "<|im_start|>user\nBe kind.\n\nHi?<|im_end|>\n<|im_start|>assistant\n"
-    assert n == engine.count(CountCommand(text)) > 0
+    assert n == engine.count(wire.CountCommand(text)) > 0
     with pytest.raises(errors.UsageError, match="Unknown chat template"):
-        engine.count(CountCommand(messages=CHAT, template="nonsense"))
-    events = list(engine.generate(GenerateCommand(messages=CHAT, sampling=GREEDY)))
+        engine.count(wire.CountCommand(messages=CHAT, template="nonsense"))
+    events = list(engine.generate(wire.GenerateCommand(messages=CHAT, sampling=GREEDY)))
     assert text_of(events) == CHAT_TEXT
     assert [event.code for event in events if isinstance(event, Notice)] == ["template-roles"]
-    assert isinstance(events[-1], GenerationFinished)
-    assert events[-1].totals["prompt_tokens"] == n
+    assert isinstance(events[-1], GenerationFinished) and events[-1].totals["prompt_tokens"] == n
 
 
 def test_a_template_that_hangs_costs_a_reload(tmp_path: Path, start: Start) -> None:
     """Sorting is one step, however long it takes."""
     slow = "{% for i in range(99999) %}{{ range(99999) | sort | last }}{% endfor %}"
-    hanging = LoadCommand(str(_chat(CHAT_TEXT, slow).write(tmp_path / "made.gguf")), None, SMALL)
+    hanging = wire.LoadCommand(
+        str(_chat(CHAT_TEXT, slow).write(tmp_path / "made.gguf")), None, SMALL
+    )
     engine = start(EngineTimeouts(answer=1))
     engine.load(hanging)
     with pytest.raises(errors.EngineError, match=r"hung|respond|progress"):
-        engine.count(CountCommand(messages=CHAT))
+        engine.count(wire.CountCommand(messages=CHAT))
     assert not engine.alive
 
 
 def test_it_measures_while_nobody_waits(zoo: Zoo, start: Start) -> None:
     engine = start(PATIENT, ("never", "none"))
-    engine.load(LoadCommand(str(zoo["target"]), None, SMALL, measure_when_idle=True))
-    ask = GenerateCommand("Hello", GREEDY, max_tokens=12, spec="off")
+    engine.load(wire.LoadCommand(str(zoo["target"]), None, SMALL, measure_when_idle=True))
+    ask = wire.GenerateCommand("Hello", GREEDY, max_tokens=12, spec="off")
     texts = {text_of(engine.generate(ask))}
     assert engine.measured is None, "an answer waited for it"
     for quiet in (1, 2, 4, 8, 16):  # seconds: a question ends what is measured, so none comes
@@ -106,31 +98,7 @@ def test_it_measures_while_nobody_waits(zoo: Zoo, start: Start) -> None:
         texts.add(text_of(engine.generate(ask)))
         if engine.measured is not None:
             break
-    assert engine.measured is not None
-    assert texts == {text_of(engine.generate(ask))} != {""}
-
-
-# --- Exits
-
-
-@pytest.mark.parametrize(
-    ("phase", "fault"),
-    [("load", "kill"), ("decode", "segv"), ("prefill", "hang")],
-)
-def test_an_exit_has_its_cause(phase: str, fault: str, zoo: Zoo, start: Start) -> None:
-    how, code = EXITS[fault]
-    engine = start(IMPATIENT if fault == "hang" else PATIENT, (phase, fault))
-    events: list[Event] = []
-    try:
-        events += use(engine, zoo["chatter"])
-    except errors.LocalspecError as error:
-        assert phase == "load" and error.message.startswith("The engine stopped")
-        assert (error.exit_code, bool(error.hint)) == (code, True)
-    else:
-        last = events[-1]
-        assert isinstance(last, EngineExit)
-        assert (last.how, bool(last.hint)) == (how, True), last.log
-    assert text_of(events).startswith(" one two three") is (phase == "decode")
+    assert engine.measured is not None and texts == {text_of(engine.generate(ask))} != {""}
 
 
 @pytest.mark.parametrize(
@@ -141,12 +109,12 @@ def test_an_unexpected_error_fails_one_command(
     fault: str, kind: type[errors.LocalspecError], reason: str, zoo: Zoo, start: Start
 ) -> None:
     engine = start(PATIENT, ("decode", fault))
-    engine.load(LoadCommand(str(zoo["chatter"]), None, SMALL))
+    engine.load(wire.LoadCommand(str(zoo["chatter"]), None, SMALL))
     events: list[Event] = []
     with pytest.raises(kind, match=reason) as raised:
         events += engine.generate(ASK)
     assert raised.value.hint
-    short = GenerateCommand("a", GREEDY, max_tokens=2)
+    short = wire.GenerateCommand("a", GREEDY, max_tokens=2)
     assert text_of(engine.generate(short)) == " one two", "the engine goes on"
 
 
@@ -168,10 +136,9 @@ def test_an_engine_needs_no_disk_and_exits_when_its_stdin_closes(zoo: Zoo, start
     resource.prlimit(engine.pid, resource.RLIMIT_FSIZE, (0, 0))
     events = list(use(engine, zoo["chatter"]))
     assert isinstance(events[-1], GenerationFinished)
-    assert text_of(events).startswith(" one two three")
-    assert engine._process.stdin is not None
+    assert text_of(events).startswith(" one two three") and engine._process.stdin is not None
     engine._process.stdin.close()
-    assert engine._process.wait(timeout=10) == 0
+    assert engine._process.wait(timeout=30) == 0
 
 
 def test_a_model_file_cut_while_it_is_used_is_named(zoo: Zoo, tmp_path: Path, start: Start) -> None:
@@ -194,4 +161,4 @@ def test_an_engine_exits_with_its_parent(phase: str, zoo: Zoo) -> None:
         timeout=60,
         check=False,
     )
-    assert ended(int(done.stdout), seconds=10.0)
+    assert ended(int(done.stdout))

@@ -167,20 +167,17 @@ def ask(
 
 
 @pytest.mark.parametrize("temperature", [0, 0.8])
-def test_a_pair_over_two_workers_writes_the_same_text(
+def test_two_workers_one_text(
     temperature: float, workers: tuple[WorkerServer, WorkerServer]
 ) -> None:
     texts = set()
     for settings in (HERE, remote(*workers)):
         with closing(load(settings)) as engine:
             texts |= {ask(engine, 60, spec, temperature).text for spec in ("off", "model")}
-    assert len(texts) == 1
-    assert len(texts.pop()) > 60
+    assert len(texts) == 1 and len(texts.pop()) > 60
 
 
-def test_each_pass_makes_one_round_trip_to_each_worker_and_logits_stay_here(
-    workers: tuple[WorkerServer, WorkerServer],
-) -> None:
+def test_a_pass_is_one_round_trip_a_worker(workers: tuple[WorkerServer, WorkerServer]) -> None:
     with closing(load(remote(*workers))) as engine:
         ask(engine, 1)  # reads the prompt
         before = [worker.activity for worker in workers]
@@ -194,16 +191,13 @@ def test_each_pass_makes_one_round_trip_to_each_worker_and_logits_stay_here(
         assert 0 < later.sent - earlier.sent < logits / 4
 
 
-def test_a_chat_on_the_terminal_and_a_server_use_a_worker(
-    workers: tuple[WorkerServer, WorkerServer],
-) -> None:
+def test_a_chat_and_a_server_use_a_worker(workers: tuple[WorkerServer, WorkerServer]) -> None:
     server = workers[0]
     address = f"127.0.0.1:{server.port}"
     with Dialogue("run", "demo", "--workers", address, "--max-tokens", "9") as chat:
         chat.until("\n> ")
         chat.line("def fibonacci(n):")
-        assert server.activity.n_layers == N_LAYERS
-        assert server.activity.n_passes > 1
+        assert server.activity.n_layers == N_LAYERS and server.activity.n_passes > 1
     command = [sys.executable, "-m", "localspec", "serve", "demo", "--port", "0"]
     process = subprocess.Popen(
         [*command, "--workers", address], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
@@ -235,9 +229,7 @@ def test_a_lost_worker_is_named_and_the_text_is_kept(loss: str, program: WorkerP
 
 
 @pytest.mark.parametrize("is_back", [True, False])
-async def test_f5_finishes_the_answer_with_the_worker_or_without_it(
-    is_back: bool, library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_f5_finishes(is_back: bool, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advisor, "_MIN_WORKER_GAIN", 1e-9)  # the demo would be faster here
     demo = ResolvedPair(DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf", "model")
     session, runner = ChatSession(demo), EngineRunner()
@@ -276,9 +268,7 @@ def toasts(app: LocalspecApp) -> str:
     return "".join(str(notification.message) for notification in app._notifications)
 
 
-def test_it_serves_again_after_a_client_was_killed_and_ends_with_its_input(
-    program: WorkerProgram,
-) -> None:
+def test_it_outlives_a_killed_client_and_ends_with_its_input(program: WorkerProgram) -> None:
     address = parse_address(program.address)
     for _ in range(3):
         engine = load(replace(HERE, workers=(program.address,)))

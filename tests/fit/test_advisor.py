@@ -60,38 +60,33 @@ def test_what_fits_runs_as_usual() -> None:
     assert "of this computer's memory stay free" in found.explanation
 
 
-@pytest.mark.parametrize(
-    ("pair", "kind", "line", "is_shared"),
-    [
+def test_other_computers_share_what_is_too_large_or_too_slow_here() -> None:
+    for pair, kind, line, is_shared in [
         ("qwen3-4b+qwen3-0.6b", "cpu", 1e8, False),  # fits here, and the other is no faster
         ("llama-3.3-70b+llama-3.2-1b", "cpu", 1e8, True),  # fits no other way
         ("qwen3-8b+qwen3-0.6b", "cuda", 1e9, True),  # fits here, but a card is faster
-    ],
-)
-def test_other_computers_share_what_is_too_large_or_too_slow_here(
-    pair: str, kind: str, line: float, is_shared: bool
-) -> None:
-    card = WorkerDevice("D", "NVIDIA GeForce RTX 4090" if kind == "cuda" else "", kind, 0, 0)
-    offer = WorkerStatus("", False, (replace(card, free=60 * GIB, total=64 * GIB),))
-    box = WorkerReport(WorkerAddress("box"), offer, 0.3, line)
-    both = machine_profile.with_workers(machine(), [box])
-    shared = ContextSettings(workers=both.workers)
-    asked = SettingsRequest(LoadCommand("target", "draft", shared), can_skip_workers=True)
-    fit = advisor(pair, both).advise(asked).fit
-    assert fit.verdict in ("fits", "tight")
-    assert fit.load.target_settings.workers == (("box:50052",) if is_shared else ())
-    assert bool(describe_transfer(fit, [box])) == is_shared
-    if pair.startswith("llama"):
-        sent = describe_transfer(fit, [box])
-        assert re.fullmatch(r"Loading sends 4\d\.\d GB to box:50052: about [67] min \d+ s\.", sent)
+    ]:
+        card = WorkerDevice("D", "NVIDIA GeForce RTX 4090" if kind == "cuda" else "", kind, 0, 0)
+        offer = WorkerStatus("", False, (replace(card, free=60 * GIB, total=64 * GIB),))
+        box = WorkerReport(WorkerAddress("box"), offer, 0.3, line)
+        both = machine_profile.with_workers(machine(), [box])
+        shared = ContextSettings(workers=both.workers)
+        asked = SettingsRequest(LoadCommand("target", "draft", shared), can_skip_workers=True)
+        fit = advisor(pair, both).advise(asked).fit
+        assert fit.verdict in ("fits", "tight")
+        assert fit.load.target_settings.workers == (("box:50052",) if is_shared else ())
+        assert bool(describe_transfer(fit, [box])) == is_shared
+        if pair.startswith("llama"):
+            sent = describe_transfer(fit, [box])
+            assert re.fullmatch(
+                r"Loading sends 4\d\.\d GB to box:50052: about [67] min \d+ s\.", sent
+            )
 
 
 def test_a_little_too_much_costs_keys_and_values_first() -> None:
     found = advise("qwen3-8b+qwen3-0.6b", machine("RTX 4060"))
-    assert found.fit.verdict == "fits"
-    assert found.fit.load.target_settings.kv_type == "q8_0"
-    assert found.fit.load.draft is not None
-    assert "q8_0" in found.explanation
+    assert found.fit.verdict == "fits" and found.fit.load.target_settings.kv_type == "q8_0"
+    assert found.fit.load.draft is not None and "q8_0" in found.explanation
 
 
 def test_exact_mode_stores_keys_so_that_every_width_is_computed_alike() -> None:
@@ -129,8 +124,7 @@ def test_exact_mode_is_refused_where_passes_of_different_widths_differ(zoo: Zoo)
 def test_a_model_larger_than_the_card_leaves_layers_to_the_cpu() -> None:
     found = advise("qwen3-32b+qwen3-1.7b", machine("RTX 3060 12GB"))
     layers = found.fit.load.target_settings.n_gpu_layers
-    assert 0 < layers < 64
-    assert found.fit.verdict in ("fits", "tight")
+    assert 0 < layers < 64 and found.fit.verdict in ("fits", "tight")
     assert f"{layers} of 65 layers" in found.explanation
     fixed = advise("qwen3-32b+qwen3-1.7b", machine("RTX 3060 12GB"), n_gpu_layers=60)
     assert fixed.fit.load.target_settings.n_gpu_layers == 60
@@ -138,16 +132,14 @@ def test_a_model_larger_than_the_card_leaves_layers_to_the_cpu() -> None:
 
 def test_what_cannot_fit_says_what_it_needs() -> None:
     found = advise("llama-3.3-70b+llama-3.2-1b", machine(ram=16))
-    assert found.fit.verdict == "no"
-    assert found.fit.missing_bytes > 20 * GIB
+    assert found.fit.verdict == "no" and found.fit.missing_bytes > 20 * GIB
     assert "needs" in found.explanation
 
 
 def test_an_unknown_amount_of_memory_is_said_to_be_unknown() -> None:
     card = Device("Vulkan0", "some card", "gpu", None, None, "Vulkan")
     found = advise("qwen3-8b+qwen3-0.6b", shapes.machine(card))
-    assert found.fit.verdict == "unknown"
-    assert "unknown" in found.explanation
+    assert found.fit.verdict == "unknown" and "unknown" in found.explanation
 
 
 @pytest.mark.parametrize("card", ["GTX 1650", "RTX 3060 12GB", "RTX 4090", "M3 Max 64GB"])
@@ -197,8 +189,7 @@ def test_every_card_gets_an_answer_and_more_memory_is_never_worse(pair: str) -> 
             speeds.append(
                 estimate_tokens_per_second(found) * (found.load.target_settings.n_ctx or 0) ** 0.25
             )
-    assert len(speeds) > 5
-    assert all(more >= less * 0.8 for less, more in pairwise(speeds))
+    assert len(speeds) > 5 and all(more >= less * 0.8 for less, more in pairwise(speeds))
 
 
 def test_a_card_with_room_gets_a_longer_context_and_keeps_its_reserve() -> None:

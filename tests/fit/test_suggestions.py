@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,7 @@ import pytest
 
 from localspec.errors import NotFoundError
 from localspec.fit import machine_profile, pair_shapes, suggestions
-from localspec.fit.advisor import (
-    SettingsAdvisor,
-    SettingsRequest,
-    estimate_tokens_per_second,
-)
+from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed import DeviceSpeed, from_devices
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
@@ -65,9 +61,8 @@ def real(found: tuple[PairSuggestion, ...]) -> list[PairSuggestion]:
     return [one for one in found if one.pair.id != "demo"]
 
 
-@pytest.mark.parametrize(
-    ("gib", "use", "pair", "place"),
-    [
+def test_a_card_of_each_size_gets_what_people_recommend() -> None:
+    for gib, use, pair, place in [
         (4, "chat", "gemma-4-e2b+gemma-4-e2b-mtp", 2),
         (8, "chat", "qwen3.5-9b+mtp", 1),
         (8, "writing", "gemma-4-e4b+gemma-4-e4b-mtp", 3),
@@ -78,35 +73,15 @@ def real(found: tuple[PairSuggestion, ...]) -> list[PairSuggestion]:
         (24, "code", "qwen3.8-27b+mtp", 2),
         (24, "writing", "gemma-4-31b+gemma-4-31b-mtp", 1),
         (32, "documents", "qwen3.6-35b-a3b+qwen3.6-35b-a3b-mtp:UD-Q5_K_XL", 3),
-    ],
-)
-def test_a_card_of_each_size_gets_what_people_recommend(
-    gib: int, use: str, pair: str, place: int
-) -> None:
-    found = suggest(gib, use)
-    assert pair in [one.pair.id for one in found][:place]
-    assert all(one.needed_bytes <= 0.95 * gib * GIB for one in found), "the rest is others'"
-
-
-@pytest.mark.parametrize("gib", [4, 24])
-@pytest.mark.parametrize("use", [None, *USES])
-def test_every_suggestion_fits_runs_and_says_why(gib: int, use: str | None) -> None:
-    found = suggest(gib, use)
-    assert len(real(found)) >= 5
-    for one in found:
-        assert one.needed_bytes <= gib * GIB
-        assert one.verdict in ("fits", "tight")
-        assert one.reasons
-    assert len({one.pair.id for one in found}) == len(found)
-    made_for_it = [use is None or use in one.pair.use for one in real(found)]
-    assert made_for_it == sorted(made_for_it, reverse=True)
-    assert made_for_it[0] or gib == 4
+    ]:
+        found = suggest(gib, use)
+        assert pair in [one.pair.id for one in found][:place]
+        assert all(one.needed_bytes <= 0.95 * gib * GIB for one in found), "the rest is others'"
 
 
 def test_a_target_that_does_not_fit_is_shown_with_the_reason_and_no_speed() -> None:
     found = suggest(8, target="llama-3.3-70b")
-    assert {one.verdict for one in found} == {"no"}
-    assert "more than 8.00 GiB" in found[0].reasons[0]
+    assert {one.verdict for one in found} == {"no"} and "more than 8.00 GiB" in found[0].reasons[0]
     assert not any("tok/s" in reason for reason in found[0].reasons)
     verdicts = [one.verdict == "no" for one in suggest(8, target="qwen3.5-9b")]
     assert verdicts == sorted(verdicts) and False in verdicts
@@ -121,8 +96,7 @@ def test_hardly_any_memory_leaves_the_demo() -> None:
 def test_without_a_gpu_what_reads_less_for_a_token_comes_first() -> None:
     with_gpu = suggest(30, "chat")[0].pair.target
     without = suggest(30, "chat", gpu=False)
-    assert with_gpu.active is None
-    assert without[0].pair.target.active is not None
+    assert with_gpu.active is None and without[0].pair.target.active is not None
     slow = next(one for one in without if one.pair.target.id == "qwen3-32b")
     assert any("slower than reading speed" in reason for reason in slow.reasons)
 
@@ -135,8 +109,7 @@ def test_comfortable_comes_before_large_on_a_cpu(gigabytes_per_second: float) ->
     found = real(suggestions.suggest(machine, SuggestionCriteria()))
     speeds = {one.pair.id: estimate_tokens_per_second(one.fit) for one in found if one.fit}
     are_slow = [rate < 10 for rate in speeds.values()]
-    assert set(are_slow) == {True, False}
-    assert are_slow == sorted(are_slow)
+    assert set(are_slow) == {True, False} and are_slow == sorted(are_slow)
     own_ids = {one.pair.id: catalog.own_id(one.pair.target.id) for one in reversed(found)}
     best_by_target = {own_id: pair_id for pair_id, own_id in own_ids.items()}.values()
     slow = [
@@ -159,8 +132,7 @@ def test_the_catalogue_pairs_no_target_with_a_draft_model_that_the_engine_would_
 def test_sizes_that_are_rounded_or_unknown(tmp_path: Path) -> None:
     """Where nothing is known but the size, the verdict comes from it."""
     (best, *_) = suggest(80, target="ling-3.0-flash")
-    assert best.fit is None
-    assert best.reasons[0].startswith("about ")
+    assert best.fit is None and best.reasons[0].startswith("about ")
     assert not suggest(8, target="qwen3-8b")[0].reasons[0].startswith("about")
     path = tmp_path / "models.yaml"
     path.write_text(
@@ -180,25 +152,17 @@ def test_a_part_of_an_id_is_enough_and_an_unknown_one_is_refused() -> None:
 
 def test_a_target_asked_for_may_keep_its_experts_in_ram_as_fit_says() -> None:
     (best, *_) = suggest(8, target="gpt-oss-20b")
-    assert best.verdict == "fits" and best.fit is not None
-    assert best.fit.load.target_settings.cpu_moe
+    assert best.verdict == "fits" and best.fit is not None and best.fit.load.target_settings.cpu_moe
     assert "experts in RAM" in best.reasons[0]
 
 
 MACHINES = {
-    "8 GB": ("RTX 4060", None, 1),
-    "12 GB": ("RTX 3060", 12, 1),
-    "16 GB": ("RTX 5060 Ti", 16, 1),
-    "24 GB": ("RTX 3090", None, 1),
-    "32 GB": ("RTX 5090", None, 1),
-    "two 24 GB": ("RTX 3090", None, 2),
-    "AMD 16 GB": ("RX 9070 XT", None, 1),
-    "Apple 32 GB": ("M4", 32, 1),
-    "Apple 64 GB": ("M4 Pro", 64, 1),
-    "Apple 128 GB": ("M4 Max", 128, 1),
-    "CPU 16 GB": ("", 16, 0),
-    "CPU 32 GB": ("", 32, 0),
-}
+    "8 GB": ("RTX 4060", None, 1), "12 GB": ("RTX 3060", 12, 1), "16 GB": ("RTX 5060 Ti", 16, 1),
+    "24 GB": ("RTX 3090", None, 1), "32 GB": ("RTX 5090", None, 1),
+    "two 24 GB": ("RTX 3090", None, 2), "AMD 16 GB": ("RX 9070 XT", None, 1),
+    "Apple 32 GB": ("M4", 32, 1), "Apple 64 GB": ("M4 Pro", 64, 1),
+    "Apple 128 GB": ("M4 Max", 128, 1), "CPU 16 GB": ("", 16, 0), "CPU 32 GB": ("", 32, 0),
+}  # fmt: skip
 
 
 def typical_machine(name: str) -> MachineProfile:
@@ -230,7 +194,7 @@ def test_nothing_is_suggested_that_cannot_run_or_loses(name: str) -> None:
     assert not found[0].is_full, "what is free changes"
     for one in found:
         pair, fit = one.pair, one.fit
-        assert pair.draft_kind in known_heads
+        assert pair.draft_kind in known_heads and one.reasons
         if fit is None:
             assert one.needed_bytes <= sum(
                 device.free or 0 for device in machine.devices or (machine.cpu,)
@@ -277,13 +241,6 @@ def test_all_commands_plan_alike(name: str) -> None:
         assert resolved.target.catalog_model == one.pair.target
 
 
-def test_every_target_has_a_pair_with_prompt_lookup() -> None:
-    pairs = catalog.load().pairs.values()
-    with_lookup = {pair.target.id for pair in pairs if pair.draft_kind == "lookup"}
-    assert {pair.target.id for pair in pairs} - with_lookup == {"demo-target"}
-    assert {m.id for m in catalog.load().models.values() if m.use and m.repo} <= with_lookup
-
-
 def test_a_mac_gets_four_bits_that_its_gpu_holds() -> None:
     """Of a GPU's limit the rest of the memory is slower to reach."""
     found = [one for one in suggested("Apple 32 GB") if "qwen3.6-35b-a3b" in one.pair.id]
@@ -309,53 +266,44 @@ def test_the_search_fills_a_card_that_a_target_exceeds(name: str) -> None:
             assert 0 <= left <= 0.6 * GIB, (model, left / GIB)
 
 
-@pytest.mark.parametrize(
-    ("gib", "model", "type_"),
-    [
+def test_the_quantisation_is_what_the_memory_allows() -> None:
+    """A larger one leaves memory free; of one that was trained for its type the first is best."""
+    for gib, model, type_ in [
         (24, "qwen3.8-27b", "UD-Q4_K_XL"),
         (32, "qwen3.8-27b", "UD-Q6_K"),
         (48, "qwen3.8-27b", "Q8_0"),
         (14, "qwen3.8-27b", "UD-Q3_K_XL"),
         (80, "gemma-4-31b", "Q4_0"),
-    ],
-)
-def test_the_quantisation_is_what_the_memory_allows(gib: int, model: str, type_: str) -> None:
-    """A larger one leaves memory free; of one that was trained for its type the first is best."""
-    (best, *_) = suggest(gib, target=model)
-    assert best.pair.target.quantization == type_
-    assert best.verdict == "fits"
-    machine = machine_profile.with_vram(gib)
-    request = suggestions.resolve_best_file(model, lambda: machine)
-    assert request.target.catalog_model == best.pair.target, "as fit and pull choose"
-    named = suggestions.resolve_best_file(f"{model}:Q8_0", lambda: machine)
-    assert named.name == f"{model}:Q8_0", "a person's choice stays"
-    assert {one.pair.target.quantization for one in suggest(gib, target=f"{model}:Q8_0")} == {
-        "Q8_0"
-    }
+    ]:
+        (best, *_) = suggest(gib, target=model)
+        assert best.pair.target.quantization == type_ and best.verdict == "fits"
+        detect = partial(machine_profile.with_vram, gib)
+        request = suggestions.resolve_best_file(model, detect)
+        assert request.target.catalog_model == best.pair.target, "as fit and pull choose"
+        named = suggestions.resolve_best_file(f"{model}:Q8_0", detect)
+        assert named.name == f"{model}:Q8_0", "a person's choice stays"
+        assert {one.pair.target.quantization for one in suggest(gib, target=f"{model}:Q8_0")} == {
+            "Q8_0"
+        }
 
 
-@pytest.mark.parametrize(
-    ("model", "gib", "slow", "type_", "reason"),
-    [
+def test_a_cpu_gets_the_quantisation_that_it_computes_fastest() -> None:
+    for model, gib, slow, type_, reason in [
         ("qwen3-4b", 30, "Q5_K Q6_K", "Q8_0", ""),
         ("qwen3-4b", 30, "Q5_K Q6_K Q8_0", "Q4_K_M", "Q4_K_M reads 2.5 × as fast on this CPU"),
         ("qwen3-4b", 4, "Q5_K Q6_K", "Q4_K_M", "Q4_K_M reads 2.5 × as fast on this CPU as Q5_K_M"),
         ("gemma-4-12b", 60, "Q4_0 Q5_K Q6_K", "Q8_0", ""),
-    ],
-)
-def test_a_cpu_gets_the_quantisation_that_it_computes_fastest(
-    model: str, gib: int, slow: str, type_: str, reason: str
-) -> None:
-    names = ("Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
-    read_ms = {name: 2.5 if name in slow.split() else 1.0 for name in names}
-    widths = (1, 2, 4, 8)
-    types = {
-        name: TypeSpeed(name, dict.fromkeys(widths, 10.0) | {256: 256 * ms})
-        for name, ms in read_ms.items()
-    }
-    machine = replace(computer(gib), types=types)
-    (best, *_) = suggestions.suggest(machine, SuggestionCriteria(), model)
-    assert best.pair.target.quantization == type_
-    assert any(each.startswith(reason) for each in best.reasons) or not reason
-    request = suggestions.resolve_best_file(model, lambda: machine)
-    assert request.target.catalog_model == best.pair.target, "as fit and pull choose"
+    ]:
+        names = ("Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
+        read_ms = {name: 2.5 if name in slow.split() else 1.0 for name in names}
+        widths = (1, 2, 4, 8)
+        types = {
+            name: TypeSpeed(name, dict.fromkeys(widths, 10.0) | {256: 256 * ms})
+            for name, ms in read_ms.items()
+        }
+        machine = replace(computer(gib), types=types)
+        (best, *_) = suggestions.suggest(machine, SuggestionCriteria(), model)
+        assert best.pair.target.quantization == type_
+        assert any(each.startswith(reason) for each in best.reasons) or not reason
+        request = suggestions.resolve_best_file(model, partial(replace, machine))
+        assert request.target.catalog_model == best.pair.target, "as fit and pull choose"

@@ -24,17 +24,11 @@ from tests.support.zoo import Zoo
 
 MIB, GIB = 1 << 20, 1 << 30
 PAIRS = (
-    "llama-3.2-3b+llama-3.2-1b",
-    "llama-3.1-8b+llama-3.2-1b",
-    "qwen3-8b+qwen3-0.6b",
-    "qwen3-30b-a3b+qwen3-0.6b",
-    "qwen2.5-coder-32b+qwen2.5-coder-0.5b",
-    "gemma-3-12b+gemma-3-270m",
-    "gpt-oss-20b+lookup",
-    "llama-3.3-70b+llama-3.2-1b",
-    "smollm2-1.7b+smollm2-135m",
+    "llama-3.2-3b+llama-3.2-1b", "llama-3.1-8b+llama-3.2-1b", "qwen3-8b+qwen3-0.6b",
+    "qwen3-30b-a3b+qwen3-0.6b", "qwen2.5-coder-32b+qwen2.5-coder-0.5b", "gemma-3-12b+gemma-3-270m",
+    "gpt-oss-20b+lookup", "llama-3.3-70b+llama-3.2-1b", "smollm2-1.7b+smollm2-135m",
     "granite-4.1-8b+granite-4.0-350m",
-)
+)  # fmt: skip
 
 
 def settings(n_ctx: int, kv: str = "f16") -> LoadCommand:
@@ -65,11 +59,9 @@ def check(fit: verdict.FitReport) -> None:
         assert device_fit.total == sums
         free = device_fit.device.free or 0
         assert device_fit.headroom == free - reserve_bytes(device_fit.device) - device_fit.needed
-    assert fit.speed.plain is not None
-    assert fit.speed.speculative is not None
+    assert fit.speed.plain is not None and fit.speed.speculative is not None
     low, high = fit.speed.plain
-    assert 0 < low < high < 3000
-    assert fit.speed.speculative[0] >= 0.9 * low
+    assert 0 < low < high < 3000 and fit.speed.speculative[0] >= 0.9 * low
 
 
 def test_vulkans_copy_of_a_quantised_cache_is_counted() -> None:
@@ -85,9 +77,6 @@ def test_vulkans_copy_of_a_quantised_cache_is_counted() -> None:
         overheads[backend, kv] -= safety
     assert overheads["Vulkan", "q8_0"] == pytest.approx(128 << 20, abs=8)
     assert max(overheads["Vulkan", "f16"], overheads["CUDA", "q8_0"]) < 8
-
-
-# --- memory that GPUs share with this computer
 
 
 def shared_machine(kind: str, free: float) -> MachineProfile:
@@ -116,8 +105,7 @@ def test_a_gpu_and_the_cpu_share_one_memory(kind: str) -> None:
     assert split.verdict == "fits" and split.tightest in (gpu, split.host)
     less = in_shared_memory(kind, 18, n_gpu_layers=33)
     assert less.device_fits[0].verdict == "fits", "of itself it has room"
-    assert less.verdict == less.host.verdict == "no"
-    assert less.tightest is less.host
+    assert less.verdict == less.host.verdict == "no" and less.tightest is less.host
     assert less.missing_bytes == less.total - 18 * GIB, "nothing is missing twice"
 
 
@@ -215,8 +203,7 @@ def test_what_needed_more_than_estimated_is_not_said_to_fit_again() -> None:
     size = plain.memory_estimate.of("CUDA0").total
     seen = past_load(size, int(1.04 * size))
     gpu = replace(GPU, free=int(1.02 * needed), total=int(1.02 * needed))
-    assert estimate_after(gpu=gpu).verdict != "no"
-    assert estimate_after(seen, gpu=gpu).verdict == "no"
+    assert estimate_after(gpu=gpu).verdict != "no" and estimate_after(seen, gpu=gpu).verdict == "no"
     small = past_load(size // 8, int(1.04 * (size // 8)))
     assert estimate_after(small, gpu=gpu).verdict != "no", "a few MiB of a small model are no share"
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -31,6 +30,7 @@ from localspec.models.local_files import inventory
 from localspec.models.local_files.local_model import describe_file
 from localspec.protocol.events import Notice
 from tests.support import families, tinygguf
+from tests.support.downloads import wait_for
 from tests.support.zoo import Zoo
 
 DEMO = paths.package_data_dir() / "demo" / "demo-target.gguf"
@@ -54,17 +54,13 @@ def files(folder: Path) -> list[str]:
     return [entry.name for entry in os.scandir(folder) if entry.name != "data"]  # the tests' own
 
 
-def test_a_copy_has_the_type_the_source_in_its_header_and_nearly_its_answers(
-    tmp_path: Path,
-) -> None:
+def test_a_copy_has_its_type_its_source_and_nearly_the_answers(tmp_path: Path) -> None:
     converted = convert(conversion.open_source(DEMO), "F16", tmp_path / "copy.gguf", 64)
     header = reader.read(converted.path)
     assert (header.quantization, header.keys["localspec.converted_from"]) == ("F16", DEMO.name)
     assert files(tmp_path) == ["copy.gguf"]
     compared = converted.comparison
-    assert compared is not None
-    assert compared.tokens >= 60
-    assert compared.same >= 0.9
+    assert compared is not None and compared.tokens >= 60 and compared.same >= 0.9
     assert 0 <= compared.divergence < 0.02
     assert min(compared.source_ms, compared.copy_ms, compared.copy_read_ms) > 0
 
@@ -72,21 +68,16 @@ def test_a_copy_has_the_type_the_source_in_its_header_and_nearly_its_answers(
 def test_a_worse_copy_is_told_from_a_good_one(tmp_path: Path) -> None:
     source = conversion.open_source(DEMO)
     good, bad = (convert(source, kind, tmp_path / kind, 64).comparison for kind in ("F16", "Q2_K"))
-    assert good is not None
-    assert bad is not None
-    assert bad.divergence > 2 * good.divergence
+    assert good is not None and bad is not None and bad.divergence > 2 * good.divergence
 
 
 def test_a_copy_beyond_the_bound_never_gets_its_name(tmp_path: Path) -> None:
     converted = convert(conversion.open_source(DEMO), "Q2_K", tmp_path / "Q2_K", 64, 1e-6)
-    assert not converted.is_kept
-    assert converted.comparison is not None
-    assert files(tmp_path) == []
+    assert not converted.is_kept and converted.comparison is not None and files(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
+def test_types_that_cannot_be_written_are_refused(zoo: Zoo) -> None:
+    for kind, message in [
         ("f16", "already"),
         ("IQ1_S", "importance matrix"),
         ("iq2_xxs", "importance matrix"),
@@ -95,15 +86,12 @@ def test_a_copy_beyond_the_bound_never_gets_its_name(tmp_path: Path) -> None:
         ("MXFP4", "mixtures of experts"),
         ("Q9_9", "no type"),
         ("\x1b[2J", "no type"),
-    ],
-)
-def test_types_that_cannot_be_written_are_refused(kind: str, message: str, zoo: Zoo) -> None:
-    source = conversion.open_source(zoo["target"])
-    if kind == "f16":
-        kind = source.header.quantization
-    with pytest.raises(UsageError, match=message) as refused:
-        conversion.check_type(source, kind)
-    assert "\x1b" not in refused.value.message
+    ]:
+        source = conversion.open_source(zoo["target"])
+        own = source.header.quantization if kind == "f16" else kind
+        with pytest.raises(UsageError, match=message) as refused:
+            conversion.check_type(source, own)
+        assert "\x1b" not in refused.value.message
 
 
 def write_model(folder: Path, name: str) -> Path:
@@ -213,9 +201,7 @@ def test_a_killed_conversion_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "localspec", "convert", str(DEMO), "--type", "F16"]
     out = tmp_path / "copies" / "copy.gguf"
     process = subprocess.Popen([*command, "--out", str(out), "--compare", "90000", "--quiet"])
-    while not out.parent.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for(lambda: out.parent.exists() or process.poll() is not None)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert os.listdir(out.parent) == []
@@ -236,9 +222,7 @@ def test_auto_chooses_the_fastest_type_that_has_the_bits_of_the_source(zoo: Zoo)
     assert conversion.rank_types(source.header, [*speeds, speed(own, 0.5, 0.01)]) == []
 
 
-def test_a_conversion_that_gains_is_suggested_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gain_is_suggested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     header = conversion.open_source(DEMO).header
     own, faster = speed(header.main_type, 4, 0.4), speed("F16", 3.5, 0.2)
     types = {own.name: own}
@@ -248,8 +232,7 @@ def test_a_conversion_that_gains_is_suggested_once(
     notice = conversion.suggest_once(DEMO, header)
     assert notice is not None
     assert notice.message == f"F16 reads 2.0 × as fast on this CPU as {own.name}."
-    assert notice.hint is not None
-    assert f"localspec convert {DEMO}" in notice.hint
+    assert notice.hint is not None and f"localspec convert {DEMO}" in notice.hint
     assert conversion.suggest_once(DEMO, header) is None
     assert conversion.suggest_conversion(header) != ""
     copy = convert(conversion.open_source(DEMO), "BF16", tmp_path / "copy.gguf")
@@ -276,36 +259,29 @@ def test_a_packaged_model_is_converted_once(packaged: Path) -> None:
     assert conversion.faster_copy(DEMO, notices.append) == DEMO
 
 
-def test_a_packaged_model_is_used_as_it_is_if_asked_for_or_if_the_disk_is_full(
-    packaged: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_packaged_model_used_as_it_is(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notices = list[Notice]()
     usage = shutil.disk_usage(packaged.parent)._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     assert conversion.faster_copy(packaged, lambda _: None) == packaged
     monkeypatch.setenv("LOCALSPEC_STARTER_TYPE", "own")
-    assert conversion.faster_copy(packaged, notices.append) == packaged
-    assert not notices
+    assert conversion.faster_copy(packaged, notices.append) == packaged and not notices
 
 
 def test_types_are_timed_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion_process, "MAX_OTHER_LOAD", 2.0)
     (timed,) = conversion_process.time_types(("Q4_0",))
-    assert timed.bits == 4.5
-    assert timed.pass_ms[256] > timed.pass_ms[1] > 0
+    assert timed.bits == 4.5 and timed.pass_ms[256] > timed.pass_ms[1] > 0
     assert conversion_process.read_types() == {"Q4_0": timed}
     assert "Q4_0" not in conversion_process.missing_types()
     monkeypatch.setattr(conversion_process, "read_cpu_name", lambda: "another CPU")
     assert conversion_process.read_types() == {}
 
 
-def test_timing_beside_work_ends_with_it_and_gives_up_on_a_busy_computer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_timing_ends_with_its_work_and_when_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion_process, "MAX_OTHER_LOAD", -1.0)
     busy = conversion_process.time_types(("Q4_0", "Q4_1"), until_disturbed=True)
-    assert list(busy) == []
-    assert conversion_process.read_types() == {}
+    assert list(busy) == [] and conversion_process.read_types() == {}
     monkeypatch.setattr(conversion_process, "MAX_OTHER_LOAD", 2.0)
     names = ("Q4_0",) * 1000
     with conversion_process.time_meanwhile(names):

@@ -58,9 +58,7 @@ def test_a_damaged_file_is_as_none(text: str) -> None:
     assert recent_pairs.load() == [] and recent_pairs.load_last() is None
 
 
-def test_references_that_open_the_same_files_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_references_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = str(model(tmp_path, "a.gguf"))
     assert launch.make_portable_refs(target, "auto") == (target, "auto")
     assert launch.make_portable_refs("qwen3-8b", "auto") == ("qwen3-8b", "auto")

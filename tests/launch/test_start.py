@@ -22,9 +22,7 @@ from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 from tests.support.zoo import Zoo
 
 
-def test_what_seems_not_to_fit_can_be_loaded_all_the_same(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_seems_not_to_fit_can_be_loaded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reported free memory may be wrong; --anyway overrides the check."""
     cpu = Device("CPU", kind="cpu", free=1 << 20, total=1 << 20, unified=True)
     tiny = MachineProfile((), cpu, from_devices((), TYPICAL_CPU_SPEED))
@@ -34,8 +32,7 @@ def test_what_seems_not_to_fit_can_be_loaded_all_the_same(
         launch.choose_settings(wish)
     assert "run --anyway" in refused.value.hint
     advice = launch.choose_settings(replace(wish, skip_memory_check=True))
-    assert advice is not None
-    assert advice.fit.verdict == "no"
+    assert advice is not None and advice.fit.verdict == "no"
 
 
 def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
@@ -43,8 +40,7 @@ def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
     store = MeasurementStore(paths.data_dir() / "measured.sqlite")
     request = SettingsRequest(LoadCommand(str(zoo["target"])))
     advice = launch.choose_settings(request)
-    assert advice is not None
-    assert start._find_threads(store, advice) is None
+    assert advice is not None and start._find_threads(store, advice) is None
     load = advice.fit.load
     reads = start._summarize_reads(load)
     other = make_key(replace(load, target=str(zoo["cousin"])))
@@ -58,9 +54,7 @@ def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
     assert start._find_threads(store, advice) is None
 
 
-def test_a_gpu_that_is_gone_is_said_and_the_cpu_computes(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_is_gone_is_said(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
     note = "llama.cpp is built for vulkan, but finds no such device"
     gone = MachineDevices((), cpu, note=note)
@@ -74,25 +68,21 @@ def test_a_gpu_that_is_gone_is_said_and_the_cpu_computes(
         assert all(note in notice.message and "doctor" in notice.hint for notice in told)
 
 
-@pytest.mark.parametrize(
-    ("settings", "n_gpus", "words"),
-    [
+def test_an_option_for_a_gpu_that_is_not_here_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a script written for another computer; llama.cpp ignores or refuses it."""
+    for settings, n_gpus, words in [
         (ContextSettings(main_gpu=1, split_mode="none"), 0, "--main-gpu names GPU 1"),
         (ContextSettings(tensor_split=(3.0, 1.0)), 1, "there is 1 GPU here"),
         (ContextSettings(tensor_split=(3.0, 0.0)), 1, ""),
         (ContextSettings(main_gpu=1, n_gpu_layers=0), 0, ""),
         (ContextSettings(), 0, ""),
-    ],
-)
-def test_an_option_for_a_gpu_that_is_not_here_is_explained(
-    settings: ContextSettings, n_gpus: int, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a script written for another computer; llama.cpp ignores or refuses it."""
-    cpu = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
-    gpus = tuple(Device(f"CUDA{i}", free=8 << 30, total=8 << 30) for i in range(n_gpus))
-    found = MachineDevices(gpus, cpu)
-    monkeypatch.setattr(device_detection, "detect_devices", lambda refresh=False: found)
-    notice = start._missing_gpu_notice(settings)
-    told = [notice.message] if notice is not None else []
-    assert len(told) == bool(words)
-    assert all(words in message for message in told)
+    ]:
+        cpu = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
+        gpus = tuple(Device(f"CUDA{i}", free=8 << 30, total=8 << 30) for i in range(n_gpus))
+        found = MachineDevices(gpus, cpu)
+        monkeypatch.setattr(
+            device_detection, "detect_devices", lambda refresh=False, found=found: found
+        )
+        notice = start._missing_gpu_notice(settings)
+        told = [notice.message] if notice is not None else []
+        assert len(told) == bool(words) and all(words in message for message in told)

@@ -45,9 +45,7 @@ V1, V2 = "memory/memory.{}_in_bytes", "memory.{}"
         ({"memory.max": f"{1 << 62}\n", "memory.current": "1\n"}, 20, 32),
     ],
 )
-def test_a_containers_limit_is_all_the_memory_there_is(
-    tmp_path: Path, files: dict[str, str], available: int, total: int
-) -> None:
+def test_a_limit_is_all(tmp_path: Path, files: dict[str, str], available: int, total: int) -> None:
     whole = HostMemory(20 * GIB, 32 * GIB)
     found = cpu_and_ram.apply_cgroup_limit(whole, grow(tmp_path, files))
     assert (found.available, found.total) == (available * GIB, total * GIB)
@@ -100,9 +98,7 @@ class Times(NamedTuple):
 
 
 @pytest.mark.load
-def test_the_load_of_other_programs_is_what_no_own_process_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_load_is_what_no_own_process_used(monkeypatch: pytest.MonkeyPatch) -> None:
     known: dict[str, Any] = {"computer": Times(0, 0), "own": 0.0}
     monkeypatch.setattr(psutil, "cpu_times", lambda: known["computer"])
     own = SimpleNamespace(cpu_times=lambda: SimpleNamespace(user=known["own"], system=0.0))
@@ -125,9 +121,8 @@ def test_this_computer() -> None:
         assert cores.logical <= len(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize(
-    ("cpu", "kind"),
-    [
+def test_the_kind_of_memory_is_assumed_by_the_name_of_the_cpu() -> None:
+    for cpu, kind in [
         ("AMD Ryzen 9 7900X 12-Core Processor", "dual-channel DDR5"),
         ("AMD Ryzen 5 5600X 6-Core Processor", "dual-channel DDR4"),
         ("Intel(R) Core(TM) i5-10400 CPU @ 2.90GHz", "dual-channel DDR4"),
@@ -135,7 +130,5 @@ def test_this_computer() -> None:
         ("13th Gen Intel(R) Core(TM) i7-13700K", ""),  # sold with either
         ("AMD Ryzen Threadripper 2950X", "four channels"),
         ("AMD EPYC 7B13", ""),  # of a virtual machine, which has a share of it
-    ],
-)
-def test_the_kind_of_memory_is_assumed_by_the_name_of_the_cpu(cpu: str, kind: str) -> None:
-    assert cpu_and_ram.typical_ram(cpu)[0] == kind
+    ]:
+        assert cpu_and_ram.typical_ram(cpu)[0] == kind

@@ -62,9 +62,8 @@ def test_a_card_is_what_ggml_says_and_the_driver_adds() -> None:
     assert here.cpu.description == "AMD Ryzen 7 5800X"
 
 
-@pytest.mark.parametrize(
-    ("listed", "drivers", "free", "note"),
-    [
+def test_free_memory_is_never_more_than_any_source_says() -> None:
+    for listed, drivers, free, note in [
         (CUDA, [nvml(5)], 5, "NVML 5.00 GiB"),  # where they disagree, the less is believed
         ({**CUDA, "free": 4 * GIB}, [nvml(20)], 4, "lower value"),
         (NAMELESS, [nvml(5)], 5, "NVML"),  # matched by a name that only one GPU has
@@ -74,19 +73,14 @@ def test_a_card_is_what_ggml_says_and_the_driver_adds() -> None:
         # never more than there is
         (ggml_device("CUDA0", "x", 0, 0), [], None, ""),  # nothing of nothing is unknown
         # a full card
-    ],
-)
-def test_free_memory_is_never_more_than_any_source_says(
-    listed: dict[str, Any], drivers: list[DriverGpu], free: int | None, note: str
-) -> None:
-    (card,) = reconcile(listed, drivers=tuple(drivers)).devices
-    assert card.free == (None if free is None else free * GIB)
-    assert note in card.note and bool(note) == bool(card.note)
+    ]:
+        (card,) = reconcile(listed, drivers=tuple(drivers)).devices
+        assert card.free == (None if free is None else free * GIB)
+        assert note in card.note and bool(note) == bool(card.note)
 
 
-@pytest.mark.parametrize(
-    ("listed", "names"),
-    [
+def test_each_card_counts_once() -> None:
+    for listed, names in [
         ([CUDA, VULKAN], ["CUDA0"]),  # two backends of one card
         ([NAMELESS, {**VULKAN, "id": None}], ["CUDA0"]),
         (
@@ -104,35 +98,27 @@ def test_free_memory_is_never_more_than_any_source_says(
         ),
         ([CUDA, IGPU], ["CUDA0"]),  # an integrated GPU only where it is alone
         ([ggml_device("BLAS", "x", 0, 0, type="accel"), ggml_device("M", "", 0, 0, type="m")], []),
-    ],
-)
-def test_each_card_counts_once(listed: list[dict[str, Any]], names: list[str]) -> None:
-    assert [device.name for device in reconcile(*listed).devices] == names
+    ]:
+        assert [device.name for device in reconcile(*listed).devices] == names
 
 
-@pytest.mark.parametrize(
-    ("listed", "available", "free"),
-    [
+def test_a_gpu_without_memory_of_its_own_gets_most_of_what_is_available() -> None:
+    for listed, available, free in [
         (IGPU, 8, 6),
         (ggml_device("MTL0", "Apple M4 Pro", 16, 16, backend="MTL"), 10, 7.5),
         (ggml_device("Vulkan0", "llvmpipe (LLVM 15.0.6, 256 bits)", 23, 23.5), 8, 6),
-    ],
-)
-def test_a_gpu_without_memory_of_its_own_gets_most_of_what_is_available(
-    listed: dict[str, Any], available: int, free: float
-) -> None:
-    (card,) = reconcile(listed, ram=HostMemory(available * GIB, 32 * GIB)).devices
-    assert (card.unified, card.free) == (True, int(free * GIB))
-    assert ("for tests only" in card.note) == ("llvmpipe" in card.description)
-    assert card.backend in ("Vulkan", "Metal")
+    ]:
+        (card,) = reconcile(listed, ram=HostMemory(available * GIB, 32 * GIB)).devices
+        assert (card.unified, card.free) == (True, int(free * GIB))
+        assert ("for tests only" in card.note) == ("llvmpipe" in card.description)
+        assert card.backend in ("Vulkan", "Metal")
 
 
 RESERVES = [
     (Device("CUDA0", total=8 * GIB), 512 * MIB),
     (Device("CUDA0", total=8 * GIB, drives_display=True), GIB),
-    (Device("CUDA0", total=None), 512 * MIB),
-    (Device("CPU", kind="cpu", total=8 * GIB), GIB),
-]
+    (Device("CUDA0", total=None), 512 * MIB), (Device("CPU", kind="cpu", total=8 * GIB), GIB),
+]  # fmt: skip
 
 
 def test_memory_is_reserved_for_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,9 +128,6 @@ def test_memory_is_reserved_for_other_programs(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "platform", "win32")
     assert reserve_bytes(RESERVES[0][0]) == GIB
     assert reserve_bytes(replace(RESERVES[0][0], simulated=True)) == 512 * MIB
-
-
-# Drivers.
 
 
 class NVMLError(Exception):
@@ -189,9 +172,7 @@ def fake_pynvml(*cards: Card, starts: bool = True) -> SimpleNamespace:
     )
 
 
-def test_nvml_says_what_it_knows_and_what_it_does_not_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nvml_says_what_it_knows_else_none(monkeypatch: pytest.MonkeyPatch) -> None:
     package = fake_pynvml(Card(), Card(free=None, display=None, bus=None))
     monkeypatch.setitem(sys.modules, "pynvml", package)
     known, old = device_detection.read_nvml()
@@ -223,9 +204,6 @@ def test_the_card_with_a_screen_is_known(tmp_path: Path) -> None:
     screens = {each.id: each.drives_display for each in found}
     assert screens == {"0000:00:00.0": False, "0000:01:00.0": True}
     assert [*device_detection.read_displays(tmp_path / "nowhere")] == []
-
-
-# Detection.
 
 
 Answer = Callable[..., None]
@@ -281,8 +259,7 @@ def test_a_gpu_build_that_finds_no_gpu_says_so_unless_they_are_hidden(
 def test_detection_of_this_computer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_detection, "_cached", [])
     here = device_detection.detect_devices()
-    assert here.note == ""
-    assert here.cpu.name == "CPU" and here.cpu.total and here.cpu.free
+    assert here.note == "" and here.cpu.name == "CPU" and here.cpu.total and here.cpu.free
     assert all(one.kind != "cpu" for one in here.devices)
     assert memory_probe.query_llama_cpp().library_path
     assert "=" in memory_probe.query_llama_cpp().features

@@ -29,9 +29,6 @@ def detect(root: Path, run: llama_cpp_builds.RunCommand = silent) -> SystemHardw
     return llama_cpp_builds.detect_hardware(root, "Linux", "x86_64", run)
 
 
-# Detection.
-
-
 def test_a_computer_with_nothing_special_starts_no_program(tmp_path: Path) -> None:
     hardware = detect(tmp_path)
     assert hardware == SystemHardware("Linux", "x86_64")
@@ -40,9 +37,7 @@ def test_a_computer_with_nothing_special_starts_no_program(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("form", [NVRM, OPEN])
-def test_nvidias_driver_says_its_version_and_the_oldest_card_counts(
-    tmp_path: Path, form: str
-) -> None:
+def test_nvidias_driver_and_its_oldest_card(tmp_path: Path, form: str) -> None:
     files = {"proc/driver/nvidia/version": form.format("570.86.15"), "dev/nvidia0": ""}
     asked: list[Sequence[str]] = []
 
@@ -103,48 +98,37 @@ def test_cards_of_amd_and_intel_count_with_memory_of_their_own(tmp_path: Path) -
     assert (hardware.has_intel, hardware.has_vulkan) == (True, True)
 
 
-# Choice.
-
-
-CUDAS = [
-    ("580.95.05", 8.9, "Linux", "cu130"),
-    ("580.95.05", 6.1, "Linux", "cu125"),  # CUDA 13 knows no Pascal
-    ("580.95.05", None, "Linux", "cu125"),
-    ("550.54.14", 8.6, "Linux", "cu124"),
-    ("470.256.02", 8.6, "Linux", "cu118"),
-    ("470.256.02", 5.2, "Linux", None),
-    ("581.15", 8.9, "Windows", "cu130"),
-]
-
-
 def test_the_driver_and_the_card_decide_which_cuda() -> None:
-    for driver, compute, system, index in CUDAS:
+    for driver, compute, system, index in [
+        ("580.95.05", 8.9, "Linux", "cu130"),
+        ("580.95.05", 6.1, "Linux", "cu125"),  # CUDA 13 knows no Pascal
+        ("580.95.05", None, "Linux", "cu125"),
+        ("550.54.14", 8.6, "Linux", "cu124"),
+        ("470.256.02", 8.6, "Linux", "cu118"),
+        ("470.256.02", 5.2, "Linux", None),
+        ("581.15", 8.9, "Windows", "cu130"),
+    ]:
         choice = llama_cpp_builds.choose_build(SystemHardware(system, "amd64", driver, compute))
         if index is None:
             assert choice.backend == "cpu"
         else:
-            assert choice.backend == "cuda"
-            assert choice.wheel_index is not None
+            assert choice.backend == "cuda" and choice.wheel_index is not None
             assert choice.wheel_index.endswith(f"/{index}")
             assert {name[-4:] for name in choice.libraries} <= {"cu11", "cu12", ",<14", "l-py"}
 
 
-@pytest.mark.parametrize(
-    ("hardware", "backend"),
-    [
+def test_what_is_here_decides_which_backend() -> None:
+    for hardware, backend in [
         (SystemHardware("Darwin", "arm64"), "metal"),
         (SystemHardware("Linux", "x86_64", has_amd=True, has_rocm=True, has_vulkan=True), "rocm"),
         (SystemHardware("Linux", "x86_64", has_amd=True, has_vulkan=True), "vulkan"),
         (SystemHardware("Linux", "x86_64", has_intel=True, has_vulkan=True), "vulkan"),
         (SystemHardware("Linux", "x86_64", "570.86", 8.9, has_amd=True, has_rocm=True), "cuda"),
         (SystemHardware("Linux", "aarch64", "570.86", 8.9), "cpu"),
-    ],
-)
-def test_what_is_here_decides_which_backend(hardware: SystemHardware, backend: str) -> None:
-    choice = llama_cpp_builds.choose_build(hardware)
-    assert choice.backend == backend
-    assert (choice.wheel_index is not None) == (backend != "cpu")
-    assert choice.reason
+    ]:
+        choice = llama_cpp_builds.choose_build(hardware)
+        assert choice.backend == backend and (choice.wheel_index is not None) == (backend != "cpu")
+        assert choice.reason
 
 
 @pytest.mark.parametrize("asked", ["gpu", "CUDA", "metal"])
@@ -154,9 +138,6 @@ def test_a_build_that_does_not_exist_here_is_refused(asked: str) -> None:
         assert llama_cpp_builds.choose_build(hardware, chosen).backend == chosen
     with pytest.raises(ValueError, match="LOCALSPEC_BACKEND"):
         llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64"), asked)
-
-
-# Commands.
 
 
 def test_only_a_wheel_will_do_and_nothing_else_is_touched() -> None:
@@ -173,6 +154,3 @@ def test_only_a_wheel_will_do_and_nothing_else_is_touched() -> None:
     # Compiling uses no build from before.
     assert "--no-cache-dir" in llama_cpp_builds.source_command("1", "python", None)
     assert "--no-cache" in llama_cpp_builds.source_command("1", "python", "uv")
-
-
-# CUDA libraries.

@@ -48,8 +48,7 @@ COSTS = MeasuredCosts(
 
 def test_stored_costs_are_read(tmp_path: Path) -> None:
     store = MeasurementStore(tmp_path / "deep" / "measured.sqlite")
-    assert store.read_costs("a pair") is None
-    assert store.write_costs("a pair", COSTS)
+    assert store.read_costs("a pair") is None and store.write_costs("a pair", COSTS)
     assert store.write_costs("another", replace(COSTS, t1_ms=3.0))
     assert store.read_costs("a pair") == COSTS
     assert store.write_costs("a pair", replace(COSTS, c=None))
@@ -70,8 +69,7 @@ def test_a_damaged_file_is_renamed(tmp_path: Path) -> None:
     path = tmp_path / "measured.sqlite"
     path.write_bytes(b"this is no database, and longer than a header of one " * 40)
     store = MeasurementStore(path)
-    assert store.write_costs("a pair", COSTS)
-    assert store.read_costs("a pair") == COSTS
+    assert store.write_costs("a pair", COSTS) and store.read_costs("a pair") == COSTS
     assert path.with_suffix(".damaged").exists()
     nowhere = MeasurementStore(path / "measured.sqlite")
     assert (nowhere.read_all(), nowhere.read_costs("key")) == ((), None)
@@ -83,8 +81,7 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     run_sql(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     before = path.read_bytes()
     assert not MeasurementStore(path).write_costs("a pair", COSTS)
-    assert MeasurementStore(path).read_costs("a pair") is None
-    assert path.read_bytes() == before
+    assert MeasurementStore(path).read_costs("a pair") is None and path.read_bytes() == before
 
 
 def test_a_key_names_all_that_measurements_depend_on(tmp_path: Path) -> None:
@@ -99,8 +96,7 @@ def test_a_key_names_all_that_measurements_depend_on(tmp_path: Path) -> None:
         make_key(replace(load, target_settings=ContextSettings(n_threads=3))),
         make_key(replace(load, draft_settings=ContextSettings(n_gpu_layers=0))),
     }
-    assert len(names) == 5
-    assert make_key(replace(load, measured=COSTS)) == make_key(load) in names
+    assert len(names) == 5 and make_key(replace(load, measured=COSTS)) == make_key(load) in names
     os.utime(target, ns=(1, 1))
     assert make_key(load) not in names, "another file of the same size"
     target.write_bytes(b"GGUF another target")
@@ -122,27 +118,19 @@ def make_pair_key(folder: Path, name: str) -> str:
 def test_all_records_of_this_machine(tmp_path: Path) -> None:
     store = MeasurementStore(tmp_path / "measured.sqlite")
     first, second = make_pair_key(tmp_path, "a.gguf"), make_pair_key(tmp_path, "b.gguf")
-    assert store.read_all() == ()
-    assert store.write_costs(first, COSTS, READS)
+    assert store.read_all() == () and store.write_costs(first, COSTS, READS)
     assert store.write_costs(first, replace(COSTS, c=0.2)), "the stored reads remain"
     assert store.write_memory(first, MEMORY)
     assert store.write_memory(second, MEMORY), "a load comes before the first measurement"
     assert store.write_costs("not a key", COSTS)
     assert store.write_costs(first.replace('"engine"', '"engines"'), COSTS)
     first_record, second_record = store.read_all()
-    assert (first_record.key, first_record.measured, first_record.reads) == (
-        first,
-        replace(COSTS, c=0.2),
-        READS,
-    )
-    assert first_record.memory is not None
-    assert (first_record.memory.predicted, first_record.memory.used) == (
-        MEMORY.predicted,
-        MEMORY.used,
-    )
+    assert first_record.key == first and first_record.measured == replace(COSTS, c=0.2)
+    assert first_record.reads == READS and first_record.memory is not None
+    assert first_record.memory.predicted == MEMORY.predicted
+    assert first_record.memory.used == MEMORY.used
     assert (second_record.key, second_record.measured, second_record.reads) == (second, None, None)
-    assert second_record.memory == MEMORY
-    assert store.read_costs(second) is None
+    assert second_record.memory == MEMORY and store.read_costs(second) is None
 
 
 CARD, OTHER_CARD = Device("Vulkan0", "llvmpipe"), Device("Vulkan0", "AMD Radeon RX 7800 XT")
@@ -158,9 +146,7 @@ def build(
     monkeypatch.setattr(device_detection, "detect_devices", lambda: found)
 
 
-def test_measurements_of_other_devices_and_builds_are_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_devices_and_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, costs = MeasurementStore(tmp_path / "measured.sqlite"), COSTS
     build(monkeypatch, ())
     key = make_pair_key(tmp_path, "a.gguf")
@@ -170,8 +156,7 @@ def test_measurements_of_other_devices_and_builds_are_not_believed(
     for backends, devices in here:
         build(monkeypatch, backends, *devices)
         other = make_key(LoadCommand(str(tmp_path / "a.gguf")))
-        assert store.read_costs(other) is None
-        assert store.read_all() == ()
+        assert store.read_costs(other) is None and store.read_all() == ()
         store.write_costs(other, replace(costs, t1_ms=0.5), READS)
         assert [record.key for record in store.read_all()] == [other]
         build(monkeypatch, backends, *devices, size=2)
@@ -233,9 +218,7 @@ def stored() -> MeasuredCosts:
     return record.measured
 
 
-def test_trusted_costs_outlive_a_busy_hour(
-    request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_hour(request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then only the acceptance counts are new; the next quiet answers count again."""
     quiet = measure(request_)
     monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.6)
@@ -244,8 +227,7 @@ def test_trusted_costs_outlive_a_busy_hour(
         answer(engine)
         engine.close()
         after = stored()
-        assert after == replace(quiet, survival=after.survival)
-        assert after.survival != quiet.survival
+        assert after == replace(quiet, survival=after.survival) and after.survival != quiet.survival
     finally:
         engine.close()
     monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.0)

@@ -62,8 +62,7 @@ def test_a_sliding_window_keeps_no_more_than_it_needs(folder: Path) -> None:
     ]
     counts = memory_probe.count_each([(load, (reader.read(path), None)) for load in loads])
     short, long, full = (counted.target.kv for counted in counts)
-    assert long < 1.8 * short
-    assert full > 2 * long
+    assert long < 1.8 * short and full > 2 * long
 
 
 def test_a_split_model_is_one(folder: Path, tmp_path: Path) -> None:
@@ -82,33 +81,24 @@ def test_a_split_model_is_one(folder: Path, tmp_path: Path) -> None:
     assert parts == count(load_command(real(folder, "llama")))
 
 
-# Inputs.
-
-
-REFUSED: tuple[tuple[dict[str, object], str], ...] = (
-    ({"n_ctx": 10**9}, "out of range"),
-    ({"kv_type": "q8_0", "flash_attn": "off"}, "requires flash_attn"),
-    ({"tensor_split": (0.0, -1.0)}, "Invalid tensor split"),
-)
-
-
 def test_settings_that_cannot_be_are_refused(zoo: Zoo) -> None:
-    for settings, match in REFUSED:
+    for settings, match in (
+        ({"n_ctx": 10**9}, "out of range"),
+        ({"kv_type": "q8_0", "flash_attn": "off"}, "requires flash_attn"),
+        ({"tensor_split": (0.0, -1.0)}, "Invalid tensor split"),
+    ):
         with pytest.raises(ProbeError, match=match):
             count(load_command(zoo["target"], **settings))
 
 
-HOSTILE: tuple[tuple[str, int | str], ...] = (
-    ("llama.block_count", 0),
-    ("llama.embedding_length", 2**31),
-    ("llama.rope.dimension_count", 7),
-    ("llama.context_length", "long"),
-)
-
-
 def test_a_hostile_header_kills_no_more_than_the_child() -> None:
     good = synthetic_header.build(FAMILIES["llama"].small, "Q8_0")
-    for key, value in HOSTILE:
+    for key, value in (
+        ("llama.block_count", 0),
+        ("llama.embedding_length", 2**31),
+        ("llama.rope.dimension_count", 7),
+        ("llama.context_length", "long"),
+    ):
         assert key in good.keys or "expert" in key
         bad = replace(good, keys=dict(good.keys) | {key: value})
         try:
@@ -134,9 +124,6 @@ def test_a_child_that_fails_is_an_error_with_a_reason(monkeypatch: pytest.Monkey
         )
         with pytest.raises(ProbeError, match=match):
             memory_probe.query_llama_cpp()
-
-
-# The log.
 
 
 def test_buffers_of_the_log_are_counted_by_device() -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.errors import EngineError, InUseError, LocalspecError, UsageError
+from localspec.errors import EngineError, InUseError, UsageError
 from localspec.fit import machine_profile, placement
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
@@ -23,42 +23,27 @@ from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed
 from localspec.launch.start import check_workers
 from localspec.machine import installed_llama_cpp
 from localspec.machine.device import HOST, Device
-from localspec.machine.rpc import preflight, server, side_library
+from localspec.machine.rpc import preflight, server, side_library, wire
 from localspec.machine.rpc.preflight import WorkerReport
-from localspec.machine.rpc.wire import (
-    DATA,
-    DATA_BYTES,
-    GREETING,
-    PONG,
-    RequestMeter,
-    WorkerDevice,
-    WorkerStatus,
-)
 from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.worker_address import WorkerAddress, parse_addresses
 
 GIB = 1 << 30
-CPU = WorkerDevice("CPU", "A CPU", "cpu", 8 * GIB, 16 * GIB)
+CPU = wire.WorkerDevice("CPU", "A CPU", "cpu", 8 * GIB, 16 * GIB)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_addresses_that_llama_cpp_would_abort_on() -> None:
+    for text, reason in [
         ("a,b,c", "at most 2"),
         ("a,a:50052", "twice"),
         ("[::1]:50052", "IPv6"),
         ("a:0", "no worker's address"),
         ("a b", "no worker's address"),
         ("http://a", "no worker's address"),
-    ],
-)
-def test_addresses_that_llama_cpp_would_abort_on(text: str, reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        parse_addresses(text)
-
-
-# --- Preflight ---------------------------------------------------------------------------------
+    ]:
+        with pytest.raises(UsageError, match=reason):
+            parse_addresses(text)
 
 
 @contextmanager
@@ -79,23 +64,34 @@ def listening(answer: Callable[[socket.socket], None]) -> Iterator[WorkerAddress
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def worker(status: WorkerStatus) -> Callable[[socket.socket], None]:
+@contextmanager
+def refusing() -> Iterator[WorkerAddress]:
+    """A port that is taken, and at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield WorkerAddress(*taken.getsockname())
+
+
+def worker(status: wire.WorkerStatus) -> Callable[[socket.socket], None]:
     def answer(connection: socket.socket) -> None:
         stream = connection.makefile("rb")
-        assert stream.readline() == GREETING
+        assert stream.readline() == wire.GREETING
         connection.sendall(json.dumps(asdict(status)).encode() + b"\n")
         while line := stream.readline():
-            if line == DATA:
-                stream.read(DATA_BYTES)
-            connection.sendall(PONG)
+            if line == wire.DATA:
+                stream.read(wire.DATA_BYTES)
+            connection.sendall(wire.PONG)
 
     return answer
 
 
 def status(
-    version: str | None = None, *, busy: bool = False, devices: tuple[WorkerDevice, ...] = (CPU,)
-) -> WorkerStatus:
-    return WorkerStatus(version or installed_llama_cpp.version(), busy, devices)
+    version: str | None = None,
+    *,
+    busy: bool = False,
+    devices: tuple[wire.WorkerDevice, ...] = (CPU,),
+) -> wire.WorkerStatus:
+    return wire.WorkerStatus(version or installed_llama_cpp.version(), busy, devices)
 
 
 def http(connection: socket.socket) -> None:
@@ -168,45 +164,36 @@ def test_a_good_worker_is_reported_with_its_line() -> None:
     assert report.round_trip_ms > 0 and report.bytes_per_second > 1e5
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind", "reason"),
-    [
+def test_what_llama_cpp_would_abort_on_is_refused() -> None:
+    kind: Any
+    for answer, kind, reason in [
         (worker(status("0.2.1")), UsageError, r"has llama-cpp-python 0\.2\.1"),
         (worker(status(busy=True)), InUseError, "in use"),
         (worker(status(devices=())), EngineError, "no device"),
         (http, UsageError, "not a localspec worker"),
         (lambda connection: None, (UsageError, EngineError), "127"),
-    ],
-)
-def test_what_llama_cpp_would_abort_on_is_refused(
-    answer: Callable[[socket.socket], None], kind: type[LocalspecError], reason: str
-) -> None:
-    with listening(answer) as address:
-        with pytest.raises(kind, match=reason) as caught:
-            preflight.check(address)
-        assert str(address) in caught.value.message
-        assert caught.value.hint
+    ]:
+        with listening(answer) as address:
+            with pytest.raises(kind, match=reason) as caught:
+                preflight.check(address)
+            assert str(address) in caught.value.message and caught.value.hint
 
 
 def test_a_worker_that_is_not_there() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = WorkerAddress(*closed.getsockname())
-    with pytest.raises(EngineError, match="cannot be reached: connection refused"):
-        preflight.check(address)
+    with refusing() as address:
+        with pytest.raises(EngineError, match="cannot be reached: connection refused"):
+            preflight.check(address)
+        assert preflight.find_silent([str(address)]) == (str(address),)
     with pytest.raises(EngineError, match=r"no-such-host\.invalid:50052 cannot be reached"):
         preflight.check(WorkerAddress("no-such-host.invalid"))
-    assert preflight.find_silent([str(address)]) == (str(address),)
 
 
-def test_workers_of_the_settings_are_done_without_if_they_cannot_be_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unusable_workers_of_the_settings_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     side_library.built_file().parent.mkdir(parents=True)
     side_library.built_file().touch()
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        gone = str(WorkerAddress(*closed.getsockname()))
     notices: list[Event] = []
-    with listening(worker(status())) as here:
+    with refusing() as closed, listening(worker(status())) as here:
+        gone = str(closed)
         load = LoadCommand("t", target_settings=ContextSettings(workers=(gone, str(here))))
         with pytest.raises(EngineError, match="cannot be reached"):
             check_workers(SettingsRequest(load), notices.append)
@@ -225,9 +212,6 @@ def test_workers_of_the_settings_are_done_without_if_they_cannot_be_used(
     assert unreachable.hint == no_library.hint == "Going on without it."
 
 
-# --- The board of a worker ---------------------------------------------------------------------
-
-
 def request(command: int, body: bytes = b"") -> bytes:
     return bytes([command]) + len(body).to_bytes(8, "little") + body
 
@@ -238,7 +222,7 @@ def test_passes_and_layers_are_counted_however_the_bytes_arrive(sizes: list[int]
     text_like = b"\0" * 400 + b"blk.7."  # beyond the description: weights that look like a name
     requests = [*(request(6, each) for each in (*weights, text_like, b"")), request(0, b"x" * 12)]
     stream = b"".join((*requests, request(10, weights[1] * 9), *[request(16, b"g" * 4)] * 5))
-    meter = RequestMeter()
+    meter = wire.RequestMeter()
     for size in sizes:
         meter.feed(memoryview(stream[:size]))
         stream = stream[size:]
@@ -246,22 +230,15 @@ def test_passes_and_layers_are_counted_however_the_bytes_arrive(sizes: list[int]
     assert (meter.n_passes, meter.layers) == (6, {3, 14})
 
 
-# --- Fit ---------------------------------------------------------------------------------------
-
-
 def test_layers_go_to_the_workers_first_and_a_draft_stays_here() -> None:
     """As llama.cpp places them with the devices of machine/llama_params.py."""
     gpu = Device("CUDA0", "A card", "gpu", 8 * GIB, 8 * GIB, "CUDA")
     host = Device("CPU", "A CPU", "cpu", 8 * GIB, 16 * GIB)
     here = MachineProfile((gpu,), host, HardwareSpeed((gpu,), {HOST: TYPICAL_CPU_SPEED}))
-    limited = WorkerStatus("1", False, (CPU, CPU), memory_limit=10 * GIB)
+    limited = wire.WorkerStatus("1", False, (CPU, CPU), memory_limit=10 * GIB)
     report = WorkerReport(WorkerAddress("box"), limited, 1.0, 1e8)
     machine = machine_profile.with_workers(here, [report])
-    assert [d.name for d in machine.devices] == [
-        "RPC0[box:50052]",
-        "RPC1[box:50052]",
-        "CUDA0",
-    ]
+    assert [d.name for d in machine.devices] == ["RPC0[box:50052]", "RPC1[box:50052]", "CUDA0"]
     assert [d.free for d in machine.devices[:2]] == [8 * GIB, 2 * GIB]
     target = ContextSettings(workers=("box:50052",))
     assert placement.offload_devices(target, machine.devices) == machine.devices

@@ -45,8 +45,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_our_own_catalogue_is_sound(own: Path) -> None:
     known = catalog.load()
-    assert len(known.models) > 80
-    assert len(known.pairs) > 75
+    assert len(known.models) > 80 and len(known.pairs) > 75
     for model in known.models.values():
         assert model.path or (model.repo and reference.is_repo_id(model.repo))
         assert model.path or (model.type if not model.file else is_safe_gguf_path(model.file))
@@ -137,10 +136,8 @@ pairs:
     assert known.models["small"].title == "A model"
     mine = known.models["qwen3-8b"]
     assert (mine.title, mine.sha256, mine.bytes) == ("Mine", None, None), "nothing of ours is kept"
-    assert known.pairs["qwen3-8b+qwen3-0.6b"].target is mine
-    assert "phi-4" not in known.models
-    assert "phi-4+lookup" not in known.pairs
-    assert "demo" not in known.pairs
+    assert known.pairs["qwen3-8b+qwen3-0.6b"].target is mine and "phi-4" not in known.models
+    assert "phi-4+lookup" not in known.pairs and "demo" not in known.pairs
     assert "small+qwen3-0.6b" in known.pairs
 
 
@@ -207,15 +204,11 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("text", "reason"), DAMAGE, ids=itertools.count())
-def test_a_damaged_catalogue_is_one_sentence_with_entry_key_and_reason(
-    tmp_path: Path, text: str, reason: str
-) -> None:
+def test_a_damaged_catalogue_is_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(UsageError, match=r"models\.yaml is damaged: ") as failure:
         catalog.load(written(tmp_path, text))
-    assert reason in failure.value.message
-    assert "\n" not in failure.value.message
-    assert "\x1b" not in failure.value.message
-    assert len(failure.value.message) < 500
+    assert reason in failure.value.message and "\n" not in failure.value.message
+    assert "\x1b" not in failure.value.message and len(failure.value.message) < 500
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -249,8 +242,7 @@ def test_what_is_not_there_gets_the_closest(own: Path) -> None:
             catalog.find(catalog.load(), name)
         is_near = name in ("demmo", "qwen3-9b")
         assert failure.value.hint.startswith("Closest: " if is_near else "See: localspec list")
-        assert "\x1b" not in failure.value.message
-        assert len(failure.value.message) < 200
+        assert "\x1b" not in failure.value.message and len(failure.value.message) < 200
 
 
 QUANTISED = (
@@ -276,8 +268,7 @@ def test_a_model_in_several_quantisations(tmp_path: Path) -> None:
     assert not large.is_file("other/name", "b-Q8_0.gguf")
     variant = pair.with_target(large)
     assert (variant.id, variant.title) == ("small+lookup:Q8_0", f"{pair.title}, Q8_0")
-    assert pair.with_target(model) is pair
-    assert catalog.own_id(variant.id) == pair.id
+    assert pair.with_target(model) is pair and catalog.own_id(variant.id) == pair.id
     assert catalog.pairs_for(known, large) == (pair,)
 
 

@@ -40,8 +40,7 @@ ALTERNATING = (
 def text(source: str, *messages: ChatMessage, think: bool | None = None) -> str:
     """What a template that works makes of a chat."""
     rendered = render(source, messages or CHAT, TOKENS, think)
-    assert rendered.template == "own"
-    assert rendered.notices == ()
+    assert rendered.template == "own" and rendered.notices == ()
     return rendered.text
 
 
@@ -64,13 +63,11 @@ THINKING_TEMPLATES = {
 WORDS = st.sampled_from(["", "hi", "k", "in", "<", "think", "<think>", "</think>", "[assistant]"])
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(name=st.sampled_from(sorted(THINKING_TEMPLATES)), words=WORDS | st.text(max_size=9))
 @pytest.mark.parametrize("role", ["user", "tool"])
 @pytest.mark.parametrize("think", [None, True, False])
-def test_what_a_template_appends_does_not_depend_on_what_is_asked(
-    role: str, think: bool | None, name: str, words: str
-) -> None:
+def test_appended_whatever_is_asked(role: str, think: bool | None, name: str, words: str) -> None:
     source = THINKING_TEMPLATES[name] + "{# </think> #}"
     tags = thinking_tags.detect_tags(source)
     rendered = render(source, [*CHAT, ChatMessage(role, words)], TOKENS, think)
@@ -79,35 +76,29 @@ def test_what_a_template_appends_does_not_depend_on_what_is_asked(
     assert rendered.text.endswith(rendered.generation_prompt)
 
 
-# --- features -------------------------------------------------------------------------------
-
-
-FEATURES = [
-    (BY_ROLE, "[user]Hi[assistant]Hello[user]More"),
-    ("{% if add_generation_prompt %}go{% endif %}", "go"),
-    ("{{ tools is none }}{{ documents is none }}{{ custom is defined }}", "TrueTrueFalse"),
-    ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),  # trim_blocks, lstrip_blocks
-    (
-        "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}"
-        "{% break %}{% endfor %}",
-        "Hello",
-    ),
-    ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "aHib"),
-    ("{{ {'a': '<é>&'} | tojson }}", '{"a": "<é>&"}'),
-    ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}'),
-    (
-        "{% set n = namespace(i=0) %}{% for m in messages %}{% set n.i = n.i + 1 %}{% endfor %}"
-        "{{ n.i }}",
-        "3",
-    ),
-    ("{{ dict(a=1).a }}{{ dict.fromkeys(['x'], 2)['x'] }}", "12"),
-    ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[-1].content) }}", "<More>"),
-    ("{{ messages[::-1][0].content }}{{ strftime_now('%%') }}", "More%"),
-]
-
-
 def test_features_that_real_templates_use() -> None:
-    for source, expected in FEATURES:
+    for source, expected in [
+        (BY_ROLE, "[user]Hi[assistant]Hello[user]More"),
+        ("{% if add_generation_prompt %}go{% endif %}", "go"),
+        ("{{ tools is none }}{{ documents is none }}{{ custom is defined }}", "TrueTrueFalse"),
+        ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),  # trim_blocks, lstrip_blocks
+        (
+            "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}"
+            "{% break %}{% endfor %}",
+            "Hello",
+        ),
+        ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "aHib"),
+        ("{{ {'a': '<é>&'} | tojson }}", '{"a": "<é>&"}'),
+        ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}'),
+        (
+            "{% set n = namespace(i=0) %}{% for m in messages %}{% set n.i = n.i + 1 %}{% endfor %}"
+            "{{ n.i }}",
+            "3",
+        ),
+        ("{{ dict(a=1).a }}{{ dict.fromkeys(['x'], 2)['x'] }}", "12"),
+        ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[-1].content) }}", "<More>"),
+        ("{{ messages[::-1][0].content }}{{ strftime_now('%%') }}", "More%"),
+    ]:
         assert text(source) == expected
 
 
@@ -121,25 +112,16 @@ def test_a_wish_to_think_reaches_templates_that_ask() -> None:
         ]
 
 
-# --- thinking in earlier answers ------------------------------------------------------------
-
-
-EARLIER = [
-    ("<think>\nhm\n</think>\n\nHello", "hm|Hello"),
-    ("hm</think>Hello", "hm|Hello"),  # the prompt had begun it
-    ("<think>cut sho", "cut sho|"),
-    ("Hello", "|Hello"),
-    ("Say <think> to think.", "|Say <think> to think."),
-]
-
-
 def test_an_earlier_answers_thinking_is_given_by_its_own_name() -> None:
-    for said, expected in EARLIER:
+    for said, expected in [
+        ("<think>\nhm\n</think>\n\nHello", "hm|Hello"),
+        ("hm</think>Hello", "hm|Hello"),  # the prompt had begun it
+        ("<think>cut sho", "cut sho|"),
+        ("Hello", "|Hello"),
+        ("Say <think> to think.", "|Say <think> to think."),
+    ]:
         source = "{{ messages[1].reasoning_content }}|{{ messages[1].content }}{# </think> #}"
         assert text(source, HI, ChatMessage("assistant", said), MORE) == expected
-
-
-# --- roles ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("source", [NO_SYSTEM, ALTERNATING])
@@ -177,8 +159,7 @@ def test_several_calls_are_one_a_message_where_a_template_demands_it() -> None:
     results = [ChatMessage("tool", f"result {id_} ", tool_call_id=id_) for id_ in "ba"]
     rendered = render(source, (HI, asked, *results, asked, *results, MORE), TOKENS)
     turn = "(fa)Look: result a (fb)result b "
-    assert rendered.text == f"Hi{turn}{turn}More"
-    assert codes(rendered) == ["template-roles"]
+    assert rendered.text == f"Hi{turn}{turn}More" and codes(rendered) == ["template-roles"]
     with pytest.raises(UsageError, match="single tool-calls"):
         render(source, (HI, asked, results[0]), TOKENS)  # a result is missing
 
@@ -217,12 +198,8 @@ def test_calls_and_their_results_are_not_joined() -> None:
     assert rendered.text == "[user]Hi\n\nMore[assistant][assistant]Hello[tool]a[tool]a"
 
 
-# --- templates that do not work -------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("source", "why"),
-    [
+def test_a_template_that_does_not_work_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for source, why in [
         ("{% if true %}", "TemplateSyntaxError"),
         ("{{ tools[0].name }}", "TypeError|UndefinedError"),
         ("{{ no.such }}", "UndefinedError"),
@@ -245,16 +222,12 @@ def test_calls_and_their_results_are_not_joined() -> None:
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ namespace(__class__=1) }}", "SecurityError"),
-    ],
-)
-def test_a_template_that_does_not_work_is_an_error_that_says_so(
-    source: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jinja_render, "MAX_STEPS", 300_000)  # 3 s of the real one
-    with pytest.raises(UsageError) as raised:
-        render(source, CHAT, TOKENS)
-    assert any(each in raised.value.message for each in why.split("|")), raised.value.message
-    assert "--template" in raised.value.hint
+    ]:
+        monkeypatch.setattr(jinja_render, "MAX_STEPS", 300_000)  # 3 s of the real one
+        with pytest.raises(UsageError) as raised:
+            render(source, CHAT, TOKENS)
+        assert any(each in raised.value.message for each in why.split("|")), raised.value.message
+        assert "--template" in raised.value.hint
 
 
 ESCAPES = ("{{ ''|attr('__class__') }}", "{{ '{0.__class__}'.format(1) }}", "{{ dict.__class__ }}")
@@ -263,9 +236,6 @@ ESCAPES = ("{{ ''|attr('__class__') }}", "{{ '{0.__class__}'.format(1) }}", "{{ 
 def test_nothing_of_python_shows_through_the_sandbox() -> None:
     for source in ESCAPES:
         assert "class" not in render("x" + source, CHAT, TOKENS).text
-
-
-# --- by name --------------------------------------------------------------------------------
 
 
 def render_builtin(messages: Sequence[ChatMessage], name: str) -> RenderResult:
@@ -282,34 +252,31 @@ def test_every_built_in_template_says_all_that_was_said_in_order() -> None:
         assert {*codes(rendered)} <= {"template-roles"}, "chosen: nothing to warn of"
 
 
-TRAINED_ON = [
-    (
-        "chatml",
-        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
-        "<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n",
-    ),
-    (
-        "llama3",
-        "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|>"
-        "<|start_header_id|>user<|end_header_id|>\n\nMore<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    ),
-    (
-        "gemma",
-        "<s><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nHello"
-        "<end_of_turn>\n<start_of_turn>user\nMore<end_of_turn>\n<start_of_turn>model\n",
-    ),
-    ("mistral", "<s>[INST] Hi[/INST] Hello</s>[INST] More[/INST]"),
-    ("mistral-v7", "<s>[INST]Hi[/INST]Hello</s>[INST]More[/INST]"),
-    ("llama2", "<s>[INST] Hi [/INST] Hello </s><s>[INST] More [/INST]"),
-    (
-        "phi3",
-        "<|user|>\nHi<|end|>\n<|assistant|>\nHello<|end|>\n<|user|>\nMore<|end|>\n<|assistant|>\n",
-    ),
-]
-
-
 def test_a_built_in_template_is_what_its_models_were_trained_on() -> None:
-    for name, expected in TRAINED_ON:
+    for name, expected in [
+        (
+            "chatml",
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
+            "<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        (
+            "llama3",
+            "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nMore<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        (
+            "gemma",
+            "<s><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nHello"
+            "<end_of_turn>\n<start_of_turn>user\nMore<end_of_turn>\n<start_of_turn>model\n",
+        ),
+        ("mistral", "<s>[INST] Hi[/INST] Hello</s>[INST] More[/INST]"),
+        ("mistral-v7", "<s>[INST]Hi[/INST]Hello</s>[INST]More[/INST]"),
+        ("llama2", "<s>[INST] Hi [/INST] Hello </s><s>[INST] More [/INST]"),
+        (
+            "phi3",
+            "<|user|>\nHi<|end|>\n<|assistant|>\nHello<|end|>\n<|user|>\nMore<|end|>\n<|assistant|>\n",
+        ),
+    ]:
         assert render_builtin(CHAT, name).text == expected

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,31 +23,13 @@ def repair(pieces: list[str]) -> tuple[str, str]:
     return written + ("" if repairer.is_complete else repairer.close()), rest
 
 
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(deadline=None, derandomize=True, max_examples=150)
-@given(st.dictionaries(st.text(), VALUES, max_size=4), st.booleans(), st.sampled_from([None, 2]))
-def test_json_stays_as_it_was_written(value: object, is_ascii: bool, indent: int | None) -> None:
-    text = json.dumps(value, ensure_ascii=is_ascii, indent=indent)
-    assert repair([f"{text}, more"]) == repair(list(f"{text}, more")) == (text, ", more")
-
-
 PARTS = [
     *("{", "}", "[", "]", ",", ":", '"', "\\", "\\u", "d8", "00", "\\ud83d", "\\ude00", "\ud800"),
     *("true", "None", "NaN", "-", "1", ".", "e", "a", "'", " ", "\n", "\x00", "\u2028", "é", "😀"),
 ]
 
 
-@settings(deadline=None, derandomize=True, max_examples=800)
+@settings(derandomize=True, max_examples=800)
 @given(st.sampled_from("{["), st.lists(st.sampled_from(PARTS), max_size=25), st.integers(1, 5))
 def test_anything_becomes_json_however_it_is_cut(begin: str, parts: list[str], n: int) -> None:
     text = begin + "".join(parts)
@@ -62,9 +43,8 @@ def test_anything_becomes_json_however_it_is_cut(begin: str, parts: list[str], n
     assert repair(pieces) == repair(list(text)) == (written, rest)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_what_is_repaired() -> None:
+    for text, expected in [
         ('{"a": "Ro\nme\t"}', '{"a": "Ro\\nme\\t"}'),
         (r'{"a": "x\qy"}', r'{"a": "x\\qy"}'),
         (r'{"a": "\ud83d\ude00 \ud83d"}', r'{"a": "\ud83d\ude00 \ufffd"}'),
@@ -73,7 +53,5 @@ def test_anything_becomes_json_however_it_is_cut(begin: str, parts: list[str], n
         ("[1e999, 1E9]", '["1e999", 1E9]'),
         ('{"a" 1 "b" 2}', '{"a": 1, "b": 2}'),
         ('{"a": [1, {"b": "c', '{"a": [1, {"b": "c"}]}'),
-    ],
-)
-def test_what_is_repaired(text: str, expected: str) -> None:
-    assert repair([text]) == (expected, "")
+    ]:
+        assert repair([text]) == (expected, "")

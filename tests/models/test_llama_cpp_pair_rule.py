@@ -30,9 +30,6 @@ CHECKOUT = os.environ.get("LLAMA_CPP_CHECKOUT", "")
 VocabularyFacts = dict[str, Any]
 
 
-# --- llama.cpp's side, in a child -----------------------------------------------------------
-
-
 def evaluate_rule(paths: Sequence[str]) -> dict[str, Any]:
     """Properties of each file, and the rule for each pair."""
     silent = C.llama_log_callback(lambda *_: None)
@@ -84,9 +81,6 @@ def are_compatible(
     if a["n_tokens"] != b["n_tokens"]:
         return True, "vocabulary-size", common
     return True, "same-vocabulary", None
-
-
-# --- localspec's side -----------------------------------------------------------------------
 
 
 def compare(folder: Path) -> set[tuple[bool, str]]:
@@ -147,15 +141,12 @@ def write_bpe(path: Path, pre: str, n_tokens: int = 300, **keys: int | bool) -> 
 
 def test_verdicts_on_made_vocabularies(tmp_path: Path) -> None:
     models = {
-        "same": spm(),
-        "padded": spm((*WORDS, "▁pad")),
+        "same": spm(), "padded": spm((*WORDS, "▁pad")),
         "most-padded": spm((*WORDS, *(f"▁pad{i}" for i in range(128)))),
         "too-padded": spm((*WORDS, *(f"▁pad{i}" for i in range(129)))),
-        "second-renamed": renamed(4),
-        "fifth-renamed": renamed(5),
-        "last-renamed": renamed(364),
+        "second-renamed": renamed(4), "fifth-renamed": renamed(5), "last-renamed": renamed(364),
         "ends": spm((*WORDS, "<|im_end|>"), controls=("<|im_end|>",)),
-    }
+    }  # fmt: skip
     for name, model in models.items():
         model.write(tmp_path / f"{name}.gguf")
     write_bpe(tmp_path / "bpe.gguf", "qwen2")

@@ -29,8 +29,7 @@ def head(version: int = 3, tensors: int = 5, keys: int = 7, order: str = "<") ->
 def failure_of(path: Path) -> LocalspecError:
     with pytest.raises(LocalspecError) as failure:
         reader.check_loadable(path)
-    assert failure.value.hint
-    assert failure.value.message.isprintable()
+    assert failure.value.hint and failure.value.message.isprintable()
     return failure.value
 
 
@@ -54,34 +53,26 @@ def test_a_vocabulary_that_would_kill_llama_cpp(zoo: Zoo) -> None:
     assert message.startswith(
         "duplicate.gguf has a damaged vocabulary: tokens 363 and 364 are both"
     )
-    assert "'▁s'" in message
-    assert "vocabulary only" in failure_of(zoo["vocabulary-only"]).message
+    assert "'▁s'" in message and "vocabulary only" in failure_of(zoo["vocabulary-only"]).message
 
 
 OTHER_TYPE = gguffile.File(tensors=[gguffile.Tensor(kind=36)])
 CONTENTS: list[tuple[bytes, str]] = [
-    (b"", "is empty"),
-    (b"GGUF", "is incomplete: 4 bytes"),
-    (head()[:23], "is incomplete: 23 bytes"),
-    (b"hello, I am no model\n", "is a text file"),
+    (b"", "is empty"), (b"GGUF", "is incomplete: 4 bytes"),
+    (head()[:23], "is incomplete: 23 bytes"), (b"hello, I am no model\n", "is a text file"),
     (bytes(100), "is not a GGUF file"),
     (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n", "git-lfs pointer"),
-    (b"PK\x03\x04" + bytes(60), "PyTorch archive"),
-    (b"\x80\x02}q\x00", "pickle"),
-    (b"<!doctype html><html>", "is a web page"),
-    (head(version=1), "GGUF v1"),
-    (head(version=99), "GGUF v99"),
-    (head(version=3, order=">"), "is a big-endian file"),
-    (head(tensors=2**63), "damaged header"),
-    (head(tensors=0), "vocabulary only"),
-]
+    (b"PK\x03\x04" + bytes(60), "PyTorch archive"), (b"\x80\x02}q\x00", "pickle"),
+    (b"<!doctype html><html>", "is a web page"), (head(version=1), "GGUF v1"),
+    (head(version=99), "GGUF v99"), (head(version=3, order=">"), "is a big-endian file"),
+    (head(tensors=2**63), "damaged header"), (head(tensors=0), "vocabulary only"),
+]  # fmt: skip
 
 
 def test_what_it_is_instead(tmp_path: Path) -> None:
     for content, words in CONTENTS:
         error = failure_of(written(tmp_path, content))
-        assert isinstance(error, ModelFileError)
-        assert words in error.message
+        assert isinstance(error, ModelFileError) and words in error.message
         assert error.message.startswith("model.gguf ")
     for file in (*(gguffile.File(version=n) for n in (1, 4, 3 << 24)), OTHER_TYPE):
         error = failure_of(written(tmp_path, file.data()))
@@ -119,9 +110,6 @@ def test_a_hostile_name_is_shown_clean(tmp_path: Path) -> None:
     assert failure_of(tmp_path / "\x1b[2Jgone.gguf").message.endswith("gone.gguf.")
 
 
-# --- what it reads ------------------------------------------------------------------------------
-
-
 def test_facts_of_a_file(tmp_path: Path) -> None:
     file = gguffile.model().add(b"tokenizer.chat_template", STRING, b"{{ messages }}")
     file.add(b"llama.expert_count", U32, 4).add(b"llama.expert_used_count", U32, 2)
@@ -133,8 +121,7 @@ def test_facts_of_a_file(tmp_path: Path) -> None:
     assert (facts.is_recurrent, facts.is_hybrid, facts.split) == (False, False, None)
     assert facts.chat_template == "{{ messages }}"
     assert facts.data_offset == len(file.header()) + -len(file.header()) % 32
-    assert facts.data_offset % 32 == 0
-    assert facts.tensors[0].type_name == "F32"
+    assert facts.data_offset % 32 == 0 and facts.tensors[0].type_name == "F32"
     assert facts.unsupported_reason == ""
     file = gguffile.model(tokenizer=b"gpt2").add(b"tokenizer.ggml.pre", STRING, b"\x1b[2Jnew")
     facts = reader.parse(file.data(), len(file.data()))
@@ -180,8 +167,7 @@ def test_a_damaged_cache_counts_as_none(tmp_path: Path, new_process: Callable[[]
     for damaged in (b"", b"[]", b'{"key": 1, "header": {}}', json.dumps(body).encode()):
         cached.write_bytes(damaged)
         new_process()
-        assert reader.read(path) == first
-        assert cached.read_bytes() != damaged
+        assert reader.read(path) == first and cached.read_bytes() != damaged
 
 
 def test_the_cache_is_bounded_by_bytes(
@@ -199,9 +185,7 @@ def test_the_cache_is_bounded_by_bytes(
     assert size > 0
 
 
-def test_a_cached_header_of_a_file_that_changed(
-    tmp_path: Path, new_process: Callable[[], None]
-) -> None:
+def test_a_changed_files_cached_header(tmp_path: Path, new_process: Callable[[], None]) -> None:
     path = written(tmp_path, gguffile.model().data())
     reader.read(path)
     os.utime(path, ns=(1, 1))
@@ -230,9 +214,6 @@ def test_a_long_header_is_read_once_and_no_further() -> None:
         assert [start for start, _ in reads[1:]] == [end for _, end in reads[:-1]]
 
 
-# --- parts and companions -----------------------------------------------------------------------
-
-
 def part(number: int, count: int = 3) -> bytes:
     file = gguffile.model()
     file.add(b"split.no", U16, number).add(b"split.count", U16, count)
@@ -245,8 +226,7 @@ def test_the_first_part_stands_for_all(tmp_path: Path) -> None:
         written(tmp_path, part(number), name) for number, name in enumerate(names)
     )
     reader.check_loadable(first)
-    assert reader.read(second).split == SplitInfo(1, 3, 0)
-    assert names[0] in failure_of(second).hint
+    assert reader.read(second).split == SplitInfo(1, 3, 0) and names[0] in failure_of(second).hint
     third.rename(tmp_path / "renamed.gguf")
     assert "is part 3 of 3, renamed" in failure_of(tmp_path / "renamed.gguf").message
     assert f"needs {names[2]}, which is missing" in failure_of(first).message
@@ -269,25 +249,18 @@ def test_a_file_cut_at_any_64th(tmp_path: Path) -> None:
             assert f"{size:,} bytes of " in error.message
 
 
-# --- sound files that write no text -------------------------------------------------------------
-
-
-NO_WRITERS = [
-    ("bert", "is an embedding or reranker model"),
-    ("whisper", "is a speech model: whisper"),
-    ("flux", "generates images"),
-    ("dream", "is a diffusion model"),
-    ("t5", "is an encoder-decoder model"),
-]
-
-
 def test_what_writes_no_text(tmp_path: Path) -> None:
     adapter = gguffile.model().add(b"general.type", STRING, b"adapter")
     assert "is an adapter (LoRA)" in failure_of(written(tmp_path, adapter.data())).message
-    for arch, words in NO_WRITERS:
+    for arch, words in [
+        ("bert", "is an embedding or reranker model"),
+        ("whisper", "is a speech model: whisper"),
+        ("flux", "generates images"),
+        ("dream", "is a diffusion model"),
+        ("t5", "is an encoder-decoder model"),
+    ]:
         error = failure_of(written(tmp_path, gguffile.model(arch=arch.encode()).data()))
-        assert isinstance(error, ModelFileError)
-        assert words in error.message
+        assert isinstance(error, ModelFileError) and words in error.message
 
 
 def test_a_writer_that_was_trained_to_embed_or_to_rank(tmp_path: Path) -> None:
@@ -300,9 +273,7 @@ def test_a_writer_that_was_trained_to_embed_or_to_rank(tmp_path: Path) -> None:
     reader.check_loadable(written(tmp_path, file.add(b"llama.attention.causal", BOOL, True).data()))
 
 
-def test_a_disk_that_gives_no_bytes_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_went_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a network drive that went away: the system's own words, and which file."""
 
     class LostFile(io.BytesIO):

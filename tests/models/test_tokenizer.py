@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
 from localspec.models.gguf import architectures, reader, tokenizer
 from localspec.models.gguf.tokenizer import NULL_TOKEN, TokenizerMetadata
 from tests.models import gguffile
@@ -22,12 +20,7 @@ SILENT = [
     (b"llama", tokenizer.SPM, (1, 2), (True, False)),
     (b"gpt2", tokenizer.BPE, (11, 11), (False, False)),
     (b"gemma4", tokenizer.BPE, (NULL_TOKEN, NULL_TOKEN), (True, False)),
-    (
-        b"bert",
-        tokenizer.WPM,
-        (NULL_TOKEN, NULL_TOKEN),
-        (True, False),
-    ),  # 101 is not in so few words
+    (b"bert", tokenizer.WPM, (NULL_TOKEN, NULL_TOKEN), (True, False)),  # 101 is not in so few words
     (b"t5", tokenizer.UGM, (NULL_TOKEN, 1), (False, True)),
     (b"rwkv", tokenizer.RWKV, (NULL_TOKEN, NULL_TOKEN), (False, False)),
     (b"plamo2", tokenizer.PLAMO2, (1, 2), (False, False)),
@@ -43,31 +36,25 @@ def test_what_holds_where_the_file_says_nothing() -> None:
         assert found.is_supported == (kind != tokenizer.UNKNOWN)
 
 
-@pytest.mark.parametrize(
-    ("pre", "said", "add_bos", "bos"),
-    [
+def test_a_pre_tokenizer_has_its_say() -> None:
+    for pre, said, add_bos, bos in [
         (b"qwen2", None, False, 11),
         (b"llama-bpe", None, True, 11),
         (b"llama-bpe", False, False, 11),
         (b"gemma4", False, True, 11),
         (b"glm4", None, False, NULL_TOKEN),
-    ],
-)
-def test_a_pre_tokenizer_has_its_say(
-    pre: bytes, said: bool | None, add_bos: bool, bos: int
-) -> None:
-    file = gguffile.model(tokenizer=b"gpt2").add(b"tokenizer.ggml.pre", STRING, pre)
-    if said is not None:
-        file.add(b"tokenizer.ggml.add_bos_token", BOOL, said)
-    found = read(file)
-    assert (found.add_bos, found.bos) == (add_bos, bos)
+    ]:
+        file = gguffile.model(tokenizer=b"gpt2").add(b"tokenizer.ggml.pre", STRING, pre)
+        if said is not None:
+            file.add(b"tokenizer.ggml.add_bos_token", BOOL, said)
+        found = read(file)
+        assert (found.add_bos, found.bos) == (add_bos, bos)
 
 
 def test_tokens_that_end_an_answer() -> None:
     words = [*WORDS, b"<|im_end|>", b"<|endoftext|>", b"<|fim_pad|>", b"<|eom_id|>"]
     found = read(gguffile.model(words))
-    assert found.eog_ids == {2, 63, 64, 65, 66}
-    assert found.special_ids["eot"] in (63, 64)
+    assert found.eog_ids == {2, 63, 64, 65, 66} and found.special_ids["eot"] in (63, 64)
 
 
 def test_texts_are_cut_and_named_as_c_strings() -> None:
@@ -96,8 +83,7 @@ def test_a_model_without_vocabulary() -> None:
 def test_the_pinned_llama_cpp_knows_these_names() -> None:
     """Each stands in the library as a text of its own."""
     found = find_spec("llama_cpp")
-    assert found is not None
-    assert found.origin is not None
+    assert found is not None and found.origin is not None
     libraries = [
         path.read_bytes()
         for path in (Path(found.origin).parent / "lib").iterdir()

@@ -19,14 +19,11 @@ from localspec.protocol.wire import ChatMessage
 FOLDER = Path(os.environ.get("LLAMA_CPP_CHECKOUT", "/none")) / "models/templates"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 CHAT = (
-    ChatMessage("user", "Hi, who are you?"),
-    ChatMessage("assistant", "I am a model."),
-    ChatMessage("user", "Is 2 < 3?"),
-    ChatMessage("assistant", 'Yes & "so on".'),
+    ChatMessage("user", "Hi, who are you?"), ChatMessage("assistant", "I am a model."),
+    ChatMessage("user", "Is 2 < 3?"), ChatMessage("assistant", 'Yes & "so on".'),
     ChatMessage("user", "Schön. And in 漢字?"),
-    ChatMessage("assistant", "- 二\n- 三\n\n```\n2 < 3\n```"),
-    ChatMessage("user", "Thanks."),
-)
+    ChatMessage("assistant", "- 二\n- 三\n\n```\n2 < 3\n```"), ChatMessage("user", "Thanks."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,15 +31,6 @@ class Case:
     messages: tuple[ChatMessage, ...] = CHAT
     think: bool | None = None
     thought: bool = False  # Whether an earlier answer has a thinking part.
-
-
-CASES = (
-    Case(),
-    Case((ChatMessage("system", "Be brief."), *CHAT)),
-    Case(think=True),
-    Case(think=False),
-    Case(thought=True),
-)
 
 
 @pytest.mark.long
@@ -53,7 +41,13 @@ def test_templates_render_as_in_transformers() -> None:
     n_equal = 0
     for path in sorted(FOLDER.glob("*.jinja")):
         source = path.read_text(encoding="utf-8")
-        for case in CASES:
+        for case in (
+            Case(),
+            Case((ChatMessage("system", "Be brief."), *CHAT)),
+            Case(think=True),
+            Case(think=False),
+            Case(thought=True),
+        ):
             ours, theirs = messages_of(case, source)
             expected = render_with_transformers(source, theirs, case.think)
             if expected is None:

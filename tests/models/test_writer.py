@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from localspec.models.gguf.parser import Value
 from tests.models import gguffile
 from tests.support import synthetic_header, tinygguf
 from tests.support.families import FAMILIES, write_ghost
+from tests.support.run_command import finish
 
 LOADER = """
 import sys
@@ -41,16 +40,9 @@ for path in sys.argv[1:]:
 
 def loaded(*paths: Path) -> list[tuple[int, int]]:
     """In a child: llama.cpp ends the process where it asserts."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOADER, *map(str, paths)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [(int(a), int(b)) for a, b in map(str.split, done.stdout.splitlines())]
+    done = finish([sys.executable, "-c", LOADER, *paths])
+    assert done.code == 0, done.err[-2000:]
+    return [(int(a), int(b)) for a, b in map(str.split, done.text.splitlines())]
 
 
 def test_llama_cpp_takes_what_is_drawn(tmp_path: Path) -> None:
@@ -72,11 +64,9 @@ def test_a_file_without_its_vocabulary(tmp_path: Path) -> None:
         ghost = tmp_path / f"{model.arch}-ghost.gguf"
         write_ghost(read, "", ghost)
         bare = reader.read(ghost)
-        assert bare.tensors == read.tensors
-        assert bare.tokenizer.n_tokens == read.tokenizer.n_tokens
+        assert bare.tensors == read.tensors and bare.tokenizer.n_tokens == read.tokenizer.n_tokens
         ours = {k: v for k, v in read.keys.items() if not k.startswith("tokenizer.")}
-        assert ours.items() <= bare.keys.items()
-        assert bare.data_offset < read.data_offset
+        assert ours.items() <= bare.keys.items() and bare.data_offset < read.data_offset
         assert loaded(ghost) == [(read.weight_bytes, read.parameters)]
 
 

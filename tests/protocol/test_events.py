@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from localspec.protocol import events
 from localspec.protocol.events import (
@@ -26,46 +24,6 @@ from localspec.protocol.events import (
     encode,
 )
 
-TEXT = st.text('aé\n\t"\\…😀\x1b\u2028\ud800\x00', max_size=8)
-COUNT, NUMBER, CHANCE = st.integers(0, 2**40), st.floats(0, 1e9, allow_nan=False), st.floats(0, 1)
-PLAIN: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | COUNT | NUMBER | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
-    max_leaves=5,
-)
-TABLE = st.dictionaries(TEXT, PLAIN, max_size=3)
-NOTICES = st.builds(Notice, st.just("info"), TEXT, TEXT, TEXT)
-
-
-def several(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.lists(of, max_size=3).map(tuple)
-
-
-ALTERNATIVES = st.builds(Alternative, COUNT, TEXT, CHANCE, COUNT, st.none() | CHANCE, st.booleans())
-TOKENS = st.builds(Token, COUNT, TEXT, st.just("plain")) | st.builds(
-    Token, COUNT, TEXT, st.just("bonus"), CHANCE, st.none() | CHANCE, COUNT, several(ALTERNATIVES)
-)
-DRAFTED = st.integers(0, 9)
-TIMES = st.builds(RoundTimes, NUMBER, NUMBER, NUMBER)
-EVENTS: st.SearchStrategy[Event] = st.one_of(
-    st.builds(
-        EngineReady,
-        st.dictionaries(TEXT, TEXT, max_size=2),
-        TEXT,
-        st.none() | TEXT,
-        several(TEXT),
-        TABLE,
-        st.dictionaries(TEXT, st.none() | COUNT, max_size=2),
-        NUMBER,
-        several(NOTICES),
-    ),
-    st.builds(Prefill, COUNT, COUNT, COUNT),
-    st.builds(SpeculationPlan, st.just("paused"), TEXT, st.none() | NUMBER, st.none() | COUNT),
-    st.builds(Round, COUNT, st.none() | TEXT, TEXT, st.just(9), DRAFTED, several(TOKENS), TIMES),
-    NOTICES,
-    st.builds(GenerationFinished, st.just("eog"), TEXT, TABLE),
-    st.builds(EngineExit, TEXT, several(TEXT), TEXT),
-)
 SCORED = Token(
     7,
     "é",
@@ -82,20 +40,12 @@ SAMPLE: list[Event] = [
     SpeculationPlan("on", "asked"),
     Round(0, "model", "why", 2, 1, (Token(7, "é", "accepted"),), RoundTimes(1.0, 2.0, 3.0)),
     Round(1, "model", "why", 1, 0, (SCORED,), RoundTimes(1.0, 2.0, 3.0), overlap="hit"),
-    Notice("warning", "code", "message", "hint"),
+    Notice("warning", "code", 'é\n\t"\\…😀\x1b\u2028\ud800\x00', "hint"),
     GenerationFinished("eog", "tail", {"tokens": 3, "ms": 1, "notices": [{"a": 1}]}),
     EngineExit("signal 9", ("one", "two"), "try again"),
 ]
 OPTIONAL = {"notices", "speedup", "until", "hint", "tail", "totals", "log", "overlap"}
 OPTIONAL |= {"thinking", "stop"}
-
-
-@settings(deadline=None, derandomize=True, max_examples=200)
-@given(EVENTS)
-def test_an_event_is_read_as_it_was_written(event: Event) -> None:
-    line = encode(event)
-    assert "\n" not in line
-    assert decode(line) == event
 
 
 def test_the_keys_are_those_of_earlier_versions() -> None:
@@ -106,13 +56,13 @@ def test_the_keys_are_those_of_earlier_versions() -> None:
     assert set(plain) == {"id", "text", "class"}
     assert set(scored) == {"id", "text", "class", "p_target", "p_draft", "rank", "instead"}
     draft_token = {"id": 8, "text": "x", "p": 0.25, "rank": 2, "p_draft": 0.75, "guessed": True}
-    assert scored["instead"][0] == draft_token
-    assert scored["instead"][1]["p_draft"] is None
+    assert scored["instead"][0] == draft_token and scored["instead"][1]["p_draft"] is None
 
 
 def test_unknown_fields_and_events_are_ignored() -> None:
     """A later version may say more of an event, a token, times, and a notice."""
     for event in SAMPLE:
+        assert "\n" not in encode(event) and decode(encode(event)) == event
         body = json.loads(encode(event)) | {"new": {"a": [1]}, "v": 2}
         for inner in (body.get("tokens"), body.get("notices"), [body.get("ms")]):
             for item in inner or []:
@@ -148,9 +98,8 @@ def test_a_line_that_is_no_event_is_an_error(line: str) -> None:
 PLAIN_TOKEN = {"id": 1, "text": "", "class": "plain"}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_a_broken_part_is_an_error_of_the_same_kind() -> None:
+    for name, value in [
         ("tokens", [{}]),
         ("tokens", [3]),
         ("tokens", [PLAIN_TOKEN | {"p_target": 0.5}]),
@@ -158,8 +107,6 @@ PLAIN_TOKEN = {"id": 1, "text": "", "class": "plain"}
         ("ms", {"draft": 1.0}),
         ("ms", {"draft": 10**400, "verify": 1.0, "host": 1.0}),
         ("accepted", 10**12),
-    ],
-)
-def test_a_broken_part_is_an_error_of_the_same_kind(name: str, value: Any) -> None:
-    with pytest.raises(ValueError):
-        events.from_json(json.loads(encode(SAMPLE[4])) | {name: value})
+    ]:
+        with pytest.raises(ValueError):
+            events.from_json(json.loads(encode(SAMPLE[4])) | {name: value})

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from localspec.protocol.events import Overlap, Round, RoundTimes, Token
 from localspec.protocol.round_totals import RoundTotals
 
@@ -58,18 +54,3 @@ def test_overlapped_rounds_and_their_hits_are_counted_apart() -> None:
     rounds = [a_round(n, 0, 1) for n in (4, 4, 4, 0, 4, 4)]
     totals = RoundTotals.of(map(lambda each, how: replace(each, overlap=how), rounds, overlaps))
     assert totals.to_json()["overlap"] == {"rounds": 5, "hits": 2}
-
-
-@settings(deadline=None, derandomize=True, max_examples=100)
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.sampled_from(["a", "b"]))))
-def test_the_parts_sum_up(rounds: list[tuple[int, int, str]]) -> None:
-    totals = RoundTotals.of(a_round(n, min(k, n), min(k, n) + 1, s) for n, k, s in rounds)
-    assert totals.passes == len(rounds)
-    assert sum(totals.histogram) == totals.rounds
-    assert sum(k * n for k, n in enumerate(totals.histogram)) == totals.accepted
-    assert sum(source.drafted for source in totals.by_source.values()) == totals.drafted
-    assert sum(source.accepted for source in totals.by_source.values()) == totals.accepted
-    assert sum(place.accepted for place in totals.by_position) == totals.accepted
-    assert totals.tokens == totals.accepted + len(rounds)
-    if totals.rounds:
-        assert totals.mean_accepted_length == pytest.approx(1 + totals.accepted / totals.rounds)

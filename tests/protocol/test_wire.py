@@ -40,17 +40,13 @@ COMMANDS: list[wire.EngineCommand] = [
     wire.StopCommand(),
 ]
 ANSWERS: list[wire.CommandReply] = [
-    wire.HelloReply(1, 2),
-    wire.HeartbeatReply(0.5),
-    wire.FailureReply("usage", "what", "hint"),
-    wire.DoneReply(),
-    wire.MeasuredCosts(2.0, {"1": 1.0}, c=0.5),
-    wire.ReplayResult((1,), (0.5,), (0.0,), (0.1,)),
-    wire.CountResult(7),
+    wire.HelloReply(1, 2), wire.HeartbeatReply(0.5), wire.FailureReply("usage", "what", "hint"),
+    wire.DoneReply(), wire.MeasuredCosts(2.0, {"1": 1.0}, c=0.5),
+    wire.ReplayResult((1,), (0.5,), (0.0,), (0.1,)), wire.CountResult(7),
     wire.TokenizeResult((1, 2), ("h", "\xff")),
     wire.InspectResult((TokenScore(0.5, 1, (Alternative(8, "x", 0.25, 2, was_drafted=True),)),)),
     wire.DraftScore((16, 16), (0, 3)),
-]
+]  # fmt: skip
 
 
 def test_commands_and_replies_are_read_as_they_were_written() -> None:
@@ -77,18 +73,15 @@ def test_names_on_the_wire() -> None:
     )
 
 
-NO_COMMANDS = [
-    [],
-    {"cmd": "generate"},
-    {"cmd": "nonsense", "id": 1},
-    {"cmd": "generate", "id": 1, "sampling": 3},
-    {"cmd": "generate", "id": 1, "messages": [3]},
-    {"cmd": "generate", "id": 1, "messages": [{"role": "user"}]},
-]
-
-
 def test_what_is_no_command_is_refused() -> None:
-    for body in NO_COMMANDS:
+    for body in [
+        [],
+        {"cmd": "generate"},
+        {"cmd": "nonsense", "id": 1},
+        {"cmd": "generate", "id": 1, "sampling": 3},
+        {"cmd": "generate", "id": 1, "messages": [3]},
+        {"cmd": "generate", "id": 1, "messages": [{"role": "user"}]},
+    ]:
         line = json.dumps(body).encode()
         with pytest.raises(ValueError):
             wire.decode_command(line)

@@ -96,8 +96,14 @@ class Served:
         return engine is not None and engine.alive
 
     def is_idle(self) -> bool:
-        """Whether no request is left, and the engine does nothing."""
-        return not self.server.activity.running and self.server._queue.host._current_job is None
+        """Whether no request is left, not even its end, and the engine does nothing."""
+
+        async def look() -> bool:  # in the event loop, where a request ends in one step
+            host = self.server._queue.host
+            return not self.server.activity.running and host._current_job is None
+
+        assert self.server._loop is not None
+        return asyncio.run_coroutine_threadsafe(look(), self.server._loop).result(TIMEOUT)
 
 
 def until(condition: Callable[[], object], what: str = "") -> None:
@@ -130,10 +136,7 @@ def serving(
         models.append(ServedModel(path.stem, other, settings))
         requests[path.stem] = LoadOptions(ctx=1024, threads=1).to_request(other, spec)
     options = ServerOptions(
-        tuple(models),
-        rules=rules or AccessRules(),
-        port=0,
-        max_waiting=max_waiting,
+        tuple(models), rules=rules or AccessRules(), port=0, max_waiting=max_waiting
     )
     host = EngineHost(request, probe=probe)
     host.add_pairs(requests, 1, None)
@@ -221,5 +224,5 @@ def streaming(
 def read_events(response: http.client.HTTPResponse) -> list[Any]:
     """All events to the end of the stream."""
     lines = [line.strip() for line in response.read().decode().split("\n\n")]
-    data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    data = [line.partition("data: ")[2] for line in lines if "data: " in line]
     return [text if text == "[DONE]" else json.loads(text) for text in data]

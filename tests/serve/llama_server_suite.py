@@ -35,8 +35,6 @@ def pytest_collection_finish(session):
 """
 """A plugin of pytest: theirs start a server for each model first, to download it."""
 
-# --- in place of llama-server -------------------------------------------------------------------
-
 VALUES = {
     "--port": "--port", "--host": "--host", "--temp": "--temperature", "--seed": "--seed",
     "--alias": "--alias", "--spec-draft-n-max": "--draft-max", "--cors-origins": "--allow-origin",
@@ -66,9 +64,6 @@ def _pair_options(given: Sequence[str]) -> Iterator[tuple[str, str]]:
         if word.startswith("-"):
             value = given[i + 1] if i + 1 < len(given) else ""
             yield word, "" if value.startswith("--") else value
-
-
-# --- their tests --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,7 @@ def test_hosts(guarded: Served) -> None:
 
 def test_a_server_for_all_addresses_accepts_addresses_but_no_names() -> None:
     rules = AccessRules("0.0.0.0", keys=("secret",))
-    assert rules.is_host_allowed("192.168.1.5:8080")
-    assert rules.is_host_allowed("[fe80::1]")
+    assert rules.is_host_allowed("192.168.1.5:8080") and rules.is_host_allowed("[fe80::1]")
     assert not rules.is_host_allowed("evil.example")
     assert AccessRules("192.168.1.5").is_host_allowed("192.168.1.5")
     assert not AccessRules("192.168.1.5").is_host_allowed("192.168.1.6")
@@ -69,9 +68,8 @@ def test_origins(guarded: Served, origin: str) -> None:
     assert "access-control-allow-credentials" not in preflight.headers
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "allowed"),
-    [
+def test_keys(guarded: Served) -> None:
+    for name, value, allowed in [
         ("X-Other", "secret", False),
         ("Authorization", "Bearer secret", True),
         ("authorization", "bearer other", True),
@@ -80,14 +78,12 @@ def test_origins(guarded: Served, origin: str) -> None:
         ("Authorization", "Basic secret", False),
         ("Authorization", "Bearer ", False),
         ("X-Api-Key", "sécret", False),
-    ],
-)
-def test_keys(guarded: Served, name: str, value: str, allowed: bool) -> None:
-    for method, path in (("GET", "/v1/models"), ("GET", "/metrics"), ("POST", "/tokenize")):
-        body = {"content": "a"} if method == "POST" else None
-        response = guarded.send(method, path, body, {name: value})
-        assert response.status == (200 if allowed else 401), path
-    assert guarded.get("/health", {name: value}).status == 200
+    ]:
+        for method, path in (("GET", "/v1/models"), ("GET", "/metrics"), ("POST", "/tokenize")):
+            body = {"content": "a"} if method == "POST" else None
+            response = guarded.send(method, path, body, {name: value})
+            assert response.status == (200 if allowed else 401), path
+        assert guarded.get("/health", {name: value}).status == 200
 
 
 def test_keys_of_any_encoding() -> None:

@@ -35,16 +35,12 @@ def test_a_chat_streamed_and_not(client: OpenAI) -> None:
     texts = [chunk.choices[0].delta.content for chunk in chunks[1:-2]]
     assert all(texts), "an empty delta"
     assert "".join(text or "" for text in texts) == CHAT_TEXT
-    assert chunks[-2].choices[0].finish_reason == "stop"
-    assert not chunks[-1].choices
+    assert chunks[-2].choices[0].finish_reason == "stop" and not chunks[-1].choices
     whole = client.chat.completions.create(model="any", messages=HI)
     (choice,) = whole.choices
     assert (choice.message.role, choice.message.content) == ("assistant", CHAT_TEXT)
-    assert (choice.finish_reason, whole.model, whole.object) == (
-        "stop",
-        "chatty",
-        "chat.completion",
-    )
+    assert choice.finish_reason == "stop" and whole.model == "chatty"
+    assert whole.object == "chat.completion"
     usage = whole.usage
     assert usage is not None and chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == usage.completion_tokens > 20
@@ -160,19 +156,14 @@ def test_thinking_is_apart(thinker: Served) -> None:
     assert "".join(delta.content or "" for delta in deltas) == visible
 
 
-@pytest.mark.parametrize(
-    ("route", "body", "param"),
-    [
+def test_what_would_be_silently_wrong_is_refused(client: OpenAI) -> None:
+    for route, body, param in [
         ("completions", {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
         ("chat/completions", {"messages": [*HI, CALLING]}, "messages"),
-    ],
-)
-def test_what_would_be_silently_wrong_is_refused(
-    client: OpenAI, route: str, body: dict[str, Any], param: str
-) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.post(f"/{route}", body=body, cast_to=object)
-    assert refused.value.param == param
+    ]:
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.post(f"/{route}", body=body, cast_to=object)
+        assert refused.value.param == param
 
 
 @pytest.mark.asyncio
@@ -180,9 +171,7 @@ def test_what_would_be_silently_wrong_is_refused(
     ("end", "reason", "called"),
     [("", "eog", True), ("</think>Done.", "eog", False), ("", "length", False)],
 )
-async def test_a_call_in_thinking_that_is_not_closed(
-    end: str, reason: FinishReason, called: bool
-) -> None:
+async def test_a_call_in_unclosed_thinking(end: str, reason: FinishReason, called: bool) -> None:
     call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     tools = OfferedTools("tags", "[]", {"f": {}})
     choice = Choice(lambda _: GenerateCommand(), ("<think>", "</think>"), tools)

@@ -2,124 +2,145 @@
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 import random
 import socket
 import threading
-from collections.abc import Callable
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.serve.conftest import Served, serving, until
+from tests.support.long_cases import bulk
 from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT, Zoo
 
-CHAT = {"messages": [{"role": "user", "content": "Hi?"}], "max_tokens": 2}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi?"}], "max_tokens": 2}
 TEXT = {"prompt": "a", "max_tokens": 2}
-BODIES: list[tuple[str, dict[str, Any]]] = [
-    ("/v1/chat/completions", CHAT),
-    ("/v1/completions", TEXT),
-    ("/v1/responses", {"input": "Hi?", "max_output_tokens": 2}),
-    ("/infill", {"input_prefix": "a", "max_tokens": 2}),
-]
+SAMPLING: dict[str, Any] = json.loads("""
+{"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 1, "presence_penalty": 0.1,
+"frequency_penalty": 0.1, "repeat_penalty": 1.1, "repeat_last_n": 9, "n": 1, "stop": ["x"],
+"logit_bias": {"5": 1}, "user": "me", "model": "any", "stream": false, "localspec": {"spec":
+"off", "draft_max": 2, "tokens": true}}
+""")
+BODIES: dict[str, Any] = json.loads("""
+{"/v1/chat/completions": {"max_completion_tokens": 2, "messages": [ {"role": "system", "content":
+[{"type": "text", "text": "Be kind."}]}, {"role": "user", "content": "Hi?"}, {"role": "assistant",
+"reasoning": "hm", "tool_calls": [ {"id": "1", "type": "function", "function": {"name": "f",
+"arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "1", "content": "b"}, {"role": "user",
+"content": "Hi?"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+"tool_choice": "auto", "logprobs": true, "top_logprobs": 2, "response_format": {"type": "text"},
+"reasoning_effort": "none", "chat_template_kwargs": {}, "prediction": {"type": "content",
+"content": "a"}, "modalities": ["text"]}, "/v1/completions": {"prompt": "a", "max_tokens": 2,
+"logprobs": 2, "echo": false, "best_of": 1}, "/v1/responses": {"instructions": "Be kind.",
+"include": [], "max_output_tokens": 2, "metadata": {}, "text": {"format": {"type": "text"}},
+"reasoning": {"effort": "none"}, "tools": [], "input": [ {"role": "user", "content": [{"type":
+"input_text", "text": "Hi?"}]}, {"type": "reasoning", "content": []}, {"type": "function_call",
+"call_id": "1", "name": "f", "arguments": "{}"}, {"type": "function_call_output", "call_id": "1",
+"output": "b"}]}, "/infill": {"input_prefix": "a", "input_suffix": "b", "input_extra": [],
+"n_predict": 2, "n_probs": 0}, "/tokenize": {"content": "a", "add_special": true, "with_pieces":
+true}, "/v1/messages": {"system": [{"type": "text", "text": "Be kind."}], "max_tokens": 2,
+"messages": [ {"role": "user", "content": "Hi?"}, {"role": "assistant", "content": [ {"type":
+"thinking", "thinking": "hm", "signature": "x"}, {"type": "tool_use", "id": "1", "name": "f",
+"input": {"a": 1}}]}, {"role": "user", "content": [ {"type": "tool_result", "tool_use_id": "1",
+"content": [{"type": "text", "text": "b"}]}, {"type": "text", "text": "b"}]}], "stop_sequences":
+["x"], "metadata": {"user_id": "me"}, "tools": [{"name": "f", "input_schema": {"type": "object",
+"properties": {"a": {}}}}], "tool_choice": {"type": "auto", "disable_parallel_tool_use": true},
+"thinking": {"type": "disabled"}, "output_config": {"format": null}}}
+""")
+for path in ("/v1/chat/completions", "/v1/completions"):
+    BODIES[path] |= SAMPLING
+BODIES["/v1/messages/count_tokens"] = BODIES["/v1/messages"]
 VALUES: list[Any] = [
-    None, True, False, 0, -1, 1, 2**31, 2**63, -(2**70), 1.5, -0.5, 1e308, "", "x", "\x00", "é",
-    "\ud800", "a" * 5000, [], {}, [[]], [None], ["a", 1], {"a": {}}, [{"type": "text"}], [-1],
-    [1e9], [[1, 2], "a"], {"type": "json_schema"}, {"type": "content", "content": [1]},
+    None, True, False, 0, -1, 1, 2**31, 2**63, -(2**70), 10**400, 1.5, -0.5, 1e308, "", "x", "\x00",
+    "é", "\ud800", "a\u2028b", "<|im_end|>", "a" * 5000, [], {}, [[]], [None], ["a", 1], {"a": {}},
+    [{"type": "text"}], [-1], [1e9], [[1, 2], "a"], {"type": "json_schema"}, {"$ref": "#"},
+    {"type": "content", "content": [1]}, CHAT["messages"] * 300, json.loads("[" * 400 + "]" * 400),
 ]  # fmt: skip
-NAMES = [
-    "messages", "prompt", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "n", "logprobs",
-    "top_logprobs", "logit_bias", "presence_penalty", "frequency_penalty", "max_tokens", "stream",
-    "max_completion_tokens", "stream_options", "response_format", "tools", "tool_choice", "echo",
-    "prediction", "localspec", "grammar", "json_schema", "repeat_penalty", "repeat_last_n", "model",
-    "reasoning_effort", "chat_template_kwargs", "modalities", "suffix", "best_of", "user", "audio",
-    "input", "instructions", "include", "text", "reasoning", "max_output_tokens", "n_predict",
-    "n_probs", "input_prefix", "input_suffix", "input_extra", "previous_response_id", "metadata",
-]  # fmt: skip
+KEYS = (
+    "stream", "temperature", "max_tokens", "tools", "json_schema", "grammar", "n", "suffix", "x",
+)  # fmt: skip
 SAFE_STATUSES = {200, 400, 401, 403, 404, 405, 408, 411, 413, 415, 429, 501}
 
 
-def wrong_field(rng: random.Random) -> tuple[str, bytes]:
-    path, body = rng.choice(BODIES)
-    changed = dict(body) | {rng.choice(NAMES): rng.choice(VALUES)}
-    limits = ("max_tokens", "max_output_tokens", "max_completion_tokens", "n_predict")
-    for name in limits:  # a short answer, where one is given
-        if name in changed and type(changed[name]) in (int, float, type(None)):
-            changed[name] = 2
-    return path, json.dumps(changed).encode()
+def random_place(value: Any, dice: random.Random) -> tuple[Any, Any]:
+    """A container in a tree of JSON, and a key of it."""
+    while True:
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        key = dice.choice([*keys, dice.choice(KEYS)] if isinstance(value, dict) else keys)
+        inner = value[key] if key in keys else None
+        if not isinstance(inner, dict | list) or not inner or dice.random() < 0.3:
+            return value, key
+        value = inner
 
 
-def wrong_message(rng: random.Random) -> tuple[str, bytes]:
-    message: Any = {"role": "user", "content": "Hi?"}
-    message[rng.choice(["role", "content", "tool_calls", "name"])] = rng.choice(VALUES)
-    messages = rng.choice([[message], [message] * 3, [rng.choice(VALUES)], message])
-    if rng.random() < 0.5:
-        return "/v1/chat/completions", json.dumps(CHAT | {"messages": messages}).encode()
-    message["type"] = rng.choice(["message", "function_call", "function_call_output", 3])
-    return "/v1/responses", json.dumps({"input": messages, "max_output_tokens": 2}).encode()
+def malformed(dice: random.Random) -> tuple[str, bytes]:
+    """A path and a body in which values or bytes are replaced, or whose end is missing."""
+    path, body = copy.deepcopy(dice.choice(list(BODIES.items())))
+    for _ in range(dice.randint(1, 3)):
+        container, key = random_place(body, dice)
+        if isinstance(container, dict) and key in container and dice.random() < 0.2:
+            del container[key]
+        else:
+            container[key] = copy.deepcopy(dice.choice(VALUES))
+    for name in ("max_tokens", "max_output_tokens", "max_completion_tokens", "n_predict"):
+        if name in body and type(body[name]) in (int, float, type(None)):
+            body[name] = 2  # a short answer, where one is given
+    data = bytearray(json.dumps(body).encode())
+    if dice.random() < 0.1:
+        at = dice.randrange(len(data))
+        data[at : at + dice.randint(0, 3)] = dice.randbytes(dice.randint(0, 3))
+    elif dice.random() < 0.1:
+        del data[dice.randrange(len(data)) :]
+    return path, bytes(data)
 
 
-def wrong_tokens(rng: random.Random) -> tuple[str, bytes]:
-    return "/tokenize", json.dumps({"content": rng.choice(VALUES)}).encode()
+WRONG_JSON = [
+    b"", b"null", b"[]", b'"a"', b"{", b"\xff\xfe", b'{"messages": NaN}', b'{"a":1e999}',
+    b"[" * 100_000, b'{"a":' * 100_000, b'{"n":' + b"9" * 5000 + b"}", b'{"prompt": "\\ud800"}',
+    b'{"prompt": "a", "prompt": 3}', b'{"response_format": ' + b'{"schema":' * 400 + b"1",
+    b'{"prompt":"a","json_schema":' + b'{"items":' * 300 + b"{}" + b"}" * 300 + b"}",
+]  # fmt: skip
 
 
-def wrong_bytes(rng: random.Random) -> tuple[str, bytes]:
-    body = bytearray(json.dumps(CHAT).encode())
-    for _ in range(rng.randint(1, 6)):
-        at = rng.randrange(len(body))
-        body[at : at + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
-    return "/v1/chat/completions", bytes(body)
-
-
-def wrong_json(rng: random.Random) -> tuple[str, bytes]:
-    deep = 100_000
-    bodies = [
-        b"", b"null", b"[]", b'"a"', b"{", b"\xff\xfe", b'{"messages": NaN}', b'{"a":1e999}',
-        b"[" * deep, b'{"a":' * deep, b'{"n":' + b"9" * 5000 + b"}", b'{"prompt": "\\ud800"}',
-        b'{"prompt": "a", "prompt": 3}', b'{"response_format": ' + b'{"schema":' * 400 + b"1",
-        b'{"prompt":"a","json_schema":' + b'{"items":' * 300 + b"{}" + b"}" * 300 + b"}",
-    ]  # fmt: skip
-    return "/v1/completions", rng.choice(bodies)
-
-
-KINDS: list[Callable[[random.Random], tuple[str, bytes]]] = [
-    wrong_field,
-    wrong_field,
-    wrong_message,
-    wrong_tokens,
-    wrong_bytes,
-    wrong_json,
-]
-
-
-def send_many(served: Served, n: int, seed: int) -> None:
-    rng = random.Random(seed)
-    connection = served.connect()
-    with closing(connection):
-        for _ in range(n):
-            path, body = rng.choice(KINDS)(rng)
+@pytest.mark.parametrize("model", ["chatty", "caller"])
+def test_no_malformed_request_is_a_fault(model: str, request: pytest.FixtureRequest) -> None:
+    """Each costs one answer; that to another request is the same before and afterwards."""
+    served: Served = request.getfixturevalue(model)
+    ask = partial(served.post, "/v1/chat/completions", CHAT | {"temperature": 0})
+    pid, before, dice, n = (
+        served.engine_pid(),
+        ask().json["choices"],
+        random.Random(43),
+        bulk(400, 10_000),
+    )
+    bodies = [("/v1/completions", body) for body in WRONG_JSON]
+    bodies += (malformed(dice) for _ in range(n))
+    statuses, used = Counter[int](), 0
+    with closing(served.connect()) as connection:
+        for i, (path, body) in enumerate(bodies):
             connection.request("POST", path, body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            answer = response.read()
-            assert response.status in SAFE_STATUSES, (path, body[:300], answer[:300])
+            with closing(connection.getresponse()) as response:
+                answer = response.read()
+            statuses[response.status] += 1
+            assert response.status in SAFE_STATUSES, (path, body[:2000], answer[:300])
             if response.status != 200:
                 error = json.loads(answer)["error"]
-                assert error["message"] and error["type"]
-            elif not answer.startswith(b"data: "):
+                assert error["message"] and error["type"], body[:2000]
+            elif not answer.startswith((b"data: ", b"event: ")):
                 json.loads(answer)
-
-
-def test_no_malformed_request_is_a_fault(chatty: Served) -> None:
-    """Each costs one answer; that to another request is the same before and afterwards."""
-    ask = partial(chatty.post, "/v1/chat/completions", CHAT | {"temperature": 0})
-    pid, before = chatty.engine_pid(), ask().json["choices"]
-    send_many(chatty, 400, seed=1)
-    assert chatty.engine_pid() == pid, "the engine has ended"
+            used = used or (psutil.Process().memory_info().rss if i > n // 3 else 0)
+    assert served.engine_pid() == pid, "the engine has ended"
     assert ask().json["choices"] == before
+    assert psutil.Process().memory_info().rss < used + 64 * 2**20, "memory grows"
+    assert 0.05 * n < statuses[200] < 0.95 * n, statuses
+    print(f"{len(bodies)} requests: {statuses}")
 
 
 def test_routes(chatty: Served) -> None:
@@ -141,9 +162,9 @@ def test_routes(chatty: Served) -> None:
         assert chatty.get(path).error["type"] == "not_found_error"
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_malformed_http(chatty: Served, capfd: pytest.CaptureFixture[str]) -> None:
+    """Answered or closed, and nothing is printed."""
+    for data in [
         b"\r\n\r\n",
         b"GET\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
@@ -157,22 +178,18 @@ def test_routes(chatty: Served) -> None:
         b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100,  # TLS
         b"GET /%ff%fe/../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    ],
-)
-def test_malformed_http(chatty: Served, data: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    """Answered or closed, and nothing is printed."""
-    with socket.create_connection(("127.0.0.1", chatty.server.port), timeout=30) as connection:
-        with suppress(OSError):  # it may have closed before all was sent
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
-        received = b""
-        with suppress(OSError):
-            while part := connection.recv(65536):
-                received += part
-    assert not received.startswith(b"HTTP/1.1 5") and b"Traceback" not in received
-    assert b"root:" not in received
-    assert chatty.get("/health").status == 200
-    assert capfd.readouterr().err == ""
+    ]:
+        with socket.create_connection(("127.0.0.1", chatty.server.port), timeout=30) as connection:
+            with suppress(OSError):  # it may have closed before all was sent
+                connection.sendall(data)
+                connection.shutdown(socket.SHUT_WR)
+            received = b""
+            with suppress(OSError):
+                while part := connection.recv(65536):
+                    received += part
+        assert not received.startswith(b"HTTP/1.1 5") and b"Traceback" not in received
+        assert b"root:" not in received and chatty.get("/health").status == 200
+        assert capfd.readouterr().err == ""
 
 
 def test_two_hundred_clients_at_once(chatty: Served) -> None:
@@ -190,8 +207,7 @@ def test_two_hundred_clients_at_once(chatty: Served) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(statuses) == {200, 429}
-    assert statuses.count(200) >= 17
+    assert set(statuses) == {200, 429} and statuses.count(200) >= 17
     until(chatty.is_idle)
     assert chatty.post("/v1/chat/completions", CHAT).status == 200
 
@@ -216,8 +232,7 @@ def test_a_request_is_answered_by_the_model_that_it_names(zoo: Zoo) -> None:
             ("thinker", thinker, ["unloaded", "loaded"]),
             (None, chatty, ["loaded", "unloaded"]),
         ):
-            assert ask(name) == answer
-            assert statuses() == states
+            assert ask(name) == answer and statuses() == states
         assert served.get("/v1/models/thinker").json["meta"]["n_ctx"] is None
         effort = {"messages": [{"role": "user", "content": "Hi?"}], "reasoning_effort": "low"}
         for name, status in (("thinker", 200), ("chatty", 400)):  # each by its own template

@@ -46,11 +46,11 @@ def test_all_addresses_of_both_kinds(zoo: Zoo) -> None:
 
 
 def test_half_open_connections_are_closed(chatter: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_HEADER_TIMEOUT", 0.05)
     monkeypatch.setattr(http_app, "_PART_TIMEOUT", 0.05)
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
     body = b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
     for sent, reply in ((b"", b""), (head, b""), (head + body, b"HTTP/1.1 408 ")):
+        monkeypatch.setattr(http_server, "_HEADER_TIMEOUT", 20 if reply else 0.05)
         with socket.create_connection(("127.0.0.1", chatter.server.port)) as connection:
             connection.settimeout(30)
             connection.sendall(sent)

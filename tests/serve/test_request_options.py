@@ -38,8 +38,7 @@ def test_seeds_choices_and_speculation(target: Served, zoo: Zoo) -> None:
         return [choice["text"] for choice in answer["choices"]]
 
     texts = [ask(seed)[0] for seed in (5, 6, 7)]
-    assert len(set(texts)) == 3
-    assert ask(5, n=3) == texts
+    assert len(set(texts)) == 3 and ask(5, n=3) == texts
     for own in ({"spec": "model"}, {"spec": "off"}, {"spec": "lookup", "draft_max": 8}):
         assert ask(5, localspec=own) == texts[:1]
         with streaming(target, body | {"seed": 5, "stream": True, "localspec": own}) as response:
@@ -47,8 +46,7 @@ def test_seeds_choices_and_speculation(target: Served, zoo: Zoo) -> None:
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == texts[0]
     biased = {"presence_penalty": 1.5, "frequency_penalty": 0.5, "logit_bias": {"300": 5}}
     other = ask(5, **biased)
-    assert other != texts[:1]
-    assert ask(5, **biased, localspec={"spec": "off"}) == other
+    assert other != texts[:1] and ask(5, **biased, localspec={"spec": "off"}) == other
     with LLM(zoo["target"], zoo["cousin"], ctx=1024, threads=1) as llm:
         answer = llm.generate("the one ", max_tokens=30, temperature=0.9, seed=5)
     assert answer.text == texts[0]
@@ -114,23 +112,19 @@ def test_structured_outputs(target: Served, client: OpenAI) -> None:
     assert json.loads(answer.choices[0].message.content or "").keys() == {"ok", "n"}
 
 
-@pytest.mark.parametrize(
-    ("options", "param"),
-    [
+def test_an_unusable_constraint_names_its_field(chatty: Served) -> None:
+    options: Any
+    for options, param in [
         ({"grammar": "root ::= nothing"}, "grammar"),
         ({"json_schema": {"not": {}}}, "json_schema"),
         ({"response_format": {"type": "json_object", "schema": {"not": {}}}}, "response_format"),
-    ],
-)
-def test_an_unusable_constraint_names_its_field(chatty: Served, options: Any, param: str) -> None:
-    refused = chatty.post("/v1/chat/completions", {"messages": HI, **options})
-    assert refused.status == 400
-    assert (refused.error["code"], refused.error["param"]) == ("invalid_grammar", param)
+    ]:
+        refused = chatty.post("/v1/chat/completions", {"messages": HI, **options})
+        assert refused.status == 400
+        assert (refused.error["code"], refused.error["param"]) == ("invalid_grammar", param)
 
 
-def test_an_effort_is_refused_where_the_template_has_no_thinking(
-    chatty: Served, thinker: Served
-) -> None:
+def test_an_effort_needs_a_template_with_thinking(chatty: Served, thinker: Served) -> None:
     chat, response = {"messages": HI}, {"input": "Hi?", "reasoning": {"effort": "low"}}
     for effort, thinks in (("none", False), ("minimal", False), ("low", True), ("max", True)):
         body = chat | {"reasoning_effort": effort}

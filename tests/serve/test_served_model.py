@@ -7,7 +7,7 @@ from typing import Any
 
 from openai import OpenAI
 
-from tests.serve.conftest import Served, serving
+from tests.serve.conftest import Served, serving, until
 from tests.support.zoo import FIM_CONTROLS, HELLO_TEXT, Zoo
 
 
@@ -64,6 +64,7 @@ def test_an_infill_that_only_reads(infiller: Served) -> None:
     read = infiller.post("/infill", body).json
     assert (read["content"], read["tokens"], read["tokens_predicted"]) == ("", [], 0)
     assert (read["timings"]["predicted_n"], read["generation_settings"]["n_predict"]) == (0, 0)
+    until(infiller.is_idle)
     assert infiller.ended[-1].totals.tokens == 0, "the log and /metrics count none either"
     (last,) = events_of(infiller, "/infill", body)
     assert last["content"] == "" and last["stop"]

@@ -21,7 +21,7 @@ REPO, FILE = "org/m-GGUF", "m-Q4_K_M.gguf"
 DATA = b"GGUF" + random.Random(1).randbytes(3 * MIB)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 QUICK = RetryPolicy(
-    max_attempts=4, first_delay=0.01, max_delay=0.02, connect_timeout=2.0, stall_timeout=0.5
+    max_attempts=4, first_delay=0.01, max_delay=0.02, connect_timeout=2.0, stall_timeout=1.5
 )
 
 
@@ -75,7 +75,7 @@ class Desk:
         return path.read_bytes() == DATA and not self.part.exists()
 
 
-def wait_for(true: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_for(true: Callable[[], bool], seconds: float = 30.0) -> None:
     end = monotonic() + seconds
     waiting = threading.Event()
     while not true():

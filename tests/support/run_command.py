@@ -10,7 +10,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,23 @@ def localspec(
         words = [str(argument) for argument in arguments]
         code, out, err = _prefork().run(words, stdin, environment(env), cwd, TIMEOUT)
         return Done(code, out, err.decode())
+    return finish(command(*arguments), env=env, cwd=cwd, stdin=stdin)
+
+
+def finish(
+    words: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+) -> Done:
+    """Runs any program to its end."""
     done = subprocess.run(
-        command(*arguments),
+        words,
         cwd=cwd,
         env=environment(env),
         input=stdin,
-        timeout=TIMEOUT,
+        timeout=2 * TIMEOUT,
         capture_output=True,
         check=False,
     )

@@ -47,14 +47,12 @@ def works(path: Path, body: bytes) -> dict[int, Any]:
     with closing(ChatHistory.open(path)) as known:
         place = put(known, ("after", "all"))
         found = said(known)
-        assert found.pop(place.chat_id) == [("after", "all")]
-        assert known.search("after")
+        assert found.pop(place.chat_id) == [("after", "all")] and known.search("after")
         notices = known.take_notices()
     aside = list(path.parent.glob("chats.sqlite.corrupt-*"))
     assert len(aside) == len(notices) <= 1
     if aside:
-        assert aside[0].read_bytes() == body
-        assert str(aside[0]) in notices[0].hint
+        assert aside[0].read_bytes() == body and str(aside[0]) in notices[0].hint
     with closing(sqlite3.connect(path)) as base:
         assert base.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     return found
@@ -72,9 +70,7 @@ def test_cut_anywhere(step: int, whole: tuple[bytes, dict[int, Any]], tmp_path: 
     assert best >= CHATS - 2  # a cut near the end loses little
 
 
-def test_a_damaged_page_costs_its_own_chats_only(
-    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
-) -> None:
+def test_a_page_costs_its_own_chats(whole: tuple[bytes, dict[int, Any]], tmp_path: Path) -> None:
     body, chats = whole
     for page in range(1, len(body) // 4096):
         harmed = body[: page * 4096] + b"\xff" * 4096 + body[(page + 1) * 4096 :]
@@ -89,9 +85,7 @@ def test_a_file_that_is_none(body: bytes, tmp_path: Path) -> None:
     assert works(laid(tmp_path, body), body) == {}
 
 
-def test_a_file_damaged_while_it_is_open(
-    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
-) -> None:
+def test_a_file_damaged_while_open(whole: tuple[bytes, dict[int, Any]], tmp_path: Path) -> None:
     path = laid(tmp_path, whole[0])
     with closing(ChatHistory.open(path)) as known:
         known.list_chats()
