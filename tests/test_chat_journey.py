@@ -1,7 +1,5 @@
 """Chats in both front ends: same actions, same chats."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -77,47 +75,56 @@ TOO_LONG = PromptTooLongError("The prompt has 9,000 tokens; the context has 8,19
 KILLED = EngineExit("signal SIGKILL")
 FAILED = EngineError("The model computed no numbers.")
 
-STOP, DROP, REOPEN = "stop", "drop", "reopen"
-"""What happens besides typing: the answer is stopped while it is written, the oldest turns are
-left out when asked, the chat is closed and opened again."""
-ACTIONS: Sequence[tuple[str, str]] = (
-    ("/system Be brief.", ""),
-    ("/set temperature 0.5", ""),
-    ("one", ""),
-    ("two", ""),
-    ("three", STOP),
-    ("/regen", ""),
-    ("/edit THREE", ""),
-    ("/turns 2", ""),
-    ("TWO", ""),
-    ("/turns 2 1", ""),
-    ("/undo", ""),
-    ("/read {folder}/notes.txt", ""),
-    ("What does it say?", ""),
-    ("far too long", ""),  # refused: nothing is stored
-    ("/regen", ""),
-    ("four", ""),  # the engine is killed in the middle
-    ("/regen", ""),
-    ("five", ""),  # the engine is killed before the first token
-    ("six", ""),
-    ("seven", ""),  # the model fails in the middle
-    ("/regen {models}/other.gguf", ""),  # another model answers, and goes on
-    ("/think on", ""),
-    ("/spec 3", ""),
-    ("/save {folder}/chat.json", ""),
-    ("eight", DROP),
-    ("", REOPEN),
-    ("/turns", ""),
-    ("/model {models}/none.gguf", ""),  # refused: nothing changes
-    ("/ctx 4k", ""),
-    ("nine", ""),
-    ("/clear", ""),
-    ("ten", ""),
-    ("/new", ""),
-    ("eleven", ""),
-    ("/private", ""),
-    ("twelve", ""),
-)
+STOP, DROP, LOAD = "stop", "drop", "load"
+"""What happens besides typing: the answer is stopped while it is written, the oldest turns are left
+out when asked, another engine is loaded for it."""
+Action = tuple[str, Callable[[], Script] | None, str]
+
+
+def journey(folder: Path, gate: Reached) -> tuple[list[Action], list[Action]]:
+    """Before and after the chat is opened again: what is typed, and what the engine answers."""
+
+    def typed(text: str, script: Callable[[], Script] | None = None, event: str = "") -> Action:
+        return text, script, event
+
+    return [
+        typed("/system Be brief."),
+        typed("/set temperature 0.5"),
+        typed("one", says("1")),
+        typed("two", says("<think>", "hm", "</think>", "2")),
+        typed("three", begins("3 ", "and ", "so ", then=gate), STOP),
+        typed("/regen", says("3 again")),
+        typed("/edit THREE", says("THREE")),
+        typed("/turns 2"),
+        typed("TWO", says("TWO")),
+        typed("/turns 2 1"),
+        typed("/undo"),
+        typed(f"/read {folder}/notes.txt"),
+        typed("What does it say?", says("Seven.")),
+        typed("far too long", lambda: [TOO_LONG]),  # nothing is stored
+        typed("/regen", says("Seven", ", ", "it says.")),
+        typed("four", begins("4 ", "and ", then=KILLED)),
+        typed("/regen", says("4"), LOAD),
+        typed("five", lambda: [KILLED]),
+        typed("six", says("6"), LOAD),
+        typed("seven", begins("7 ", "and ", then=FAILED)),
+        typed(f"/regen {folder.parent}/other.gguf", says("7"), LOAD),
+        typed("/think on"),
+        typed("/spec 3"),
+        typed(f"/save {folder}/chat.json"),
+        typed("eight", says("8"), DROP),
+    ], [
+        typed("/turns"),
+        typed(f"/model {folder.parent}/none.gguf"),  # refused: nothing changes
+        typed("/ctx 4k", None, LOAD),  # until `/new`
+        typed("nine", says("9")),
+        typed("/clear"),
+        typed("ten", says("10")),
+        typed("/new", None, LOAD),
+        typed("eleven", says("11")),
+        typed("/private"),
+        typed("twelve", says("12")),
+    ]
 
 
 FIRST_CHAT = [
@@ -140,46 +147,15 @@ FIRST_CHAT = [
 """Id, parent, question, answer and end of its turns."""
 
 
-class Engines:
-    """The engines of the journey: each is loaded after the one before was killed."""
-
-    def __init__(self) -> None:
-        self.gate = Reached()
-        first = [
-            says("1"),
-            says("<think>", "hm", "</think>", "2"),
-            begins("3 ", "and ", "so ", then=self.gate),
-            says("3 again"),
-            says("THREE"),
-            says("TWO"),
-            says("Seven."),
-            lambda: [TOO_LONG],
-            says("Seven", ", ", "it says."),
-            begins("4 ", "and ", then=KILLED),
-        ]
-        second = [says("4"), lambda: [KILLED]]
-        third = [
-            says("6"),
-            begins("7 ", "and ", then=FAILED),
-        ]
-        other = [says("7"), says("8")]
-        reopened, smaller, new = [says("no")], [says("9"), says("10")], [says("11"), says("12")]
-        self.runs = [
-            [self._engine(s) for s in (first, second, third, other)],
-            [self._engine(s) for s in (reopened, smaller, new)],
-        ]
-        """Before and after the chat is opened again; the context is smaller until `/new`."""
-
-    def _engine(self, scripts: Sequence[Callable[[], Script]]) -> ScriptedEngine:
-        loaded = ready(thinking=MARKERS)
-        return ScriptedEngine(*scripts, ready=loaded, sizes=lambda n: MESSAGE_TOKENS * n)
-
-
-def split_at_reopening(folder: Path) -> list[list[tuple[str, str]]]:
-    folders = {"folder": folder, "models": folder.parent}
-    actions = [(text.format(**folders), event) for text, event in ACTIONS]
-    at = [event for _, event in actions].index(REOPEN)
-    return [actions[:at], actions[at + 1 :]]
+def engines_of(actions: Sequence[Action]) -> list[ScriptedEngine]:
+    scripts: list[list[Callable[[], Script]]] = [[]]
+    for _, script, event in actions:
+        if event == LOAD:
+            scripts.append([])
+        if script:
+            scripts[-1].append(script)
+    loaded = ready(thinking=MARKERS)
+    return [ScriptedEngine(*s, ready=loaded, sizes=lambda n: MESSAGE_TOKENS * n) for s in scripts]
 
 
 def open_session(history: ChatHistory, saved: SavedChat | None) -> ChatSession:
@@ -187,21 +163,21 @@ def open_session(history: ChatHistory, saved: SavedChat | None) -> ChatSession:
 
 
 def in_the_linear_chat(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[ChatSession]:
-    engines, sessions = Engines(), list[ChatSession]()
-    for actions, run in zip(split_at_reopening(folder), engines.runs, strict=True):
+    gate, sessions = Reached(), list[ChatSession]()
+    for actions in journey(folder, gate):
         with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
             saved = history.load_chat(1) if sessions else None
             session = open_session(history, saved)
             view = LinearChatView(session, OutputStyle(quiet=True))
             options = ChatLaunchOptions(lambda _: SettingsRequest(LoadCommand("target.gguf", None)))
-            opening, waiting = Opening(run), iter(actions)
+            opening, waiting = Opening(engines_of(actions)), iter(actions)
 
             def type_line(_: str) -> str:
-                text, event = next(waiting, ("", REOPEN))  # noqa: B023
-                if event == REOPEN:
+                text, _script, event = next(waiting, ("", None, "end"))  # noqa: B023
+                if event == "end":
                     raise EOFError
                 if event == STOP:
-                    threading.Thread(target=press_ctrl_c_at, args=(engines.gate,)).start()
+                    threading.Thread(target=press_ctrl_c_at, args=(gate,)).start()
                 if event == DROP:
                     monkeypatch.setattr(sys, "stdin", io.StringIO("d\n"))
                 return text
@@ -212,27 +188,25 @@ def in_the_linear_chat(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ch
 
 
 def press_ctrl_c_at(gate: Reached) -> None:
-    assert gate.is_reached.wait(20)
+    assert gate.is_reached.wait(60)
     os.kill(os.getpid(), signal.SIGINT)
 
 
 async def in_the_app(folder: Path) -> list[ChatSession]:
-    engines, sessions = Engines(), list[ChatSession]()
-    for actions, run in zip(split_at_reopening(folder), engines.runs, strict=True):
+    gate, sessions = Reached(), list[ChatSession]()
+    for actions in journey(folder, gate):
         with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
             saved = history.load_chat(1) if sessions else None
-            session, runner = open_session(history, saved), EngineRunner(Opening(run))
-            await run_app(session, runner, actions, engines.gate)
+            session = open_session(history, saved)
+            runner = EngineRunner(Opening(engines_of(actions)))
+            await run_app(session, runner, actions, gate)
             session.close()
             sessions.append(session)
     return sessions
 
 
 async def run_app(
-    session: ChatSession,
-    runner: EngineRunner,
-    actions: Sequence[tuple[str, str]],
-    gate: Reached,
+    session: ChatSession, runner: EngineRunner, actions: Sequence[Action], gate: Reached
 ) -> None:
     options = AppOptions()
     screen = ChatScreen(session, runner, options)
@@ -242,7 +216,7 @@ async def run_app(
             return screen.phase in ("ready", "failed") and pilot.app.screen is screen
 
         await wait_until(pilot, is_idle)
-        for text, event in actions:
+        for text, _, event in actions:
             screen.composer.replace_text(text)
             await pilot.press("enter")
             if event == STOP:

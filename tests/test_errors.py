@@ -1,7 +1,5 @@
 """Errors have codes that a script can tell apart, and hints in the words of each front end."""
 
-from __future__ import annotations
-
 import copy
 import json
 

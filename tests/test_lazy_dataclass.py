@@ -1,7 +1,5 @@
 """The lazy dataclass decorator behaves as the standard one."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect
@@ -77,21 +75,3 @@ def outcomes(point: Any) -> list[object]:
         point(x=1).seen is not point(x=1).seen,
         dataclasses.asdict(copy.deepcopy(same)),
     ]
-
-
-def test_subclasses_have_their_own_fields() -> None:
-    @lazy_dataclass.dataclass(frozen=True, slots=True)
-    class Base:
-        a: int
-
-        def __repr__(self) -> str:
-            return "own"
-
-    @lazy_dataclass.dataclass(frozen=True, slots=True)
-    class Derived(Base):
-        b: int = 2
-
-    assert (Derived(1).b, Derived(1, 3).b, Base(1).a) == (2, 3, 1)
-    assert Base(1) != Derived(1)
-    assert repr(Base(1)) == "own"
-    assert "b=2" in repr(Derived(1))

@@ -1,7 +1,5 @@
 """Paths as they are typed, and as terminals insert a dropped file."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

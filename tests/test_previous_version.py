@@ -1,7 +1,5 @@
 """Files written by the version before the renaming are read by this one, unchanged in meaning."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

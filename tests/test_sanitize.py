@@ -1,7 +1,5 @@
 """No text can move the cursor, change the title or turn the line around; no words are lost."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

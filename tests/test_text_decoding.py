@@ -1,7 +1,5 @@
 """Text that is not UTF-8 is read with a note, never silently damaged."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.text_decoding import decode_text

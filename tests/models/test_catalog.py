@@ -15,7 +15,6 @@ from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.reference import is_model, is_safe_gguf_path
 from tests.support import synthetic_header
-from tests.support.synthetic_header.tensor_shapes import DRAWN
 
 MODEL = """
   - id: small
@@ -286,7 +285,11 @@ UNREAD = {
 def test_shapes_are_proved_by_published_bytes_and_parameters(own: Path) -> None:
     """What a drawn header lacks is the vocabulary."""
     known = catalog.load().models.values()
-    shaped = [m for m in known if m.architecture in DRAWN and m.shape and m.id not in UNREAD]
+    shaped = [
+        m
+        for m in known
+        if m.architecture in synthetic_header.DRAWN and m.shape and m.id not in UNREAD
+    ]
     for model in shaped:
         assert model.shape is not None
         is_own = (

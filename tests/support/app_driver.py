@@ -16,11 +16,10 @@ from localspec.launch import ResolvedPair
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
-from tests.support.scenes import MACHINE, PAIR, as_it_is, settled
+from tests.support.scenes import MACHINE, PAIR, home, settled
 from tests.support.scripted_engine import (
     Gate,
     Opening,
@@ -83,8 +82,6 @@ class AppDriver:
     async def reaches(self, kind: type[Screen[Any]]) -> None:
         await self.wait(lambda: self.is_on(kind))
 
-    # --- in a chat ----------------------------------------------------------------------------
-
     @property
     def screen(self) -> ChatScreen:
         return self.top(ChatScreen)
@@ -93,13 +90,11 @@ class AppDriver:
         await self.wait(lambda: self.is_on(ChatScreen) and self.screen.phase in phases)
 
     async def begin(self, text: str) -> None:
-        """Sends a message and waits for the beginning of the answer."""
         self.screen.composer.replace_text(text)
         await self.press("enter")
         await self.until("answering")
 
     async def send(self, text: str) -> None:
-        """Sends a message and waits for the end of the answer."""
         self.screen.composer.replace_text(text)
         await self.press("enter")
         await self.until("ready", "failed")
@@ -172,9 +167,7 @@ class HomeDriver(AppDriver):
 async def home_app(*scripts: Any, private: bool = False) -> AsyncIterator[HomeDriver]:
     options = AppOptions(seed=1, chats=SavedChats(private=private))
     engines = [ScriptedEngine(*(scripts or (said,))) for _ in range(9)]
-    runner = EngineRunner(Opening(engines))
-    home = HomeScreen(runner, options, lambda: MachineSurvey(MACHINE), survey_devices=as_it_is)
-    running = LocalspecApp(options, runner, lambda: home)
+    running = home(options, opening=Opening(engines))
     async with running.run_test(size=(100, 30), notifications=True) as pilot:
         driver = HomeDriver(pilot)
         await driver.sees("Ready to run", MACHINE)
@@ -184,7 +177,6 @@ async def home_app(*scripts: Any, private: bool = False) -> AsyncIterator[HomeDr
 
 @asynccontextmanager
 async def demo_chat(*scripts: Any, private: bool = False) -> AsyncIterator[HomeDriver]:
-    """A new chat with the demo, opened from Home."""
     async with home_app(*scripts, private=private) as driver:
         await driver.open()
         yield driver

@@ -1,7 +1,5 @@
 """A person at a terminal: types lines to the real command, and reads what it shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -12,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.pty_terminal import Terminal
-from tests.support.run_command import TIMEOUT, command
+from tests.support.run_command import TIMEOUT, command, find_engines
 
 _PASTE = re.compile(rb"\x1b\[\?2004[hl]\r?")
 """Readline asks the terminal to mark what is pasted."""
@@ -39,7 +37,7 @@ class Dialogue(Terminal):
                 new = self.said[self._read :]
                 assert time.monotonic() < deadline, f"{words!r} never came; since then: {new!r}"
                 if self.process.poll() is not None:  # what it wrote last is read soon
-                    deadline = min(deadline, time.monotonic() + 2)
+                    deadline = min(deadline, time.monotonic() + 10)
                 self._came.wait(0.05)
         new = self.said[self._read : at + len(words)]
         self._read = at + len(words)
@@ -58,7 +56,6 @@ class Dialogue(Terminal):
             time.sleep(0.01)
 
     def line(self, text: str, then: str = "\n> ") -> str:
-        """Types a line, and waits for the next prompt; returns what came between."""
         self.type(f"{text}\r")
         self.until("\n")
         return self.until(then)
@@ -68,16 +65,13 @@ class Dialogue(Terminal):
         self.type(f"\x1b[200~{text}\x1b[201~")
 
     def engine(self) -> psutil.Process:
-        """The process that has the weights."""
-        (found,) = psutil.Process(self.process.pid).children()
-        return found
+        return find_engines(psutil.Process(self.process.pid))[-1]
 
     def signal(self, number: signal.Signals) -> None:
         self._at_rest()
         self.process.send_signal(number)
 
     def end(self) -> int:
-        """Waits until it ends; returns its exit code."""
         code = self.process.wait(TIMEOUT)
         self.read_rest()
         return code

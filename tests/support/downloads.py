@@ -1,7 +1,5 @@
 """A hub, a client of it and an empty cache, for tests of downloads."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import threading
@@ -26,8 +24,6 @@ QUICK = RetryPolicy(
 
 
 class Desk:
-    """A hub, a client and a cache with one file to download."""
-
     def __init__(self, hub: FakeHub, store: Path, patience: RetryPolicy = QUICK) -> None:
         hub.add(REPO, FILE, DATA)
         self.hub = hub
@@ -75,7 +71,7 @@ class Desk:
         return path.read_bytes() == DATA and not self.part.exists()
 
 
-def wait_for(true: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
     end = monotonic() + seconds
     waiting = threading.Event()
     while not true():

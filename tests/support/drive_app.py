@@ -7,8 +7,6 @@ completes FILE        the same, of a text-completion model
 crash                 f12 raises inside a handler
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

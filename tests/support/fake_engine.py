@@ -1,7 +1,5 @@
 """The base of the fake engines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from localspec.protocol.events import EngineReady, Event, TokenScore

@@ -1,28 +1,22 @@
 """A model hub on 127.0.0.1: real HTTP, two origins, and the faults of real networks on demand.
 
-    with FakeHub() as hub:
-        hub.add("org/m-GGUF", "m-Q4_K_M.gguf", data)
-        hub.faults[BODY].append(Fault("drop", after=1_000_000))   # the next body, once
-
-`python -m tests.support.fake_hub FOLDER` serves FOLDER/user/repo/file until Ctrl+C.
+with FakeHub() as hub:
+    hub.add("org/m-GGUF", "m-Q4_K_M.gguf", data)
+    hub.faults[BODY].append(Fault("drop", after=1_000_000))   # the next body, once
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
 import socket
 import struct
-import sys
 import threading
-import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -35,8 +29,6 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault in one response."""
-
     kind: str
     """drop, reset, stall, slow, short, corrupt, swap, norange, status, portal, bare (headers),
     chunked, endless (chunked) or gzip."""
@@ -51,8 +43,6 @@ class Fault:
 
 @dataclass
 class Seen:
-    """One request, and the status and size of its response."""
-
     method: str
     path: str
     range: str | None
@@ -61,7 +51,6 @@ class Seen:
     kind: str
     status: int = 0
     sent: int = 0
-    """Bytes of the body."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +83,6 @@ class FakeHub:
         self.cdn = cdn
         self.commit = COMMIT
         self.repos: dict[str, dict[str, _File]] = {}
-        """The files of `commit`."""
         self.earlier: dict[str, dict[str, dict[str, _File]]] = {}
         """The files of earlier commits."""
         self.cards: dict[str, dict[str, Any]] = {}
@@ -106,7 +94,6 @@ class FakeHub:
         """By path, headers that its HEAD has instead; None omits one."""
         self.faults: dict[str, deque[Fault]] = defaultdict(deque)
         self.always: dict[str, Fault] = {}
-        """Permanent faults."""
         self.seen: list[Seen] = []
         self.changed = threading.Condition()
         self.closing = threading.Event()
@@ -125,15 +112,12 @@ class FakeHub:
         self.commit = commit
 
     def bodies(self) -> list[Seen]:
-        """The requests for bytes of a file."""
         return [seen for seen in self.seen if seen.kind == BODY]
 
     def sent(self) -> int:
-        """Bytes of files, so far."""
         return sum(seen.sent for seen in self.bodies())
 
-    def wait_sent(self, n_bytes: int, seconds: float = 20.0) -> None:
-        """Wait until `n_bytes` of files have been sent."""
+    def wait_sent(self, n_bytes: int, seconds: float = 60.0) -> None:
         with self.changed:
             assert self.changed.wait_for(lambda: self.sent() >= n_bytes, seconds), self.seen
 
@@ -376,7 +360,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _spoil(data: bytes, fault: Fault | None) -> bytes:
-    """The file with the fault's damage."""
     kind = fault.kind if fault else ""
     if fault and kind == "corrupt":
         return data[: fault.after] + bytes([data[fault.after] ^ 255]) + data[fault.after + 1 :]
@@ -385,27 +368,3 @@ def _spoil(data: bytes, fault: Fault | None) -> bytes:
     if kind == "swap":
         return data[:4] + data[:3:-1]
     return data
-
-
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folder", type=Path)
-    options.add_argument("--rate", type=float, default=0, help="bytes a second of each body")
-    chosen = options.parse_args()
-    with FakeHub() as hub:
-        for file in sorted(chosen.folder.glob("*/*/**/*")):
-            if file.is_file():
-                user, repo, *path = file.relative_to(chosen.folder).parts
-                hub.add(f"{user}/{repo}", "/".join(path), file.read_bytes())
-        if chosen.rate:
-            hub.always[BODY] = Fault("slow", rate=chosen.rate)
-        print(f"HF_ENDPOINT={hub.url}", flush=True)
-        try:
-            while True:
-                time.sleep(3600)
-        except KeyboardInterrupt:
-            sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()

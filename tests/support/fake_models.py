@@ -90,7 +90,6 @@ class FakeModel:
         del self.memory[n_past:]
 
     def row(self, past: Sequence[int]) -> Logits:
-        """Logits of the token that follows `past`."""
         raise NotImplementedError
 
 
@@ -219,8 +218,6 @@ def _history_row(seed: int, n_vocab: int, past: tuple[int, ...]) -> Logits:
 
 
 class EmptyDrafter:
-    """Always returns an empty draft."""
-
     def propose(
         self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
     ) -> Draft:
@@ -228,8 +225,6 @@ class EmptyDrafter:
 
 
 class RandomDrafter:
-    """Random tokens, a random number of them."""
-
     def __init__(self, seed: int, n_vocab: int = N_VOCAB) -> None:
         self._rng = np.random.default_rng(seed)
         self._n_vocab = n_vocab
@@ -242,8 +237,6 @@ class RandomDrafter:
 
 
 class ConstantDrafter:
-    """The same draft every round."""
-
     def __init__(self, guess: Sequence[int]) -> None:
         self._guess = list(guess)
 
@@ -391,8 +384,6 @@ class ToyGrammar:
 
 @dataclass(frozen=True)
 class Run:
-    """The result of one answer."""
-
     tokens: list[int]
     steps: list[RoundResult]
     prefills: list[Prefill]
@@ -438,7 +429,6 @@ def job(
 def run(
     target: FakeModel | PrefixCache, drafter: Drafter, verifier: Verifier, what: GenerationJob
 ) -> Run:
-    """Drive the production's loop to its end."""
     reader = target if isinstance(target, PrefixCache) else PrefixCache(target)
     tokens: list[int] = []
     steps: list[RoundResult] = []

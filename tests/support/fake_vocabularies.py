@@ -1,7 +1,5 @@
 """Tiny vocabularies that spell the same letters differently, and a drafter across them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

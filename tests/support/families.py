@@ -3,8 +3,6 @@
 A ghost is a sparse file with a correct header and no data; a real file has random weights.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

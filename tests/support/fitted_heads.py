@@ -1,7 +1,5 @@
 """Opens a head with its target, and fits heads to one text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace

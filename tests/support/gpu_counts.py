@@ -5,8 +5,6 @@ random settings on ggml devices without hardware, which had the allocation rules
 Bytes by device: weights, KV cache, compute buffers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

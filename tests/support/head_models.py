@@ -1,7 +1,5 @@
 """Heads with random weights for the zoo's `deep` target: all of the plumbing, none of the skill."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Targets of the architectures whose hidden states heads read: small, random, with a vocabulary."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

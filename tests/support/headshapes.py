@@ -1,14 +1,11 @@
 """Headers of published heads, beside targets of tests/support/families.py; no data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
-from localspec.models.gguf.parser import GGML_TYPES, TensorInfo
 from tests.support import synthetic_header
 from tests.support.families import FAMILIES
 
@@ -50,7 +47,6 @@ HEADS = {
 
 
 def header(name: str) -> Header:
-    """The head's."""
     head, target = HEADS[name], of_target(name)
     embd = head.embd or target.n_embd
     arch = "eagle3" if head.kind == "eagle3" else "dflash"
@@ -73,12 +69,9 @@ def header(name: str) -> Header:
         numbers |= {"block_size": head.block, "attention.causal": False}
     keys = {f"{arch}.{key}": value for key, value in numbers.items()}
     keys |= {"general.architecture": arch, "tokenizer.ggml.mask_token_id": 5}
-    tensors = tuple(_placed(_rows(head, embd, target)))
+    tensors = synthetic_header.place_tensors(_rows(head, embd, target))
     found = replace(target, architecture=arch, name=name, keys=keys, tensors=tensors)  # type: ignore[arg-type]
-    return replace(
-        found,
-        size=len(writer.serialize_header(found)) + writer.data_size(found),
-    )
+    return replace(found, size=len(writer.serialize_header(found)) + writer.data_size(found))
 
 
 def pair(name: str) -> tuple[Header, Header]:
@@ -101,9 +94,8 @@ def predicting(shape: CatalogShape | None = None) -> Header:
 
 
 def _rows(head: Head, d: int, target: Header) -> Iterator[Row]:
-    vocab = target.tokenizer.n_tokens
+    vocab, eagle = target.tokenizer.n_tokens, head.kind == "eagle3"
     wide, narrow = head.heads * head.head_dim, head.kv_heads * head.head_dim
-    eagle = head.kind == "eagle3"
     yield "fc.weight", (len(head.taps) * target.n_embd, d), _Q8_0
     yield "output_norm.weight", (d,), _F32
     if not eagle:
@@ -119,30 +111,22 @@ def _rows(head: Head, d: int, target: Header) -> Iterator[Row]:
         yield "markov_w2.weight", (256, vocab), _Q8_0
         yield "conf_proj.weight", (d + 256, 1), _F32
         yield "conf_proj.bias", (1,), _F32
+    norms = (
+        {"attn_norm_2": d}
+        if eagle
+        else dict.fromkeys(("attn_q_norm", "attn_k_norm"), head.head_dim)
+    )
     read = 2 * d if eagle else d
-    for il in range(head.layers):
-        at = f"blk.{il}."
-        yield at + "attn_norm.weight", (d,), _F32
-        if eagle:
-            yield at + "attn_norm_2.weight", (d,), _F32
-        else:
-            yield at + "attn_q_norm.weight", (head.head_dim,), _F32
-            yield at + "attn_k_norm.weight", (head.head_dim,), _F32
-        yield at + "attn_q.weight", (read, wide), _Q8_0
-        yield at + "attn_k.weight", (read, narrow), _Q8_0
-        yield at + "attn_v.weight", (read, narrow), _Q8_0
-        yield at + "attn_output.weight", (wide, d), _Q8_0
+    matrices = {
+        "attn_q": (read, wide),
+        "attn_k": (read, narrow),
+        "attn_v": (read, narrow),
+        "attn_output": (wide, d),
+    }
+    ffn = {"ffn_gate": (d, head.ff), "ffn_up": (d, head.ff), "ffn_down": (head.ff, d)}
+    for at in (f"blk.{il}." for il in range(head.layers)):
+        for name, width in {"attn_norm": d, **norms}.items():
+            yield f"{at}{name}.weight", (width,), _F32
+        yield from ((f"{at}{name}.weight", shape, _Q8_0) for name, shape in matrices.items())
         yield at + "ffn_norm.weight", (d,), _F32
-        yield at + "ffn_gate.weight", (d, head.ff), _Q8_0
-        yield at + "ffn_up.weight", (d, head.ff), _Q8_0
-        yield at + "ffn_down.weight", (head.ff, d), _Q8_0
-
-
-def _placed(rows: Iterator[Row]) -> Iterator[TensorInfo]:
-    offset = 0
-    for name, shape, kind in rows:
-        _, block, block_bytes = GGML_TYPES[kind]
-        tensor = TensorInfo(name, shape, kind, offset, 0)
-        n_bytes = tensor.n_elements // block * block_bytes
-        yield tensor._replace(n_bytes=n_bytes)
-        offset += n_bytes + -n_bytes % 32
+        yield from ((f"{at}{name}.weight", shape, _Q8_0) for name, shape in ffn.items())

@@ -1,7 +1,5 @@
 """A person's computer for tests of commands: a hub to pull from, an empty cache, own catalogue."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support import head_models

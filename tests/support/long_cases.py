@@ -1,7 +1,5 @@
 """Test parameters of which only some run by default; all with --long."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any

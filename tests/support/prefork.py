@@ -1,7 +1,5 @@
 """A process that has imported every command and forks for each: imports are most of a short one."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

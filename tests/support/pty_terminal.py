@@ -1,7 +1,5 @@
 """The app in a pseudo-terminal: sends keys and records all bytes."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -15,14 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from tests.support.run_command import environment
-from tests.support.welcomed import been_here
-
-TIMEOUT = 30
-"""Seconds."""
+from tests.support.run_command import TIMEOUT, been_here, environment
 
 SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\]22;[a-z-]*\x07|\x1b[@-_]")
 """Textual's only OSC is 22, the shape of the mouse pointer."""
@@ -80,32 +73,26 @@ class Terminal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
         self.close()
 
-    # --- output -------------------------------------------------------------------------------
-
     def _drain(self) -> None:
         while True:
-            try:  # a blocking read would keep the terminal open when it is closed
-                if self._woken in select.select([self._ours, self._woken], [], [])[0]:
-                    return
-                part = os.read(self._ours, 65536)
-            except OSError:
-                part = b""
-            if not part:
+            # A blocking read would keep the terminal open when it is closed.
+            if self._woken in select.select([self._ours, self._woken], [], [])[0]:
                 return
             self._reads.wait()
-            with self._came:
+            with self._came:  # what is read is seen at once: see `read_rest`
+                try:
+                    part = os.read(self._ours, 65536)
+                except OSError:
+                    return
                 self.seen += part
                 self._came.notify_all()
+            if not part:
+                return
             if self._answers and b"\x1b[?2026$p" in part:
                 self.type(b"\x1b[?2026;2$y")
 
@@ -134,8 +121,6 @@ class Terminal:
         """The end of the last whole frame; without synchronized output, of everything."""
         return self.seen.rfind(FRAME_END) + len(FRAME_END) if self._answers else len(self.seen)
 
-    # --- input --------------------------------------------------------------------------------
-
     def type(self, keys: bytes | str) -> None:
         os.write(self._ours, keys.encode() if isinstance(keys, str) else keys)
 
@@ -153,52 +138,37 @@ class Terminal:
             for end in (self._theirs, self._ours, self._woken, self._wake):
                 os.close(end)
 
-    # --- exit ---------------------------------------------------------------------------------
-
     def ends_with(self, code: int, limit: float = TIMEOUT) -> None:
-        """Waits for the process to exit with `code`, and reads all remaining output."""
         found = self.process.wait(timeout=limit)
         self.read_rest()
         found = found if found >= 0 else 128 - found
         assert found == code, text(self.seen)[-1000:]
 
     def read_rest(self) -> None:
-        """Waits until the thread has read what the process wrote last."""
-        quiet, size = 0, -1
-        while quiet < 2:
-            quiet = quiet + 1 if len(self.seen) == size else 0
-            size = len(self.seen)
-            time.sleep(0.02)
+        """Waits until the thread has read what the process, which has ended, wrote last."""
+        with self._came:
+            while not self._closed and select.select([self._ours], [], [], 0)[0]:
+                self._came.wait(0.05)
 
     def settings(self) -> list[Any]:
-        """Terminal settings, as `stty` shows them."""
         return termios.tcgetattr(self._theirs)
-
-    @property
-    def left_alternate_screen(self) -> bool:
-        return _last(self.seen, b"\x1b[?1049l") > _last(self.seen, b"\x1b[?1049h")
-
-    @property
-    def cursor_is_shown(self) -> bool:
-        return _last(self.seen, b"\x1b[?25h") > _last(self.seen, b"\x1b[?25l")
 
     def assert_whole(self) -> None:
         """The terminal is restored: screen, cursor, modes and settings."""
-        assert self.left_alternate_screen
-        assert self.cursor_is_shown
-        for mode in (b"1000", b"1003", b"1006", b"1004", b"2004"):  # mouse, focus, paste
-            on, off = b"\x1b[?" + mode + b"h", b"\x1b[?" + mode + b"l"
-            assert _last(self.seen, off) >= _last(self.seen, on), mode
+        modes = (b"1000", b"1003", b"1006", b"1004", b"2004")  # mouse, focus, paste
+        for mode, off, on in (
+            (b"1049", b"l", b"h"),
+            (b"25", b"h", b"l"),
+            *((m, b"l", b"h") for m in modes),
+        ):
+            last = [self.seen.rfind(b"\x1b[?" + mode + end) for end in (off, on)]
+            assert last[0] > last[1] or (mode in modes and last[0] == last[1]), mode
         assert self.settings()[:4] == self.cooked[:4]
 
 
 def text(seen: bytes) -> str:
     """The output without escape sequences: cells in the order of painting."""
     return SEQUENCE.sub(b"", seen).decode("utf-8", "replace")
-
-
-def _last(seen: bytes, part: bytes) -> int:
-    return seen.rfind(part)
 
 
 def module(name: str, *arguments: str) -> list[str]:

@@ -1,7 +1,5 @@
 """Models loaded with their data in this process, and the buffers that llama.cpp then reports."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,19 +1,18 @@
 """The real command in a process of its own, through pipes or a pseudo-terminal."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
 import re
-import select
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.support import prefork
 from tests.support.zoo import Zoo
@@ -31,8 +30,6 @@ _SGR = re.compile(rb"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended and what it wrote."""
-
     code: int
     out: bytes
     err: str
@@ -53,6 +50,13 @@ def command(*arguments: str | Path) -> list[str]:
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _QUIET}
     return kept | {"PYTHONPATH": str(ROOT), "GGML_NO_BACKTRACE": "1"} | dict(changes or {})
+
+
+def been_here(data: Path) -> None:
+    """Marks the welcome screen as shown; ignores a folder that cannot be written."""
+    with suppress(OSError):
+        data.mkdir(parents=True, exist_ok=True)
+        (data / "welcomed").touch()
 
 
 def localspec(
@@ -105,40 +109,22 @@ def on_a_terminal(
     *arguments: str | Path, env: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
     """Exit code and every byte that reached a terminal as its standard output and error."""
-    import pty  # noqa: PLC0415  there is none on Windows
+    from tests.support.pty_terminal import Terminal  # noqa: PLC0415  there is none on Windows
 
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        command(*arguments),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment({"TERM": "xterm-256color"} | dict(env or {})),
-    )
-    os.close(theirs)
-    try:
-        seen = _drained(ours)
-        return process.wait(timeout=TIMEOUT), seen
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
+    with Terminal(command(*arguments), env=env, first=True, controls=False) as terminal:
+        code = terminal.process.wait(timeout=TIMEOUT)
+        terminal.read_rest()
+        return code, terminal.seen
 
 
-def _drained(terminal: int) -> bytes:
-    seen = b""
-    deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
-        if not select.select([terminal], [], [], 1)[0]:
-            continue
-        try:
-            part = os.read(terminal, 65536)
-        except OSError:  # Linux says so when the other side is closed
-            break
-        if not part:
-            break
-        seen += part
-    return seen
+def find_engines(parent: psutil.Process) -> list[psutil.Process]:
+    """The engine processes among its children, the oldest first; others may come and go."""
+    found = []
+    for child in parent.children():
+        with suppress(psutil.Error):
+            if "localspec.engine" in child.cmdline():
+                found.append((child.create_time(), child))
+    return [child for _, child in sorted(found, key=lambda one: one[0])]
 
 
 def harmful(seen: bytes, *, colour: bool = False) -> list[str]:

@@ -1,12 +1,10 @@
 """States of the app for tests: scripted engines, and the keys that lead to each state."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -92,30 +90,33 @@ PAIR = ResolvedPair(Path("qwen3-8b.gguf"), Path("qwen3-0.6b.gguf"))
 MACHINE = "8 cores · 31.3 GiB, 24.0 GiB free"
 
 Steps = Callable[[Pilot[Any]], Awaitable[None]]
+P = ParamSpec("P")
+
+
+def steps(action: Callable[Concatenate[Pilot[Any], P], Awaitable[None]]) -> Callable[P, Steps]:
+    """Makes a function of a pilot and more one that takes the rest, and returns what to do."""
+    return lambda *args, **more: lambda pilot: action(pilot, *args, **more)
 
 
 def words(text: str) -> list[str]:
-    """Splits a text as a tokenizer might."""
     return re.findall(r" ?\w{1,6}|\n *|[^\w\s]| +", text)
-
-
-# --- apps -------------------------------------------------------------------------------------
 
 
 def home(
     options: AppOptions | None = None,
     downloads: DownloadManager | None = None,
     survey: Callable[[], MachineSurvey] = lambda: MachineSurvey(MACHINE),
+    closer: Callable[[MachineSurvey], MachineSurvey] | None = None,
+    opening: Opening | None = None,
 ) -> LocalspecApp:
+    """With the slow part of the survey only where there is a `closer`: else snapshots would depend
+    on this computer."""
     options = options or AppOptions(seed=1)
-    runner = EngineRunner(Opening([REFUSED]))
-    first = lambda: HomeScreen(runner, options, survey, downloads, as_it_is)  # noqa: E731
-    return LocalspecApp(options, runner, first)
-
-
-def as_it_is(seen: MachineSurvey) -> MachineSurvey:
-    """Skips the slow part of the survey: snapshots must not depend on this computer."""
-    return seen
+    runner = EngineRunner(opening or Opening([REFUSED]))
+    closer = closer or (lambda seen: seen)
+    return LocalspecApp(
+        options, runner, lambda: HomeScreen(runner, options, survey, downloads, closer)
+    )
 
 
 class Still(DownloadManager):
@@ -168,20 +169,11 @@ def chat(
     return LocalspecApp(wanted, runner, first)
 
 
-def refused() -> LocalspecApp:
-    runner, options = EngineRunner(Opening([REFUSED])), AppOptions(seed=1)
-    dialogue = ChatSession(PAIR, 1)
-    return LocalspecApp(options, runner, lambda: ChatScreen(dialogue, runner, options))
-
-
 REFUSED = errors.IncompatiblePairError(
     "The draft model does not fit this target: token 151668 is “</think>” in one and "
     "“<|im_sep|>” in the other.",
     "Choose a draft of the same family, or none.",
 )
-
-
-# --- scripts ----------------------------------------------------------------------------------
 
 
 def spoken(text: str = SAID) -> Script:
@@ -204,9 +196,6 @@ def dying() -> Script:
     return [*said[: len(said) // 3], EngineExit("oom-gpu", ("cudaMalloc failed",), hint)]
 
 
-# --- steps ------------------------------------------------------------------------------------
-
-
 def phase(pilot: Pilot[Any]) -> str:
     screen = pilot.app.screen
     return screen.phase if isinstance(screen, ChatScreen) else ""
@@ -227,24 +216,23 @@ async def opened(pilot: Pilot[Any]) -> None:
     await wait_until(pilot, lambda: phase(pilot) == "ready")
 
 
-def asking(question: str = QUESTION, *keys: str, before: tuple[str, ...] = ()) -> Steps:
+@steps
+async def asking(
+    pilot: Pilot[Any], question: str = QUESTION, *keys: str, before: tuple[str, ...] = ()
+) -> None:
     """Asks, waits for the end of the answer, then presses keys."""
-
-    async def steps(pilot: Pilot[Any]) -> None:
-        await opened(pilot)
-        await pilot.press(*before)
-        screen = pilot.app.screen
-        assert isinstance(screen, ChatScreen)
-        screen.composer.replace_text(question)
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: was_sent(screen, question))
-        await wait_until(pilot, lambda: phase(pilot) in ("ready", "failed"))
-        await settled(pilot)
-        for key in keys:
-            await pilot.press(key)
-        await pilot.pause()
-
-    return steps
+    await opened(pilot)
+    await pilot.press(*before)
+    screen = pilot.app.screen
+    assert isinstance(screen, ChatScreen)
+    screen.composer.replace_text(question)
+    await pilot.press("enter")
+    await wait_until(pilot, lambda: was_sent(screen, question))
+    await wait_until(pilot, lambda: phase(pilot) in ("ready", "failed"))
+    await settled(pilot)
+    for key in keys:
+        await pilot.press(key)
+    await pilot.pause()
 
 
 def was_sent(screen: ChatScreen, question: str) -> bool:

@@ -1,7 +1,5 @@
 """Sessions on tiny models: loading them, and collecting their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

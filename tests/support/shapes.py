@@ -1,7 +1,5 @@
 """`localspec.fit` for headers, where its functions take shapes; pairs and machines for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from localspec.fit import calibration, memory, pair_shapes, shape, speed, verdict

@@ -1,7 +1,5 @@
 """Writes real GGUF models of a few hundred kilobytes, for tests that run llama.cpp itself."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,15 +18,12 @@ BOS, EOS, FIRST_BYTE = 1, 2, 3
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a tiny transformer."""
-
     n_embd: int = 64
     n_layer: int = 2
     n_head: int = 4
     n_head_kv: int = 2
     n_ff: int = 128
     n_ctx: int = 1024
-    """Trained context length."""
 
 
 @dataclass

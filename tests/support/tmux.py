@@ -11,10 +11,8 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
-from tests.support.run_command import environment
-from tests.support.welcomed import been_here
+from tests.support.run_command import been_here, environment
 
 LIMIT = 60.0
 """Seconds to wait for a condition; long, because the machine may be busy."""
@@ -46,12 +44,7 @@ class Tmux:
     def __enter__(self) -> Tmux:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._tmux("kill-server")
 
     def _tmux(self, *words: str) -> str:
@@ -64,10 +57,7 @@ class Tmux:
         )
         return done.stdout.decode()
 
-    # --- input --------------------------------------------------------------------------------
-
     def run(self, *arguments: str) -> None:
-        """Starts the app from the shell, as a module."""
         words = [sys.executable, "-P", "-m", "localspec", *arguments]
         self.type(" ".join(map(shlex.quote, words)))
         self.press(ENTER)
@@ -95,15 +85,12 @@ class Tmux:
 
         return self.wait_for(is_home)
 
-    # --- output -------------------------------------------------------------------------------
-
     @property
     def screen(self) -> str:
         return self._tmux("capture-pane", "-p")
 
     @property
     def buffer(self) -> str:
-        """What was copied last."""
         return self._tmux("show-buffer")
 
     @property
@@ -111,12 +98,12 @@ class Tmux:
         """The screen with its escape sequences."""
         return self._tmux("capture-pane", "-p", "-e")
 
-    def wait_for(self, wanted: str | Callable[[str], object]) -> str:
-        """Waits for a text or a condition; returns the screen."""
+    def wait_for(self, *wanted: str | Callable[[str], object]) -> str:
+        """Waits for texts and conditions, all on one screen; returns it."""
         until = time.monotonic() + LIMIT
         while True:
             seen = self.screen
-            if wanted(seen) if callable(wanted) else wanted in seen:
+            if all(one(seen) if callable(one) else one in seen for one in wanted):
                 return seen
             assert time.monotonic() < until, f"not seen: {wanted}; the screen:\n{seen}"
             time.sleep(0.02)  # between two looks

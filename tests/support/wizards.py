@@ -1,7 +1,5 @@
 """A card, a catalogue and prices made by hand: what the wizard shows does not hang on formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,7 +93,6 @@ def catalogue(folder: Path) -> Catalog:
 
 
 def fit(price: Price, place: MachineProfile = PLACE) -> FitReport:
-    """By hand."""
     half = int(price.kv * GIB / 2)
     target = DeviceMemory(int(price.target * GIB), half, int(price.work * GIB))
     draft = DeviceMemory(int(price.draft * GIB), half, 0)
@@ -167,7 +164,6 @@ def stock(
 def app(
     stock: WizardServices, options: AppOptions | None = None, runner: EngineRunner | None = None
 ) -> LocalspecApp:
-    """The wizard alone, as the first screen."""
     wanted = options or AppOptions(seed=1)
     engines = runner or EngineRunner()
 

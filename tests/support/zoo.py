@@ -1,7 +1,5 @@
 """The tiny models by name, each written on first use."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType as Kind
 
 from localspec.models.gguf import layer_subset, reader, trimmed_vocabulary
 from tests.support import head_models, head_targets, tinygguf
+from tests.support.head_models import quantised
 from tests.support.tinygguf import WORDS, Model, Shape
 
 HELLO = ("▁Hello", ",", "▁wor", "ld", "!", "\n", "▁Bye", ".")
@@ -108,8 +106,6 @@ HOSTILE = (
 
 
 class Zoo:
-    """Paths of models by name."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -150,11 +146,6 @@ def _nan(row: int | None) -> Model:
     return model
 
 
-def _q8(model: Model) -> Model:
-    """Q8_0 with flash attention gives equal logits at every batch width; F32 does not."""
-    return replace(model, kind=Kind.Q8_0)
-
-
 def _chat(text: str, template: str, *controls: str) -> Model:
     """Generates `text` and `<|im_end|>` after any prompt that does not end in one of its words."""
     marked = "|".join(map(re.escape, controls)) or "(?!)"
@@ -178,34 +169,23 @@ def _renamed(token: int, text: str, words: Sequence[str] = WORDS) -> Model:
     return replace(model, tokens=tokens)
 
 
-def _without_bytes() -> Model:
+def _with_tokens(change: Callable[[list[str]], list[str]]) -> Model:
     model = tinygguf.llama(0)
-    tokens = [text.replace("<0x", "<byte ") for text in model.vocabulary()]
-    return replace(model, tokens=tokens)
-
-
-def _duplicate() -> Model:
-    model = tinygguf.llama(0)
-    tokens = model.vocabulary()
-    return replace(model, tokens=[*tokens[:-1], tokens[-2]])
-
-
-def _vocabulary_only() -> Model:
-    return replace(tinygguf.llama(0), tensors={})
+    return replace(model, tokens=change(model.vocabulary()))
 
 
 MODELS: dict[str, Callable[[], Model | TrimmedModel]] = {
     # Q8_0, for tests that need equal logits at every batch width
-    "target": lambda: _q8(tinygguf.llama(0)),
-    "deep": lambda: _q8(head_models.deep()),
-    "cousin": lambda: _q8(tinygguf.nudged(tinygguf.llama(0), seed=5)),
-    "stranger": lambda: _q8(tinygguf.llama(7)),
-    "tied": lambda: _q8(tinygguf.llama(3, tied=True)),
+    "target": lambda: quantised(tinygguf.llama(0)),
+    "deep": lambda: quantised(head_models.deep()),
+    "cousin": lambda: quantised(tinygguf.nudged(tinygguf.llama(0), seed=5)),
+    "stranger": lambda: quantised(tinygguf.llama(7)),
+    "tied": lambda: quantised(tinygguf.llama(3, tied=True)),
     "sliding-f32": lambda: tinygguf.sliding(0),
-    "sliding": lambda: _q8(tinygguf.sliding(0)),
-    "hybrid": lambda: _q8(tinygguf.lfm2(0)),
-    "hybrid-cousin": lambda: _q8(tinygguf.nudged(tinygguf.lfm2(0), seed=5, by=0.02)),
-    "recurrent": lambda: _q8(tinygguf.mamba2(0)),
+    "sliding": lambda: quantised(tinygguf.sliding(0)),
+    "hybrid": lambda: quantised(tinygguf.lfm2(0)),
+    "hybrid-cousin": lambda: quantised(tinygguf.nudged(tinygguf.lfm2(0), seed=5, by=0.02)),
+    "recurrent": lambda: quantised(tinygguf.mamba2(0)),
     # heads of `deep`, with random weights
     "eagle3": head_models.eagle3,
     "eagle3-own": lambda: head_models.eagle3(n_embd=32),
@@ -214,16 +194,16 @@ MODELS: dict[str, Callable[[], Model | TrimmedModel]] = {
     "dspark": lambda: head_models.block(markov=True),
     "dflash2": lambda: head_models.with_selector(head_models.block()),
     # with a sliding window and an MTP layer
-    "mimo": lambda: _q8(head_models.mimo2()),
-    "chain": lambda: _q8(head_models.mimo2(n_mtp=3)),
-    "step35": lambda: _q8(head_models.step35()),
-    "hy_v3": lambda: _q8(head_models.hy_v3()),
+    "mimo": lambda: quantised(head_models.mimo2()),
+    "chain": lambda: quantised(head_models.mimo2(n_mtp=3)),
+    "step35": lambda: quantised(head_models.step35()),
+    "hy_v3": lambda: quantised(head_models.hy_v3()),
     # attention and Mamba
     "granite": lambda: head_targets.target("granitehybrid"),
-    "trimmed": lambda: TrimmedModel(_q8(tinygguf.nudged(tinygguf.llama(0), seed=5))),
+    "trimmed": lambda: TrimmedModel(quantised(tinygguf.nudged(tinygguf.llama(0), seed=5))),
     # Gemma 4 and its assistant
     "gemma4": head_targets.gemma4,
-    "assistant": lambda: _q8(head_models.assistant(head_targets.gemma4())),
+    "assistant": lambda: quantised(head_models.assistant(head_targets.gemma4())),
     # with known output
     "parrot": lambda: tinygguf.parrot(HELLO),
     "chatter": lambda: tinygguf.parrot(CHATTER, loop=True, n_ctx=65536),
@@ -243,14 +223,14 @@ MODELS: dict[str, Callable[[], Model | TrimmedModel]] = {
     # vocabularies
     "f32": lambda: tinygguf.llama(0),
     "padded": lambda: tinygguf.llama(1, words=[*WORDS, "▁pad"]),
-    "reordered": lambda: _q8(tinygguf.llama(4, words=tuple(reversed(WORDS)))),
+    "reordered": lambda: quantised(tinygguf.llama(4, words=tuple(reversed(WORDS)))),
     # without the token of one byte, so no draft by text either
     "wide": lambda: _renamed(257, "▁byte", WORDS + tuple(f"▁pad{i}" for i in range(200))),
     "renamed": lambda: _renamed(257, "▁other"),
     "renamed-rudely": lambda: _renamed(256, f"{ESC}]52;c;cHduZWQ={BEL}rude"),
-    "no-bytes": _without_bytes,
-    "duplicate": _duplicate,
-    "vocabulary-only": _vocabulary_only,
+    "no-bytes": lambda: _with_tokens(lambda all_: [t.replace("<0x", "<byte ") for t in all_]),
+    "duplicate": lambda: _with_tokens(lambda all_: [*all_[:-1], all_[-2]]),
+    "vocabulary-only": lambda: replace(tinygguf.llama(0), tensors={}),
     "no-tokenizer": lambda: replace(tinygguf.llama(0), tokenizer="none"),
     # headers
     "vast": lambda: tinygguf.llama(0, shape=Shape(n_ctx=2**31 - 1)),

@@ -1,7 +1,5 @@
 """Snapshots are compared only with the Python and Textual versions they were made with."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -9,6 +7,7 @@ from typing import Any
 
 import pytest
 from textual._styles_cache import StylesCache
+from textual.widgets import Input
 
 from localspec.chat import copying
 from localspec.tui.engine_runner import EngineRunner
@@ -53,9 +52,15 @@ def code_is_coloured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def escape_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A person waits a second after an answer; test_a_late_escape_does_nothing does not."""
+    """A person waits a second after an answer; the chat has a test of it."""
     monkeypatch.setattr(chat, "LATE_ESCAPE_SECONDS", 0.0)
     monkeypatch.setattr(chat, "TYPING_SECONDS", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def no_cursor_blinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of Textual's own palette does: on a busy machine its screen never stays the same."""
+    monkeypatch.setattr(Input.cursor_blink, "_default", False)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +81,6 @@ def engines_end_with_their_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What goes to the clipboard."""
     texts: list[str] = []
 
     def copy(text: str, write: object) -> str:

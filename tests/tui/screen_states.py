@@ -3,8 +3,6 @@
 With much, with long names, right to left, offline, with no card and with two.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable
@@ -42,7 +40,8 @@ from localspec.tui.themes import MONOCHROME
 from localspec.tui.wizard.shortlist import Candidate
 from tests.chat.saved_chats import add_events, put
 from tests.support import scenes, wizards
-from tests.support.scenes import Steps, asking, opened, settled, surveyed, walking
+from tests.support.run_command import been_here
+from tests.support.scenes import Steps, asking, opened, settled, steps, surveyed, walking
 from tests.support.scripted_engine import (
     Opening,
     ScriptedEngine,
@@ -51,14 +50,12 @@ from tests.support.scripted_engine import (
     ready,
     wait_until,
 )
-from tests.support.welcomed import been_here
 from tests.support.wizards import CARD, CPU, GIB
 from tests.tui.screens import test_doctor, test_log, test_serve, test_welcome
 
 State = tuple[Callable[[], App[None]], Steps]
 
 LONG = "a-model-of-many-names-" * 5 + "instruct!"
-"""119 letters."""
 HEBREW = "מודל-שפה-גדול-מאוד-גרסה-שנייה"
 ARABIC = "لماذا تحجز حلقتي الذاكرة في كل مرة؟"
 CHINESE = "大規模言語モデル-七十億-第二版-指示調整済み-長い名前はどこまで続くのだろうか"
@@ -79,7 +76,6 @@ pairs:
   - {target: qwen3-8b, draft: qwen3-0.6b, use: [chat, code], status: verified}
   - {target: mistral-small-3.2-24b-instruct}
 """
-"""Not ours, which changes."""
 PREFERRED = """\
 [screen]
 theme = "high-contrast"
@@ -92,61 +88,46 @@ keep = false
 # --- steps --------------------------------------------------------------------------------
 
 
-def pressed(*keys: str) -> Steps:
-    """On Home."""
-
-    async def steps(pilot: Pilot[Any]) -> None:
-        await surveyed(pilot)
-        await pilot.press(*keys)
-        await settled(pilot)
-
-    return steps
+@steps
+async def pressed(pilot: Pilot[Any], *keys: str) -> None:
+    await surveyed(pilot)
+    await pilot.press(*keys)
+    await settled(pilot)
 
 
-def stepping(*keys: str) -> Steps:
+@steps
+async def stepping(pilot: Pilot[Any], *keys: str) -> None:
     """Each key when the screen is at rest: what threads find out is waited for."""
-
-    async def steps(pilot: Pilot[Any]) -> None:
+    await settled(pilot)
+    for key in keys:
+        await pilot.press(key)
         await settled(pilot)
-        for key in keys:
-            await pilot.press(key)
-            await settled(pilot)
-
-    return steps
 
 
-def in_chat(*keys: str) -> Steps:
-    async def steps(pilot: Pilot[Any]) -> None:
-        await opened(pilot)
-        await stepping(*keys)(pilot)
-
-    return steps
+@steps
+async def in_chat(pilot: Pilot[Any], *keys: str) -> None:
+    await opened(pilot)
+    await stepping(*keys)(pilot)
 
 
-def seeing(words: str, *keys: str) -> Steps:
+@steps
+async def seeing(pilot: Pilot[Any], words: str, *keys: str) -> None:
     """From Home, until the screen shows some words."""
-
-    async def steps(pilot: Pilot[Any]) -> None:
-        await pressed(*keys)(pilot)
-        await wait_until(pilot, lambda: words in painted(pilot.app.screen))
-        await settled(pilot)
-
-    return steps
+    await pressed(*keys)(pilot)
+    await wait_until(pilot, lambda: words in painted(pilot.app.screen))
+    await settled(pilot)
 
 
-def choosing(**files: str) -> Steps:
+@steps
+async def choosing(pilot: Pilot[Any], /, **files: str) -> None:
     """Files in the dialog that opens them; the last is refused."""
-
-    async def steps(pilot: Pilot[Any]) -> None:
-        await pressed("o")(pilot)
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, OpenFilesScreen))
-        for field, name in files.items():
-            pilot.app.screen.query_one(f"#{field}", Input).value = f"models/{name}.gguf"
-            await pilot.press("enter")
-        await wait_until(pilot, lambda: "✗" in painted(pilot.app.screen))
-        await settled(pilot)
-
-    return steps
+    await pressed("o")(pilot)
+    await wait_until(pilot, lambda: isinstance(pilot.app.screen, OpenFilesScreen))
+    for field, name in files.items():
+        pilot.app.screen.query_one(f"#{field}", Input).value = f"models/{name}.gguf"
+        await pilot.press("enter")
+    await wait_until(pilot, lambda: "✗" in painted(pilot.app.screen))
+    await settled(pilot)
 
 
 async def toasted(pilot: Pilot[Any]) -> None:
@@ -169,7 +150,6 @@ async def full_context(pilot: Pilot[Any]) -> None:
 
 
 async def branched(pilot: Pilot[Any]) -> None:
-    """A branch, and what was taken back."""
     await asking()(pilot)
     await asking("And a comprehension?")(pilot)
     await asking("And a generator, then, with all that it brings?", before=("f6",))(pilot)

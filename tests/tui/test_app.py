@@ -3,8 +3,6 @@
 The pictures were looked at before they were accepted: see CONTRIBUTING.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +32,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "catalog_file", lambda: Path("shelf.yaml"))
 
 
-# --- pictures -----------------------------------------------------------------------------
-
 PICTURES: dict[Size, str] = {
     WALL: "wizard-third",
     (110, 30): "chat-help chat-replay chat-settings chat-thinking chat-tokens-ascii "
@@ -59,8 +55,6 @@ def test_picture(snap_compare: Compare, name: str, size: Size) -> None:
     app, steps = STATES[name]
     assert snap_compare(app(), terminal_size=size, run_before=steps)
 
-
-# --- no room at all -----------------------------------------------------------------------
 
 WAITING_FOR_WORDS = {"home-offline", "chat-toast", "home-opening"}
 """Which a stamp has no room for."""
@@ -96,9 +90,6 @@ async def test_ascii_means_ascii() -> None:
             assert all(strip.text.isascii() for strip in strips), keys
 
 
-# --- keys -------------------------------------------------------------------------------------
-
-
 async def test_keys_of_a_widget_do_nothing_where_none_has_the_focus() -> None:
     async with Chat() as chat:
         chat.screen.set_focus(None)
@@ -106,11 +97,7 @@ async def test_keys_of_a_widget_do_nothing_where_none_has_the_focus() -> None:
         assert chat.on_top and chat.screen.phase == "ready"
 
 
-# --- keys that are typed faster than the screen changes ---------------------------------------
-
-
 async def typed_ahead(chat: Chat, *keys: str) -> None:
-    """All keys at once, before the app handles the first."""
     for key in keys:
         chat.app.post_message(events.Key(key, key if len(key) == 1 else None))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,20 +9,18 @@ from typing import Any
 import pytest
 
 from localspec.models.hub.client import HubClient
+from localspec.models.local_files import hub_cache
 from localspec.tui import home_rows
-from localspec.tui.app import LocalspecApp
-from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.pull import PullScreen
 from localspec.tui.downloads import DownloadManager
-from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.widgets.pointer_list import PointerList
+from tests.support import scenes
 from tests.support.app_driver import AppDriver, said
 from tests.support.downloads import QUICK
 from tests.support.fake_hub import API, BODY, LINK, FakeHub, Fault
-from tests.support.scenes import as_it_is
 from tests.support.scripted_engine import Gate, Opening, ScriptedEngine
 from tests.support.zoo import Zoo
 
@@ -62,7 +58,6 @@ def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
 
 
 def finals(folder: Path) -> list[str]:
-    """Names under which models could be loaded."""
     return sorted(p.name for p in folder.glob("hub/models--*/snapshots/*/*.gguf"))
 
 
@@ -75,17 +70,14 @@ class HubHome(AppDriver):
     """Home on a screen, whose downloads come from a hub; `async with` it."""
 
     def __init__(self, hub: FakeHub, *engines: ScriptedEngine) -> None:
-        self.runner = EngineRunner(Opening(engines or [ScriptedEngine(said)]))
         client = HubClient(hub.url, token=False, retry_policy=QUICK)
-        self.downloads, options = DownloadManager(client), AppOptions(seed=1)
-        self.home = HomeScreen(
-            self.runner,
-            options,
-            lambda: MachineSurvey("a computer", home_rows.survey_machine().local_models),
+        self.downloads = DownloadManager(client)
+        app = scenes.home(
+            None,
             self.downloads,
-            as_it_is,
+            lambda: MachineSurvey("a computer", home_rows.survey_machine().local_models),
+            opening=Opening(engines or [ScriptedEngine(said)]),
         )
-        app = LocalspecApp(options, self.runner, lambda: self.home)
         self._run = app.run_test(size=(110, 36), notifications=True)
 
     async def __aenter__(self) -> HubHome:
@@ -98,7 +90,6 @@ class HubHome(AppDriver):
 
     @property
     def offers(self) -> bool:
-        """Whether the sheet has a key that downloads."""
         return "enter download esc back" in self.shown
 
     async def look_at(self, text: str) -> None:
@@ -114,8 +105,7 @@ class HubHome(AppDriver):
         await self.press("enter")
 
     async def point_at(self, name: str) -> None:
-        """Down to a row."""
-        pairs = self.home.query_one(PointerList)
+        pairs = self.top(HomeScreen).query_one(PointerList)
         for _ in range(len(pairs.rows) + 1):
             if pairs.highlighted_row is not None and name in pairs.highlighted_row.name:
                 return
@@ -126,27 +116,20 @@ class HubHome(AppDriver):
         await self.wait(lambda: [s.phase.value for s in self.downloads.states()] == [*phases])
 
 
-# --- before a download ------------------------------------------------------------------------
-
-
 async def test_a_pair_that_does_not_match_is_not_downloaded(hub: FakeHub) -> None:
     async with HubHome(hub) as home:
+        hub.always[API] = Fault("status", status=429, headers={"RateLimit": '"api";r=0;t=250'})
+        await home.press("slash", *"chatty", "minus", *"wrong", "tab", "enter")
+        await home.sees("The hub is busy and asks to wait 4 min 10 s.")
+        await home.press("escape", "escape")
+        hub.always.clear()
         await home.look_at(WRONG)
         assert "incompatible: token" in home.shown and not home.offers
-        assert "Use a draft of the same model family" in home.shown
+        await home.sees("Use a draft of the same model family")
         await home.press("enter")
         assert home.is_on(PullScreen)
         await home.press("escape")
         assert not home.downloads.states()
-
-
-async def test_a_wait_that_the_hub_asks_for_is_shown(hub: FakeHub) -> None:
-    hub.always[API] = Fault("status", status=429, headers={"RateLimit": '"api";r=0;t=250'})
-    async with HubHome(hub) as home:
-        await home.press("slash", *"chatty", "minus", *"wrong", "tab", "enter")
-        await home.sees("The hub is busy and asks to wait 4 min 10 s.")
-        await home.press("escape")
-        await home.reaches(HomeScreen)
 
 
 async def test_only_a_marked_search_sends_words_to_the_hub(hub: FakeHub) -> None:
@@ -192,7 +175,7 @@ async def test_what_strangers_write_is_text(hub: FakeHub, zoo: Zoo) -> None:
     hub.add("tiny/chatty-names", "\x1b[31mm-Q4_0.gguf", model)
     async with HubHome(hub) as home:
         await home.look_at(PAIR)
-        assert "[red]evil[/red] [link=file:///etc]x[/]" in home.shown
+        await home.sees("[red]evil[/red] [link=file:///etc]x[/]")
         await home.press("escape", "escape")
         await home.search_hub("chatty")
         await home.sees("On the hub", "tiny/chatty-names")
@@ -212,9 +195,6 @@ def assert_harmless(home: HubHome) -> None:
     segments = [s for strip in home.app.screen._compositor.render_strips() for s in strip]
     assert all(segment.text.isprintable() for segment in segments)
     assert not any(segment.style and segment.style.link for segment in segments)
-
-
-# --- while it comes ---------------------------------------------------------------------------
 
 
 async def test_what_is_there_already_is_verified(hub: FakeHub, tmp_path: Path) -> None:
@@ -252,18 +232,6 @@ async def test_a_chat_stays_open_while_it_downloads(hub: FakeHub) -> None:
         await home.sees(PAIR, "✓ verified")
 
 
-Usage = namedtuple("Usage", "total used free")
-
-
-class Disk:
-    """With as much room as a test wants."""
-
-    free = 10**12
-
-    def usage(self, _: object) -> Usage:
-        return Usage(10**12, 0, self.free)
-
-
 FAILURES = {
     "gone": ("has no", "tree/main", 404, "EntryNotFound"),
     "gated": ("is gated", "accept them", 403, "GatedRepo"),
@@ -275,21 +243,22 @@ FAILURES = {
 async def test_a_download_that_fails_says_why_and_is_tried_again(
     hub: FakeHub, what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    disk, (words, hint, status, code) = Disk(), FAILURES[what]
-    monkeypatch.setattr(shutil, "disk_usage", disk.usage)
+    words, hint, status, code = FAILURES[what]
+    free = [10**12]
+    monkeypatch.setattr(hub_cache, "free_bytes", lambda _: free[0])
     async with HubHome(hub) as home:
         await home.look_at(PAIR)
         if status:
             hub.always[LINK] = Fault("status", status=status, headers={"X-Error-Code": code})
         else:
-            disk.free = 100_000
+            free[0] = 100_000
         await home.press("enter")
         await home.phases_are("failed", "failed")
         await home.sees("✗", words)
         await home.point_at(FILES[0])
         await home.sees(hint, "p try again")
         assert finals(tmp_path) == []
-        disk.free = 10**12
+        free[0] = 10**12
         hub.always.clear()
         await home.press("p")
         await home.phases_are("done", "failed")

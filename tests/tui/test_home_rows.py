@@ -1,7 +1,5 @@
 """Rows of Home: what the survey of this computer finds."""
 
-from __future__ import annotations
-
 import socket
 
 from localspec.tui.home_rows import MachineSurvey, refine_survey
@@ -9,9 +7,9 @@ from tests.machine.test_rpc import listening, status, worker
 
 
 def test_home_counts_the_other_computers_that_answer() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
+    with socket.socket() as closed, listening(worker(status())) as address:
+        closed.bind(("127.0.0.1", 0))  # held, and nobody listens
         gone = "{}:{}".format(*closed.getsockname())
-    with listening(worker(status())) as address:
         survey = refine_survey(MachineSurvey("this computer", workers=(str(address), gone)))
     assert survey.machine_label.endswith(f" · with {address} · without {gone}")
     assert survey.machine_profile is not None

@@ -1,11 +1,9 @@
 """Journeys from start to quit, keyboard only, in a real terminal; docs/tour.md shows the first."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ import psutil
 
 from localspec import paths
 from localspec.tui.widgets.token_details import LEGEND
+from tests.support.downloads import wait_for
 from tests.support.fake_hub import FakeHub
 from tests.support.long_cases import often
 from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux, context
@@ -57,11 +56,7 @@ def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
         yield hub
 
 
-# --- steps ------------------------------------------------------------------------------------
-
-
 def ask(tmux: Tmux, text: str) -> str:
-    """Sends a line; returns the screen when the answer is complete."""
     before = context(tmux.screen)
     tmux.type(text)
     tmux.press(ENTER)
@@ -69,7 +64,6 @@ def ask(tmux: Tmux, text: str) -> str:
 
 
 def another(tmux: Tmux, *keys: str) -> None:
-    """Presses keys, and waits until the screen is another."""
     before = tmux.coloured
     tmux.press(*keys)
     tmux.wait_for(lambda _: tmux.coloured != before)
@@ -79,9 +73,6 @@ def round_number(screen: str) -> int:
     """The round of the selected token; 0 without one."""
     found = re.search(r"round (\d+) ·", screen)
     return int(found[1]) if found else 0
-
-
-# --- the tour ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -96,51 +87,46 @@ def test_tour(tmp_path: Path, size: tuple[int, int]) -> None:
         chat_once(tmux)
         look_back(tmux)
         engines = bench(tmux)
-        assert gone(engines)  # at Home nothing runs but the app
+        assert gone(engines)
         preferences(tmux)
+        wait_for(lambda: len(running(tmux)) == 1)  # at Home nothing runs but the app
         (app,) = running(tmux)
         quit_app(tmux)
         assert gone([app]) and not running(tmux)
 
 
 def running(tmux: Tmux) -> list[psutil.Process]:
-    """All that the shell has started, and what that has."""
     return psutil.Process(int(tmux.asks("#{pane_pid}"))).children(recursive=True)
 
 
-def back_home(tmux: Tmux) -> str:
+def back_home(tmux: Tmux, *seen: str | Callable[[str], object]) -> None:
     """And the list has the keyboard."""
     tmux.leave_chat(HOME)
-    return tmux.wait_for(lambda seen: HOME in seen and "▸ demo" in seen)
+    tmux.wait_for(HOME, "▸ demo", *seen)
 
 
 def first_screen(tmux: Tmux) -> None:
-    seen = tmux.wait_for(lambda now: "billion" in now or "Little memory" in now)
-    assert all(words in seen for words in ("Chat with models", "enter", "find a model", "skip"))
-    seen = back_home(tmux)
-    assert PAIR in seen.partition("not downloaded")[2]
-    assert "w wizard" in seen.splitlines()[-1] + seen.splitlines()[-2]
+    words = ("Chat with models", "enter", "find a model", "skip")
+    tmux.wait_for(lambda now: "billion" in now or "Little memory" in now, *words)
+    back_home(tmux, lambda seen: PAIR in seen.partition("not downloaded")[2], "w wizard")
 
 
 def choose_pair(tmux: Tmux) -> None:
     """What for, which one, and what it would be like."""
     tmux.press("w")
-    seen = tmux.wait_for("1 of 3")
-    assert all(use in seen for use in ("chat", "code", "writing", "documents"))
+    tmux.wait_for("1 of 3", "chat", "code", "writing", "documents")
     tmux.press("1")
-    assert "2 of 3" in tmux.wait_for(f"▸ {PAIR}")
+    tmux.wait_for(f"▸ {PAIR}", "2 of 3")
     tmux.press(ENTER)
-    seen = tmux.wait_for("✓ vocabularies match")
-    assert all(words in seen for words in ("3 of 3", "Memory", "Speed", "3.1 GB to download"))
+    tmux.wait_for("✓ vocabularies match", "3 of 3", "Memory", "Speed", "3.1 GB to download")
 
 
 def download(tmux: Tmux, cache: Path) -> None:
-    """It opens when it is here."""
     tmux.press(ENTER)
     tmux.wait_for("too large to gain much")  # what was not known before is asked about
     tmux.press(ENTER)
-    seen = tmux.wait_for(GREETING)
-    assert FILES[0].removesuffix(".gguf") in seen.splitlines()[0]
+    name = FILES[0].removesuffix(".gguf")
+    tmux.wait_for(GREETING, lambda seen: name in seen.splitlines()[0])
     here = [path.name for path in cache.glob("models--*/snapshots/*/*.gguf")]
     assert sorted(here) == sorted(FILES)
 
@@ -149,25 +135,31 @@ def chat_once(tmux: Tmux) -> None:
     tmux.type("/spec model")  # by itself it would not draft: a draft as large as its target
     tmux.press(ENTER)
     ask(tmux, "Hello")
-    seen = tmux.wait_for("Anything else?")
-    assert "You" in seen and "return 2 * x" in seen and "```" not in seen
-    assert ("acceptance rate" in seen) == ("f3 panel" in seen)  # the panel, where there is room
+    seen = tmux.wait_for(
+        *("Anything else?", "You", "return 2 * x"),
+        # the panel, where there is room
+        lambda seen: ("acceptance rate" in seen) == ("f3 panel" in seen),
+    )
+    assert "```" not in seen
 
 
 def look_back(tmux: Tmux) -> None:
     """The cursor goes back from the last token to guesses that were kept, and on by a round."""
     tmux.press("F2")
-    tmux.wait_for(lambda seen: all(label in seen for label, _ in LEGEND.values()))
+    tmux.wait_for(*(label for label, _ in LEGEND.values()))
     while "accepted draft token" not in tmux.screen:
         another(tmux, "Left")
-    number = round_number(tmux.screen)
+    number = round_number(tmux.wait_for("accepted draft token", round_number))
     tmux.press("Up", "Up")
     tmux.wait_for(lambda seen: 0 < round_number(seen) < number)
     tmux.press(ESCAPE)
     tmux.wait_for("enter send")
-    seen = back_home(tmux)
-    assert PAIR in seen.partition("not downloaded")[0] and "1 turn" in seen
-    assert "✓ verified" in seen or "Downloads" not in seen  # where there is room for them
+    back_home(
+        tmux,
+        *("1 turn", lambda seen: PAIR in seen.partition("not downloaded")[0]),
+        # where there is room for them
+        lambda seen: "✓ verified" in seen or "Downloads" not in seen,
+    )
 
 
 def bench(tmux: Tmux) -> list[psutil.Process]:
@@ -179,7 +171,7 @@ def bench(tmux: Tmux) -> list[psutil.Process]:
     engines = running(tmux)[1:]
     assert engines
     tmux.press(ESCAPE)
-    assert "Interrupted: partial results." in tmux.wait_for("stopped")
+    tmux.wait_for("stopped", "Interrupted: partial results.")
     back_home(tmux)
     return engines
 
@@ -194,8 +186,7 @@ def preferences(tmux: Tmux) -> None:
     }
     back_home(tmux)
     tmux.press("F10")
-    seen = tmux.wait_for("‹ localspec-light ›")
-    assert "config.toml" in next(line for line in seen.splitlines() if "‹ localspec" in line)
+    tmux.wait_for(lambda seen: re.search("‹ localspec-light ›.* config.toml", seen))
     back_home(tmux)
 
 

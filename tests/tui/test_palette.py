@@ -1,7 +1,5 @@
 """The command palette finds every action by its ordinary words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from textual.command import CommandPalette
@@ -18,17 +16,12 @@ IN_A_CHAT = {
     "export": "Save the chat to a file",
     "temperature": "Setting: temperature",
     "system prompt": "Set the system prompt",
-    "instructions": "Set the system prompt",
     "regenerate": "Regenerate the last answer",
-    "retry": "Regenerate the last answer",
     "delete": "Remove the last message",
-    "undo": "Remove the last message",
     "speculation": "Setting: speculation",
     "draft": "Setting: max draft tokens",
     "copy": "Copy the last answer",
-    "clipboard": "Copy the last answer",
     "attach": "Attach a file",
-    "upload": "Attach a file",
     "benchmark": "Benchmark this pair",
     "branch": "Earlier turns",
     "incognito": "not saved",
@@ -36,10 +29,8 @@ IN_A_CHAT = {
     "reasoning": "thinking",
     "exit": "Quit",
     "theme": "Theme: localspec-light",
-    "dark": "Theme: localspec-dark",
     "settings": "Preferences",
     "troubleshooting": "Diagnostics",
-    "model": "model",
     "context": "when the context is full",
 }
 ON_HOME = {
@@ -65,7 +56,6 @@ async def look_up(pilot: Pilot[Any], words: str) -> None:
 
 
 async def expect_to_find(pilot: Pilot[Any], actions: dict[str, str]) -> None:
-    """The palette shows these titles for these words."""
     for words, title in actions.items():
         await look_up(pilot, words)
         await wait_until(pilot, lambda title=title: title in painted(pilot.app.screen))  # type: ignore[misc]

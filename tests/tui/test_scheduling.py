@@ -1,7 +1,5 @@
 """The reliable timer fires even if the event loop is late; a worker does only the latest job."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -11,26 +9,17 @@ from localspec.tui.scheduling import LatestOnlyWorker, set_reliable_timer
 from tests.support.scripted_engine import wait_until
 
 
-async def test_no_wait_is_too_short_to_be_heard_of() -> None:
+async def test_no_wait_is_too_short_to_be_heard_of_and_it_can_be_taken_back() -> None:
     """Textual's own timers lose some of these, because their tick is late."""
     app = App[None]()
     heard: list[int] = []
     async with app.run_test() as pilot:
+        set_reliable_timer(app, 0.0, lambda: heard.append(-1)).cancel()
         for number in range(300):
             set_reliable_timer(app, 1e-9, lambda number=number: heard.append(number))  # type: ignore[misc]
         time.sleep(0.05)  # the loop is busy meanwhile
-        await wait_until(pilot, lambda: len(heard) == 300)
+        await wait_until(pilot, lambda: len(heard) >= 300)
     assert sorted(heard) == list(range(300))
-
-
-async def test_it_can_be_taken_back() -> None:
-    app = App[None]()
-    heard: list[str] = []
-    async with app.run_test() as pilot:
-        set_reliable_timer(app, 0.0, lambda: heard.append("never")).cancel()
-        set_reliable_timer(app, 0.0, lambda: heard.append("done"))
-        await wait_until(pilot, lambda: heard)
-    assert heard == ["done"]
 
 
 def test_only_the_latest_is_done() -> None:
@@ -39,11 +28,11 @@ def test_only_the_latest_is_done() -> None:
 
     def first() -> None:
         began.set()
-        gate.wait(20)
+        gate.wait(60)
         done.append(0)
 
     latest.submit(first)
-    assert began.wait(20)
+    assert began.wait(60)
     for n in (1, 2):
         latest.submit(lambda n=n: done.append(n))  # type: ignore[misc]
 
@@ -53,5 +42,5 @@ def test_only_the_latest_is_done() -> None:
 
     latest.submit(last)
     gate.set()
-    assert ended.wait(20)
+    assert ended.wait(60)
     assert done == [0, 3]

@@ -1,9 +1,5 @@
 """Another model, draft model or context size in the same chat; the models on disk on Home."""
 
-from __future__ import annotations
-
-import hashlib
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,8 +11,10 @@ import pytest
 from localspec.chat import copying
 from localspec.errors import EngineError
 from localspec.launch import ResolvedPair, recent_pairs
+from localspec.models.local_files.local_model import LocalModel
 from localspec.tui import home_rows
 from localspec.tui.dialogs.choices import PickerScreen
+from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from tests.support import scenes, tinygguf
 from tests.support.app_driver import AppDriver, Chat, home_app, other, said
@@ -26,7 +24,6 @@ from tests.support.zoo import Zoo
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A models folder with two models."""
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path))
     for name in ("alpha-Q8_0", "beta-Q8_0"):
         tinygguf.llama(0).write(tmp_path / f"{name}.gguf")
@@ -50,8 +47,8 @@ async def test_another_model_answers_again_and_the_chat_goes_on(models: Path) ->
             ("two", "Otherwise.", "beta-Q8_0"),
         ]
         await chat.press("f8", "up", "left", "escape")
-        assert "qwen3-8b" in chat.shown and "Well, hello." in chat.shown
-        assert "beta-Q8_0" in chat.shown  # it still answers
+        await chat.sees("qwen3-8b", "Well, hello.")
+        await chat.sees("beta-Q8_0")  # it still answers
 
 
 async def test_the_picker_lists_what_is_here_and_enter_loads_it(models: Path) -> None:
@@ -66,12 +63,12 @@ async def test_the_picker_lists_what_is_here_and_enter_loads_it(models: Path) ->
         await chat.press("d", "r", "a", "f", "t", "f12")
         assert isinstance(chat.app.screen, PickerScreen)
         await chat.sees("alpha-Q8_0 0.5 MB")
-        assert "now: qwen3-8b + qwen3-0.6b" in chat.shown
+        await chat.sees("now: qwen3-8b + qwen3-0.6b")
         await chat.press("b", "e", "t", "enter")
         await chat.until("ready")
         assert chat.on_top and chat.typed == "draft" and chat.questions == ["one"]
         assert loaded_files(chat) == ["qwen3-8b.gguf", "beta-Q8_0.gguf"]
-        assert "From now on beta-Q8_0 answers." in chat.shown
+        await chat.sees("From now on beta-Q8_0 answers.")
 
 
 async def test_a_model_that_cannot_be_loaded_names_the_way_back(models: Path) -> None:
@@ -82,19 +79,23 @@ async def test_a_model_that_cannot_be_loaded_names_the_way_back(models: Path) ->
         await chat.send(f"/model {models / 'beta-Q8_0.gguf'}")
         assert "The engine has exited." not in chat.shown
         await chat.send("one")
-        assert "Otherwise." in chat.shown
+        await chat.sees("Otherwise.")
 
 
-async def test_another_context_is_loaded_with_what_is_typed_kept() -> None:
+async def test_another_context_and_exact_mode_load_again() -> None:
     settings = {"target": {"n_ctx": 4096}, "chat": {"template": "own"}}
     smaller = ScriptedEngine(other, ready=replace(ready(), settings=settings))
-    async with Chat(ScriptedEngine(said), smaller) as chat:
+    async with Chat(ScriptedEngine(said), smaller, smaller, smaller) as chat:
         await chat.send("/ctx 4k")
-        assert "ctx 0 / 4.1k" in chat.shown
+        await chat.sees("ctx 0 / 4.1k")
         assert [wish.ctx for wish in chat.opening.wishes] == [None, 4096]
         await chat.send("/ctx many")
-        assert "For example: /ctx 8192, or 16k." in chat.shown
+        await chat.sees("For example: /ctx 8192, or 16k.")
         assert len(chat.opening.loads) == 2
+        for value in ("on", "on", "off"):
+            await chat.send(f"/set exact {value}")
+            await chat.until("ready")
+        assert [wish.exact for wish in chat.opening.wishes] == [False, False, True, False]
 
 
 async def test_home_lists_models_of_no_pair_and_opens_them(models: Path, zoo: Zoo) -> None:
@@ -115,28 +116,14 @@ async def test_home_lists_models_of_no_pair_and_opens_them(models: Path, zoo: Zo
         assert not shown.is_on(ChatScreen)
         await shown.press("escape", "slash", *"beta", "enter")
         await shown.reaches(ChatScreen)
-        assert "beta-Q8_0" in shown.shown
+        await shown.sees("beta-Q8_0")
 
 
-async def test_a_model_of_ollama_has_its_name_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
-    blob = tmp_path / "blobs" / "new"
-    blob.parent.mkdir()
-    tinygguf.llama(0).write(blob)
-    digest = hashlib.sha256(blob.read_bytes()).hexdigest()
-    blob = blob.rename(blob.with_name(f"sha256-{digest}"))
-    layer = {
-        "mediaType": "application/vnd.ollama.image.model",
-        "digest": f"sha256:{digest}",
-        "size": blob.stat().st_size,
-    }
-    manifest = tmp_path / "manifests/registry.ollama.ai/library/tiny/3b"
-    manifest.parent.mkdir(parents=True)
-    manifest.write_text(json.dumps({"layers": [layer]}))
+async def test_a_model_of_ollama_has_its_name_there(tmp_path: Path) -> None:
+    blob = tinygguf.llama(0).write(tmp_path / f"sha256-{'a' * 64}")
+    model = LocalModel(blob, 1, None, "tiny:3b", None, "a" * 64, False, "ollama", False)
     recent_pairs.add(ResolvedPair(blob, None))
-    app = scenes.home(survey=home_rows.survey_machine)
+    app = scenes.home(survey=lambda: MachineSurvey(scenes.MACHINE, (model,)))
     async with app.run_test(size=(120, 40)) as pilot:
         shown = AppDriver(pilot)
         await shown.sees("tiny:3b")
@@ -144,9 +131,6 @@ async def test_a_model_of_ollama_has_its_name_there(
         await shown.press("down", "enter")
         await shown.reaches(ChatScreen)
         assert "tiny:3b" in shown.shown and "sha256" not in shown.shown
-
-
-# --- presets -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -179,15 +163,12 @@ async def test_a_preset_is_chosen_from_the_list_and_one_is_made_of_the_chat(file
 
 async def test_home_opens_a_new_chat_with_a_preset() -> None:
     async with home_app() as home:
-        assert "New chat with a preset poet temperature 1.2" in home.shown
+        await home.sees("New chat with a preset poet temperature 1.2")
         await home.press("end", "enter")
         await home.until("ready")
         session = home.screen.session
         assert session.conversation.system == "Answer in verse."
         assert session.settings.sampling.temperature == 1.2
-
-
-# --- habits ------------------------------------------------------------------------------------
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "quality" / "habits.md"

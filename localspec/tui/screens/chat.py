@@ -117,10 +117,10 @@ class ChatScreen(Screen[None]):
         self.runner.cancel_overflow_request()
 
     def apply_preferences(self) -> None:
-        chats = self.options.chats
-        self.session.saves_new_chats = chats is None or not chats.private
+        self.session.saves_new_chats = not (self.options.chats and self.options.chats.private)
         if self.transcript.show_marks != self.options.show_token_marks:
             self.transcript.action_glyphs()
+        self.draw()  # its keys may be others
 
     @property
     def transcript(self) -> Transcript:

@@ -1,7 +1,5 @@
 """The dialog that opens model files: completion, verdicts, and the fit of a pair."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

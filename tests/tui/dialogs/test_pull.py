@@ -1,7 +1,5 @@
 """Pictures of the sheet before a download: what the hub says of a pair."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The sheet of turns: nothing is lost by editing, answering again or taking back."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,20 +17,31 @@ def answers(chat: Chat) -> list[str]:
 
 @asynccontextmanager
 async def asked() -> AsyncIterator[Chat]:
-    """A chat of three turns."""
     async with Chat(ScriptedEngine(said, said, said, other, other)) as chat:
         for question in ("one", "two", "three"):
             await chat.send(question)
         yield chat
 
 
-async def test_an_earlier_question_is_edited() -> None:
-    async with asked() as chat:
-        await chat.press("f8")
+async def test_an_earlier_question_is_edited_or_answered_again() -> None:
+    async with Chat() as chat:
+        await chat.press("f8", "enter", "r", "right", "c")  # there is none yet
         assert isinstance(chat.app.screen, TurnsScreen)
-        await chat.press("up", "up", "enter")
+    async with asked() as chat:
+        await chat.press("f8", "up", "r")
+        await chat.until("ready")
+        assert chat.questions == ["one", "two"] and answers(chat)[-1] == "Otherwise."
+        turns = chat.screen.session.conversation.all_turns
+        assert {turn.attempt for turn in turns if turn.parent == 1} == {0, 1}
+        assert "ctx 28 / 8.2k" not in chat.shown  # the figures are those of the branch
+        await chat.press("f8", "left", "escape")
+        await chat.sees("ctx 28 / 8.2k")
+        await chat.press("f8", "up", "up", "enter")
         assert chat.on_top and chat.typed == "one" and not chat.questions
-        await chat.press("ctrl+a")
+        await chat.sees("ctx 0 / 8.2k")
+        await chat.press("f4")
+        await chat.sees("context: 0 of 8,192 tokens")
+        await chat.press("escape", "ctrl+a")
         await chat.send("first")
         assert chat.questions == ["first"] and answers(chat) == ["Otherwise."]
         assert len(chat.screen.transcript.turns) == 1 and "You · 2 of 2" in chat.shown
@@ -57,20 +66,9 @@ async def test_what_was_taken_back_comes_again() -> None:
         assert chat.questions == ["one", "two"]
         await chat.press("f8")
         await settled(chat.pilot)
-        assert "undone: three" in chat.shown
+        await chat.sees("undone: three")
         await chat.press("down", "right", "escape")
         assert chat.questions == ["one", "two", "three"]
-
-
-async def test_an_earlier_answer_again() -> None:
-    async with asked() as chat:
-        await chat.press("f8", "up", "r")
-        await chat.until("ready")
-        assert chat.questions == ["one", "two"] and answers(chat)[-1] == "Otherwise."
-        seeds = {
-            turn.attempt for turn in chat.screen.session.conversation.all_turns if turn.parent == 1
-        }
-        assert seeds == {0, 1}
 
 
 async def test_editing_from_the_token_view_has_the_keys_of_typing() -> None:
@@ -83,19 +81,11 @@ async def test_editing_from_the_token_view_has_the_keys_of_typing() -> None:
         assert "enter send" in chat.shown and "↑↓ round" not in chat.shown
 
 
-async def test_nothing_is_said_yet() -> None:
-    async with Chat() as chat:
-        await chat.press("f8", "enter", "r", "right", "c")
-        assert isinstance(chat.app.screen, TurnsScreen)
-        await chat.press("escape")
-        assert chat.on_top
-
-
 async def test_a_file_goes_with_the_next_question(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("seven")
     async with Chat() as chat:
         await chat.send(f"/read {tmp_path / 'notes.txt'}")
-        assert "+ notes.txt, 5 characters" in chat.shown
+        await chat.sees("+ notes.txt, 5 characters")
         await chat.send("what?")
         conversation = chat.screen.session.conversation
         assert "+ notes.txt" in chat.shown and "/read -" not in chat.shown
@@ -106,17 +96,3 @@ async def test_a_file_goes_with_the_next_question(tmp_path: Path) -> None:
         assert chat.typed == "what?" and "/read -" in chat.shown
         await chat.send("/read -")
         assert "/read -" not in chat.shown
-
-
-async def test_the_figures_are_those_of_the_branch_that_is_shown() -> None:
-    async with Chat(ScriptedEngine(said, other)) as chat:
-        await chat.send("one")
-        await chat.press("f5")
-        await chat.until("ready")
-        assert "ctx 27 / 8.2k" in chat.shown
-        await chat.press("f8", "left", "escape")
-        assert "ctx 28 / 8.2k" in chat.shown  # it said 27
-        await chat.press("f6")
-        assert "ctx 0 / 8.2k" in chat.shown
-        await chat.press("f4")
-        assert "context: 0 of 8,192 tokens" in chat.shown

@@ -1,7 +1,5 @@
 """The settings sheet of a chat: taken over, or refused whole."""
 
-from __future__ import annotations
-
 from textual.widgets import Input
 
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
@@ -13,7 +11,7 @@ async def test_settings_are_taken_over() -> None:
     engine = ScriptedEngine(said)
     async with Chat(engine) as chat:
         await chat.press("f4", "0", ".", "3", "down", "x")
-        assert "cannot be" in chat.shown
+        await chat.sees("cannot be")
         await chat.press("backspace", "7", "up", "up")  # round to the system prompt
         await chat.press(*"Hi", "escape")
         await chat.send("hello")
@@ -26,7 +24,7 @@ async def test_an_invalid_setting_changes_nothing() -> None:
     async with Chat() as chat:
         before = chat.screen.session.settings
         await chat.press("f4", *"2", "full_stop", *"5x", "enter")
-        assert "temperature cannot be '2.5x'" in chat.shown
+        await chat.sees("temperature cannot be '2.5x'")
         field = chat.top(ChatSettingsScreen).focused
         assert isinstance(field, Input) and (field.name, field.value) == ("temperature", "0.8")
         await chat.press(*"2x", "escape")  # half typed when the sheet closes

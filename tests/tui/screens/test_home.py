@@ -1,7 +1,5 @@
 """Home: its lists scroll, its search, and what it lists first."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Callable
@@ -26,7 +24,7 @@ from localspec.tui.wizard.what_if import WhatIf
 from tests.support import scenes
 from tests.support.app_driver import demo_chat, home_app
 from tests.support.fake_hub import FakeHub
-from tests.support.scripted_engine import painted
+from tests.support.scripted_engine import painted, wait_until
 from tests.support.wizards import NO_CARD
 from tests.tui.screen_states import SHELF, seeing, with_room
 
@@ -45,12 +43,15 @@ async def test_the_pointer_is_always_on_the_screen(size: tuple[int, int]) -> Non
     async with app.run_test(size=size) as pilot:
         await scenes.surveyed(pilot)
         rows: PointerList[HomeRow] = app.screen.query_one(PointerList)
+
+        def is_pointer_shown() -> bool:
+            row = rows.highlighted_row
+            return row is not None and f"▸ {row.name[:3]}" in painted(app.screen)
+
         assert "Downloads" in painted(app.screen) and len(rows.rows) > 18
         for key in ["up", *["down"] * (len(rows.rows) + 1), "up", "home", "end"]:
             await pilot.press(key)
-            await pilot.pause()
-            row = rows.highlighted_row
-            assert row is not None and f"▸ {row.name[:3]}" in painted(app.screen), (key, row)
+            await wait_until(pilot, is_pointer_shown)
 
 
 async def test_home_by_mouse_alone() -> None:
@@ -79,15 +80,15 @@ async def test_a_search_marks_rows_without_the_network(monkeypatch: pytest.Monke
         await one.sees("In your chats")
         assert "▸ demo-target" in one.shown or "▸ demo " in one.shown
         await one.press("down")
-        assert "▸ demo of rain" in one.shown and "enter continue" in one.shown
+        await one.sees("▸ demo of rain", "enter continue")
         await one.press("up")
-        assert "enter open" in one.shown
+        await one.sees("enter open")
         await one.press("escape", "slash", *"rain")
         await one.sees("▸ demo of rain")
         await one.open()
         assert one.screen.session.title == "demo of rain"
         await one.press("escape", "slash", *"nothing of the kind")
-        assert "In your chats" not in one.shown
+        await one.wait(lambda: "In your chats" not in one.shown)
 
 
 async def test_home_suggests_first_what_is_fast_enough_to_read() -> None:

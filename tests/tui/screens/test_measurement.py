@@ -1,67 +1,181 @@
-"""The screen of bench and verify: measured, stopped, failed, copied; and with the real demo."""
-
-from __future__ import annotations
+"""The screen of bench and verify: measured, stopped, failed, copied."""
 
 import json
-import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.app import App
 from textual.pilot import Pilot
 
-from localspec import launch, paths
 from localspec.bench import results, workloads
 from localspec.bench.benchmark import Benchmark
-from localspec.bench.lossless_check import LosslessMeasurement
+from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
 from localspec.bench.results import BenchMachine, BenchReport
 from localspec.chat.session import ChatSession
-from localspec.errors import OutOfMemoryError
-from localspec.machine import measurements
+from localspec.errors import Hint, LocalspecError, OutOfMemoryError
+from localspec.launch import ResolvedPair
+from localspec.protocol.events import EngineExit, EngineReady, Event, Round, SpeculationPlan
+from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ProbeCommand
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.screens import measurement as screen_of_bench
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.home import HomeScreen
-from localspec.tui.screens.measurement import MeasurementScreen
-from tests.support import measuring as laboratory
+from localspec.tui.screens.measurement import MeasurementScreen, make_benchmark
+from tests.bench.fake_engine import Clock, FakeEngine
+from tests.bench.pairs import Draw, Scripted, honest
 from tests.support import scenes
-from tests.support.measuring import Checkable, Measurable, held, late, measuring, until
+from tests.support.app_driver import AppDriver
 from tests.support.scenes import Steps
-from tests.support.scripted_engine import Gate, Opening, painted, wait_until
+from tests.support.scripted_engine import Gate, Opening
 
-SIZE, VERIFY_SIZE = (100, 40), (120, 50)
+SIZE, LARGE = (100, 40), (120, 60)
 VERIFY_ANSWERS = 15 + 9
 """Three prompts, plain and four ways greedily, plain and two with a seed."""
-LONG = 90.0
 """Seconds for a real pair on a busy machine."""
+PAIR = ResolvedPair(Path("qwen3-8b-q4_k_m.gguf"), Path("qwen3-0.6b-q8_0.gguf"))
+NAME = "qwen3-8b+qwen3-0.6b"
+READY = EngineReady(
+    {"llama_cpp_python": "0.3.36"}, PAIR.target.name, "qwen3-0.6b-q8_0.gguf", ("CPU",), {}, {}, 1.0
+)
+COSTS = MeasuredCosts(24.0, {"1": 1.0, "2": 1.04, "4": 1.11, "8": 1.32, "16": 2.1}, c=0.087)
+DEAD = EngineExit("oom-gpu", ("cudaMalloc failed",), Hint("Try a smaller {ctx}, or {draft=none}."))
 
 
-def bench(pilot: Pilot[Any]) -> Benchmark:
-    measurement = measuring(pilot).measurement
-    assert isinstance(measurement, Benchmark)
-    return measurement
+@dataclass
+class Measurable(FakeEngine):
+    """As fast as it is told, on its own clock; kinds of text differ.
+
+    `gates`: by the number of an answer, where it waits after its first rounds.
+    """
+
+    clock: Clock = field(default_factory=Clock)
+    ready: EngineReady = READY
+    measured: MeasuredCosts | None = COSTS
+    gates: dict[int, Gate] = field(default_factory=dict)
+    dies_at: int | None = None
+    closed: bool = False
+    probes: int = 0
+
+    def probe(self, probe: ProbeCommand) -> Iterator[Event]:
+        self.probes += 1
+        yield SpeculationPlan("probing", "measuring passes of several tokens")
+        self.measured = COSTS
+
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        self.closed = False
+        answer = len(self.requests)
+        self.accepts = (3, 2, 3) if "def " in request.text else (0, 2, 1)
+        for n, event in enumerate(super().generate(request)):
+            yield event
+            if n < 6:
+                continue
+            if answer == self.dies_at:
+                yield DEAD
+                return
+            gate = self.gates.get(answer)
+            while gate is not None and not gate.wait(0.005) and not self.closed:
+                pass
+
+    def _round(self, n: int, says: Sequence[int], at: int, *, plain: bool) -> Round:
+        """A pass takes 24 ms, not a second."""
+        before = self.clock.now
+        event = super()._round(n, says, at, plain=plain)
+        self.clock.now = before + (self.clock.now - before) * 0.024
+        return event
+
+    def close(self) -> None:
+        self.closed = True
 
 
-def found(pilot: Pilot[Any]) -> BenchReport:
-    return bench(pilot).report
+class Checkable(Scripted):
+    """Says what it is told; waits in the answer of number `held_at`."""
+
+    def __init__(self, says: Draw = honest, *, rounds: bool = False, held_at: int = -1) -> None:
+        super().__init__(says, repeats=rounds)
+        self.ready, self.answers, self.closed = READY, 0, False
+        self._held_at, self._gate = held_at, Gate()
+
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        self.closed = False
+        answer, self.answers = self.answers, self.answers + 1
+        for n, event in enumerate(super().generate(request)):
+            yield event
+            while (answer, n) == (self._held_at, 2) and not self.closed:
+                self._gate.wait(0.005)
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
 
 
-def shown(pilot: Pilot[Any]) -> str:
-    return painted(pilot.app.screen)
+def late(request: GenerateCommand, place: int) -> int:
+    """Another greedy token at one place, where guessing."""
+    wrong = request.spec != "off" and not request.sampling.temperature and place == 17
+    return (honest(request, place) + wrong) % 8
 
 
-async def answers(pilot: Pilot[Any], engine: Measurable, n: int) -> None:
-    """As many were asked for, and all but the last are on the screen."""
+def bench(*engines: Measurable, gate: Gate | None = None, **options: Any) -> LocalspecApp:
+    benchmark = Benchmark(make_benchmark(NAME, PAIR).request, engines[0].clock)
+    return _app(benchmark, EngineRunner(Opening(engines, gate=gate)), **options)
 
-    def told() -> bool:
-        return len(engine.requests) == n and len(bench(pilot).runs) == n - 1
 
-    await wait_until(pilot, lambda: measuring(pilot).phase == "running")
-    await wait_until(pilot, told)
+def verify(*engines: Checkable | LocalspecError) -> LocalspecApp:
+    """With the same of everything each time."""
+    effort = VerifyEffort(seconds_per_part=0, tokens_per_answer=40, min_sampled_tokens=240)
+    return _app(LosslessMeasurement(effort), EngineRunner(Opening(engines)))
+
+
+def _app(
+    measurement: Benchmark | LosslessMeasurement, runner: EngineRunner, **options: Any
+) -> LocalspecApp:
+    wanted = AppOptions(seed=1, **options)
+    return LocalspecApp(
+        wanted, runner, lambda: MeasurementScreen(measurement, NAME, PAIR, runner, wanted)
+    )
+
+
+def chatting(*engines: Measurable) -> LocalspecApp:
+    options, runner = AppOptions(seed=1), EngineRunner(Opening(engines))
+    return LocalspecApp(options, runner, lambda: ChatScreen(ChatSession(PAIR, 1), runner, options))
+
+
+class MeasurementDriver(AppDriver):
+    @property
+    def measuring(self) -> MeasurementScreen:
+        return self.top(MeasurementScreen)
+
+    @property
+    def report(self) -> BenchReport:
+        assert isinstance(self.measuring.measurement, Benchmark)
+        return self.measuring.measurement.report
+
+    async def is_in(self, *phases: str) -> None:
+        await self.wait(lambda: self.measuring.phase in phases)
+
+    async def start(self) -> None:
+        await self.is_in("ready")
+        await self.press("enter")
+
+    async def answers(self, engine: Measurable, n: int) -> None:
+        """As many were asked for, and all but the last are on the screen."""
+        measurement = self.measuring.measurement
+        assert isinstance(measurement, Benchmark)
+        await self.is_in("running")
+        await self.wait(lambda: len(engine.requests) == n and len(measurement.runs) == n - 1)
+
+
+@asynccontextmanager
+async def opened(
+    app: LocalspecApp, size: tuple[int, int] = SIZE
+) -> AsyncIterator[MeasurementDriver]:
+    async with app.run_test(size=size, notifications=True) as pilot:
+        yield MeasurementDriver(pilot)
 
 
 # --- bench ------------------------------------------------------------------------------------
@@ -69,91 +183,61 @@ async def answers(pilot: Pilot[Any], engine: Measurable, n: int) -> None:
 
 async def test_nothing_begins_by_itself_and_not_before_it_can() -> None:
     gate, engine = Gate(), Measurable()
-    async with laboratory.bench(engine, gate=gate).run_test(size=SIZE) as pilot:
-        assert "Loading the pair" in shown(pilot)
+    async with opened(bench(engine, gate=gate)) as lab:
+        await lab.sees("Loading the pair")
         gate.set()
-        await until(pilot, "ready")
-        assert "Benchmark qwen3-8b+qwen3-0.6b" in shown(pilot)
-        assert "60 answers of 64 tokens: about 1 min 32 s." in shown(pilot)  # 60 × 64 × 24 ms
+        await lab.is_in("ready")
+        await lab.sees("Benchmark qwen3-8b+qwen3-0.6b")
+        await lab.sees("60 answers of 64 tokens: about 1 min 32 s.")  # 60 × 64 × 24 ms
         assert not engine.requests and not engine.probes
     gate = Gate()
-    async with laboratory.bench(Measurable(), gate=gate).run_test(size=SIZE) as pilot:
-        await pilot.press("enter")
-        assert "Starts when loaded" in shown(pilot)
+    async with opened(bench(Measurable(), gate=gate)) as lab:
+        await lab.press("enter")
+        await lab.sees("Starts when loaded")
         gate.set()
-        await until(pilot, "done")
+        await lab.is_in("done")
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
 async def test_a_key_stops_within_the_answer_and_keeps_what_was_measured(key: str) -> None:
     gate = Gate()
     engine = Measurable(gates={7: gate})
-    async with laboratory.bench(engine).run_test(size=SIZE) as pilot:
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await answers(pilot, engine, 8)
-        await pilot.press(key)
-        assert "stopping" in shown(pilot)
-        gate.set()
-        await until(pilot, "done")
-        assert len(engine.requests) == 8 and found(pilot).interrupted
-        assert len(found(pilot).trials) == 3  # three prompts both ways, one one way
-        assert "Interrupted: partial results." in shown(pilot)
-
-
-async def test_the_report_grows_while_it_runs() -> None:
-    engine = Measurable(gates={7: held()})
-    async with laboratory.bench(engine).run_test(size=(120, 50)) as pilot:
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await answers(pilot, engine, 8)
-        await wait_until(pilot, lambda: "7 of 60 answers, about" in shown(pilot))
-        await wait_until(pilot, lambda: "low–high accept tok/pass same" in shown(pilot))
-        (code,) = (row for row in found(pilot).rows if row.name == "code")
+    async with opened(bench(engine), LARGE) as lab:
+        await lab.start()
+        await lab.answers(engine, 8)
+        await lab.sees("7 of 60 answers, about", "low–high accept tok/pass same")
+        (code,) = (row for row in lab.report.rows if row.name == "code")
         assert code.speedup and code.acceptance_rate
-        assert f"{code.speedup.median:.2f}×" in shown(pilot)
-        assert f"{100 * code.acceptance_rate:.0f} %" in shown(pilot)
-        assert "Interrupted" not in shown(pilot)
+        await lab.sees(f"{code.speedup.median:.2f}×", f"{100 * code.acceptance_rate:.0f} %")
+        assert "Interrupted" not in lab.shown
+        await lab.press(key)
+        await lab.sees("stopping")
+        gate.set()
+        await lab.is_in("done")
+        assert len(engine.requests) == 8 and lab.report.interrupted
+        assert len(lab.report.trials) == 3  # three prompts both ways, one one way
+        await lab.sees("Interrupted: partial results.")
 
 
-async def test_esc_twice_leaves_and_ends_the_engine() -> None:
-    engine = Measurable(gates={3: held()})
-    app = laboratory.bench(engine)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await answers(pilot, engine, 4)
-        await pilot.press("escape", "escape")
-        await wait_until(pilot, lambda: engine.closed)
-        assert app.runner.engine is None
-
-
-async def test_it_shows_what_the_command_prints() -> None:
-    async with laboratory.bench(Measurable()).run_test(size=(120, 60)) as pilot:
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await until(pilot, "done")
-        words = shown(pilot)
-        assert "plain over all workloads; best: " in words
-        printed = bench(pilot).format_report()
+async def test_it_shows_what_the_command_prints_and_copies_card_and_document(
+    copied: list[str],
+) -> None:
+    async with opened(bench(Measurable()), LARGE) as lab:
+        await lab.is_in("ready")
+        await lab.press("c", "j")
+        assert not copied
+        await lab.sees("Nothing to copy yet.")
+        await lab.press("enter")
+        await lab.is_in("done")
+        lab.app.clear_notifications()
+        await lab.sees("plain over all workloads; best: ", "c copy j copy JSON")
+        printed = lab.measuring.measurement.format_report()
         assert (
             "one pass 24 ms · verifying 8 tokens costs 1.3 passes · a draft token 0.09" in printed
         )
         # `painted` leaves out the thinnest part of a bar, as it does frames.
-        assert all(" ".join(line.replace("▏", "").split()) in words for line in printed)
-
-
-async def test_the_card_and_the_document_are_copied(copied: list[str]) -> None:
-    async with laboratory.bench(Measurable()).run_test(size=SIZE, notifications=True) as pilot:
-        await until(pilot, "ready")
-        await pilot.press("c", "j")
-        await pilot.pause()
-        assert not copied and "Nothing to copy yet." in shown(pilot)
-        await pilot.press("enter")
-        await until(pilot, "done")
-        assert "c copy j copy JSON" in shown(pilot)
-        await pilot.press("c", "j")
-        await pilot.pause()
+        await lab.sees(*(" ".join(line.replace("▏", "").split()) for line in printed))
+        await lab.press("c", "j")
     card, document = copied
     assert card.startswith("### localspec bench: qwen3-8b+qwen3-0.6b\n")
     assert card.count("\n| ") == 1 + len(workloads.load()) * 2
@@ -162,143 +246,74 @@ async def test_the_card_and_the_document_are_copied(copied: list[str]) -> None:
 
 async def test_an_engine_that_dies_leaves_what_was_measured(copied: list[str]) -> None:
     engine = Measurable(dies_at=9)
-    app = laboratory.bench(engine, Measurable())
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await until(pilot, "failed")
-        assert "the GPU ran out of memory" in shown(pilot)
-        assert len(found(pilot).trials) == 3
-        await wait_until(pilot, lambda: engine.closed)
-        await pilot.press("c")
-        await pilot.pause()
+    async with opened(bench(engine, Measurable())) as lab:
+        await lab.start()
+        await lab.is_in("failed")
+        await lab.sees("the GPU ran out of memory")
+        assert len(lab.report.trials) == 3
+        await lab.wait(lambda: engine.closed)
+        await lab.press("c")
         assert "Interrupted" in copied[0]
-        await pilot.press("enter")
-        await until(pilot, "done")
-        assert len(found(pilot).trials) == 30
+        await lab.press("enter")
+        await lab.is_in("done")
+        assert len(lab.report.trials) == 30
 
 
-# --- from Home, with a real pair --------------------------------------------------------------
-
-
-async def test_the_demo_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two answers of each way on real models, kept as the command keeps them."""
-    demo = launch.resolve_pair("demo", "auto")
-    short = [replace(w, prompts=w.prompts[:1]) for w in workloads.load(["code"])]
-    monkeypatch.setattr(workloads, "load", lambda: short)
-    monkeypatch.setattr(screen_of_bench, "_TOKENS", 12)
-    options, runner = AppOptions(seed=1), EngineRunner()
-    app = LocalspecApp(options, runner, lambda: HomeScreen(runner, options))
-    try:
-        async with app.run_test(size=SIZE) as pilot:
-            await scenes.surveyed(pilot)
-            assert "b bench" in shown(pilot)
-            await pilot.press("b")
-            await wait_until(pilot, lambda: isinstance(app.screen, MeasurementScreen))
-            await wait_until(pilot, lambda: measuring(pilot).phase == "ready", LONG)
-            await pilot.press("enter")
-            await wait_until(pilot, lambda: measuring(pilot).phase in ("done", "failed"), LONG)
-            assert measuring(pilot).error is None
-            (greedy, sampled) = found(pilot).rows
-            assert greedy.acceptance_rate and greedy.plain_tps and sampled.spec_tps
-            assert found(pilot).pair == "demo" and found(pilot).why
-            await pilot.press("escape")
-            await wait_until(pilot, lambda: isinstance(app.screen, HomeScreen))
-            assert runner.engine is None
-    finally:
-        runner.close(wait=10)
-    store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
-    kept = [one for one in store.read_all() if str(demo.target) in one.key]
-    assert kept and kept[0].measured is not None and kept[0].measured.c
-
-
-# --- from a chat ------------------------------------------------------------------------------
-
-
-def chatting(*engines: Measurable) -> LocalspecApp:
-    options, runner = AppOptions(seed=1), EngineRunner(Opening(engines))
-    screen = lambda: ChatScreen(ChatSession(laboratory.PAIR, 1), runner, options)  # noqa: E731
-    return LocalspecApp(options, runner, screen)
-
-
-async def asked_in(pilot: Pilot[Any]) -> ChatScreen:
-    chat = pilot.app.screen
-    assert isinstance(chat, ChatScreen)
-    await wait_until(pilot, lambda: chat.phase == "ready")
-    chat.composer.replace_text("/bench")
-    await pilot.press("enter")
-    await wait_until(pilot, lambda: isinstance(pilot.app.screen, MeasurementScreen))
-    return chat
-
-
-async def test_a_chats_own_engine_is_measured_and_given_back() -> None:
-    engine = Measurable()
-    app = chatting(engine)
-    async with app.run_test(size=SIZE) as pilot:
-        chat = await asked_in(pilot)
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await until(pilot, "done")
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.screen is chat)
-        assert app.runner.engine is engine and not engine.closed and chat.phase == "ready"
-
-
-async def test_a_chat_loads_anew_what_a_bench_left_in_the_middle() -> None:
-    first, second = Measurable(gates={3: held()}), Measurable()
+async def test_a_chat_gets_its_engine_back_and_loads_anew_what_was_left_in_the_middle() -> None:
+    first, second = Measurable(gates={63: Gate()}), Measurable()
     app = chatting(first, second)
-    async with app.run_test(size=SIZE) as pilot:
-        chat = await asked_in(pilot)
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await answers(pilot, first, 4)
-        await pilot.press("escape", "escape")
-        await wait_until(pilot, lambda: app.screen is chat and chat.phase == "ready")
-        assert first.closed and app.runner.engine is second
+    async with opened(app) as lab:
+        await lab.until("ready")
+        chat = lab.screen
+        for leaving in (("escape",), ("escape", "escape")):
+            chat.composer.replace_text("/bench")
+            await lab.press("enter")
+            await lab.reaches(MeasurementScreen)
+            await lab.start()
+            if leaving == ("escape",):
+                await lab.is_in("done")
+            else:
+                await lab.wait(lambda: len(first.requests) == 64)
+            await lab.press(*leaving)
+            await lab.wait(lambda: app.screen is chat and chat.phase == "ready")
+            assert first.closed == (len(leaving) == 2)
+        assert app.runner.engine is second
 
 
 # --- verify: the same screen -------------------------------------------------------------------
 
 
-def verifying(pilot: Pilot[Any]) -> LosslessMeasurement:
-    measurement = measuring(pilot).measurement
-    assert isinstance(measurement, LosslessMeasurement)
-    return measurement
-
-
 async def checked(app: LocalspecApp, *keys: str) -> tuple[str, LosslessMeasurement]:
     """What is on the screen when it is over, and some keys were pressed."""
-    async with app.run_test(size=VERIFY_SIZE, notifications=True) as pilot:
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await until(pilot, "done", "failed")
-        await pilot.press(*keys)
-        await pilot.pause()
-        return shown(pilot), verifying(pilot)
+    async with opened(app, LARGE) as lab:
+        await lab.start()
+        await lab.is_in("done", "failed")
+        await lab.press(*keys)
+        await scenes.settled(lab.pilot)
+        measurement = lab.measuring.measurement
+        assert isinstance(measurement, LosslessMeasurement)
+        return lab.shown, measurement
 
 
 async def test_parts_one_after_the_other() -> None:
-    gate = held()
-    engine = Checkable(gates={VERIFY_ANSWERS + 2: gate})
-    async with laboratory.verify(engine).run_test(size=VERIFY_SIZE) as pilot:
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: re.search(r"coupled: 80 tokens", shown(pilot)))
-        words = shown(pilot)
+    async with opened(verify(Checkable(held_at=VERIFY_ANSWERS + 2)), LARGE) as lab:
+        await lab.start()
+        await lab.sees("coupled: 80 tokens")
+        words = lab.shown
         assert "3 prompts, 12 answers, 480 tokens: every token as its pass alone" in words
         assert "same seed 3 prompts" in words
         assert "Lossless" not in words and "rejection" not in words
 
 
 async def test_another_text_by_rounding_is_lossless() -> None:
-    words, found = await checked(laboratory.verify(Checkable(late, rounds=True)))
+    words, found = await checked(verify(Checkable(late, rounds=True)))
     assert "Lossless" in words and "rounds differently from a pass over one" in words
     assert found.report.verdict == "lossless"
     assert "12 with another text than plain" in words and "A bug" not in words
 
 
 async def test_it_differs_and_says_where(copied: list[str]) -> None:
-    words, found = await checked(laboratory.verify(Checkable(late)), "c", "j")
+    words, found = await checked(verify(Checkable(late)), "c", "j")
     assert "DIFFERS" in words and found.report.verdict == "divergent"
     assert "temperature 0 3 prompts, 12 answers, 480 tokens: 12 wrong" in words
     assert "prompt 1, token 18 (model, draft length 5)" in words and "A bug." in words
@@ -309,48 +324,36 @@ async def test_it_differs_and_says_where(copied: list[str]) -> None:
 
 async def test_a_pair_that_cannot_be_loaded() -> None:
     message, hint = "The model does not fit into the memory.", "Take a smaller context, or less."
-    app = laboratory.verify(OutOfMemoryError(message, hint), Checkable())
-    async with app.run_test(size=(36, 20)) as pilot:
-        await until(pilot, "failed")
-        lines = [strip.text.strip() for strip in app.screen._compositor.render_strips()]
+    async with opened(verify(OutOfMemoryError(message, hint), Checkable()), (36, 20)) as lab:
+        await lab.is_in("failed")
+        await lab.sees("memory", "less.")
+        lines = [strip.text.strip() for strip in lab.app.screen._compositor.render_strips()]
         start = lines.index("▌ The model does not fit into the")
         wrapped = ["▌ memory.", "▌ Take a smaller context, or", "▌ less."]
         assert lines[start + 1 : start + 4] == wrapped
-        await pilot.press("enter")
-        await until(pilot, "done")
-        assert "Lossless" in shown(pilot)
+        await lab.press("enter")
+        await lab.is_in("done")
+        await lab.sees("Lossless")
 
 
 # --- pictures ---------------------------------------------------------------------------------
 
 BENCHED = 25
-"""Answers before the one that is being written in the pictures."""
 
 
 def picture(what: str) -> tuple[App[None], Steps]:
-    if what == "verify-differs":
-        app = laboratory.verify(Checkable(late))
-    else:
-        gates = {BENCHED: held()} if what != "bench-done" else {}
-        engine = Measurable(gates=gates)
-        look: dict[str, Any] = {}
-        if what == "bench-ascii":
-            look = {"colour": False, "ascii_only": True}
-        app = laboratory.bench(engine, **look)
+    is_done = what in ("bench-done", "verify-differs")
+    engine = Measurable(gates={} if is_done else {BENCHED: Gate()})
+    look: dict[str, Any] = {"colour": False, "ascii_only": True} if what == "bench-ascii" else {}
 
-    async def over(pilot: Pilot[Any]) -> None:
-        await until(pilot, "ready")
-        await pilot.press("enter")
-        await until(pilot, "done")
+    async def steps(pilot: Pilot[Any]) -> None:
+        lab = MeasurementDriver(pilot)
+        await lab.is_in("ready")
+        await pilot.press(*([] if is_done else ["down", "down"]), "enter")
+        await (lab.is_in("done") if is_done else lab.answers(engine, BENCHED + 1))
         await scenes.settled(pilot)
 
-    async def running(pilot: Pilot[Any]) -> None:
-        await until(pilot, "ready")
-        await pilot.press("down", "down", "enter")
-        await answers(pilot, engine, BENCHED + 1)
-        await scenes.settled(pilot)
-
-    return app, running if what in ("bench-running", "bench-ascii") else over
+    return verify(Checkable(late)) if what == "verify-differs" else bench(engine, **look), steps
 
 
 @pytest.mark.pictures

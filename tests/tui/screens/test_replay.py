@@ -1,7 +1,5 @@
 """Replay of an answer: its text as the chat showed it, with the recorded probabilities."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -24,11 +22,11 @@ async def test_replay_has_the_probabilities_that_the_token_view_computed() -> No
     async with Chat(ScriptedEngine(unscored)) as chat:
         await chat.send("hi")
         await chat.press("f7", "end")
-        assert "Probabilities not recorded" in chat.shown
+        await chat.sees("Probabilities not recorded")
         await chat.press("escape", "f2")
         await chat.sees("target probability 50 %")
         await chat.press("f2", "f7", "end")
-        assert "target probability 50 %" in chat.shown
+        await chat.sees("target probability 50 %")
 
 
 @pytest.mark.parametrize(("chats", "space"), [(True, " "), (False, "")])
@@ -36,4 +34,4 @@ async def test_replay_keeps_question_and_answer_of_a_chat_apart(chats: bool, spa
     async with Chat(ScriptedEngine(said, ready=ready(chats=chats))) as chat:
         await chat.send("Count to 20.")
         await chat.press("f7", "end")
-        assert f"Count to 20.{space}Well, hello." in chat.shown
+        await chat.sees(f"Count to 20.{space}Well, hello.")

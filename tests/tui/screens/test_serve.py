@@ -1,7 +1,5 @@
 """The live board of `localspec serve`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Blocks of a transcript: a row of key hints breaks between hints."""
 
-from __future__ import annotations
-
 import pytest
 from rich.style import Style
 

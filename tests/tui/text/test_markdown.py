@@ -53,12 +53,19 @@ def lines(prose: MarkdownText, width: int) -> list[str]:
     return ["".join(s.text for s in prose.line(y, {})).rstrip() for y in range(height)]
 
 
-def test_blocks_stand_apart_and_nothing_stands_around_them() -> None:
+def test_what_is_drawn() -> None:
     assert drawn(["one\n\n", "two"]) == ["one", "", "two"]
-
-
-def test_an_open_fence_is_shown_as_it_comes() -> None:
     assert drawn(["```py\nx = [", "1,\n    2]"]) == ["  1 py", "  x = [1,", "      2]"]
+    for tags in ("git clone <url>, List<String>, a < b", "<p>all of it</p>"):
+        assert drawn([tags], 60) == [tags]
+    prose = MarkdownText(LOOK)
+    prose.write("[text](https://example.org/x)")
+    assert lines(prose, 60) == ["text (https://example.org/x)"]
+    assert not any(s.style and s.style.link for s in prose.line(0, {}))
+    prose = MarkdownText(LOOK)
+    prose.write("some words that wrap\n\nand more\n")
+    assert lines(prose, 10) == ["some words", "that wrap", "", "and more"]
+    assert lines(prose, 30) == ["some words that wrap", "", "and more"]
 
 
 @pytest.mark.parametrize("size", range(1, 20))
@@ -66,21 +73,6 @@ def test_a_closed_fence_is_finished_whatever_follows(size: int) -> None:
     text = "one\n\n````py\n```\nx\n````\nmore\n\n~~~\ny\n~~~\n\nend"
     chunks = [text[start : start + size] for start in range(0, len(text), size)]
     assert drawn(chunks) == drawn([text])
-
-
-def test_what_looks_like_a_tag_is_text() -> None:
-    text = "git clone <url>, List<String>, a < b"
-    assert drawn([text], 60) == [text]
-    assert drawn(["<p>all of it</p>\n"], 60) == ["<p>all of it</p>"]
-
-
-def test_a_link_shows_its_address_and_nothing_else() -> None:
-    prose = MarkdownText(LOOK)
-    prose.write("[text](https://example.org/x)")
-    prose.height(60)
-    segments = prose.line(0, {})
-    assert "".join(s.text for s in segments).rstrip() == "text (https://example.org/x)"
-    assert not any(s.style and s.style.link for s in segments)
 
 
 def test_no_ground_of_its_own() -> None:
@@ -108,13 +100,6 @@ def test_however_it_is_cut_it_looks_the_same_and_no_line_is_too_wide(
     shown = drawn([text], width)
     assert drawn([*chunks, rest], width) == shown
     assert all(cell_len(line) <= width for line in shown)
-
-
-def test_another_width_draws_everything_anew() -> None:
-    prose = MarkdownText(LOOK)
-    prose.write("some words that wrap\n\nand more\n")
-    assert lines(prose, 10) == ["some words", "that wrap", "", "and more"]
-    assert lines(prose, 30) == ["some words that wrap", "", "and more"]
 
 
 @settings(deadline=None, max_examples=150)

@@ -1,7 +1,5 @@
 """A turn: the stored text is what is shown, with its events or without."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

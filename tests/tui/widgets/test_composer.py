@@ -1,7 +1,5 @@
 """Completion of commands and paths in the message field, and the size of a message."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -77,23 +75,18 @@ async def test_a_new_name_is_not_replaced_by_that_of_a_file(folder: Path) -> Non
         assert (folder / "no.txt").exists() and (folder / "notes.txt").read_text() == "seven\n"
 
 
-async def test_escape_closes_the_list_and_keeps_what_is_typed() -> None:
+async def test_escape_closes_the_list_and_up_goes_through_earlier_messages() -> None:
     async with Chat() as chat:
         await typed(chat, "/mo")
         await chat.press("escape")
         assert not is_open(chat) and chat.typed == "/mo" and chat.on_top
         await typed(chat, "d")
         assert is_open(chat)
-
-
-async def test_up_goes_through_earlier_messages_and_not_through_the_list() -> None:
-    async with Chat() as chat:
         await chat.send("first")
         await chat.send("/think on")
-        await chat.press("up")
-        assert chat.typed == "/think on" and not is_open(chat)
-        await chat.press("up")
-        assert chat.typed == "first"
+        for earlier in ("/think on", "first"):
+            await chat.press("up")
+            assert chat.typed == earlier and not is_open(chat)
 
 
 async def test_the_mouse_takes_a_completion() -> None:
@@ -107,22 +100,17 @@ async def test_a_message_and_its_files_are_counted_against_what_is_left(folder: 
     (folder / "long.txt").write_text("word " * 8000)
     async with Chat(ScriptedEngine(long)) as chat:
         await typed(chat, "four")
-        assert "about 1 token, 8.2k left" in chat.shown
+        await chat.sees("about 1 token, 8.2k left")
         await chat.press("enter")
         await chat.until("ready")
         assert "about" not in chat.shown
         await chat.send("/read long.txt")
-        assert "about 4.2k tokens, 8.0k left" in chat.shown
+        await chat.sees("about 4.2k tokens, 8.0k left")
         size = chat.screen.session.estimate_tokens("")
         assert size > 40_000 / 9.5, "as many bytes a token as in the answer"
 
 
-# --- editing -----------------------------------------------------------------------------------
-
-
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="a shell script is the editor"),
-]
+pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="a shell script is the editor")]
 
 
 async def test_undo_and_redo_also_of_what_was_replaced() -> None:

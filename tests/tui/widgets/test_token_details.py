@@ -1,7 +1,5 @@
 """The four token classes can be distinguished without colour."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any, get_args
 

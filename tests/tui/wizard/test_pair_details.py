@@ -1,7 +1,5 @@
 """The card of a pair: bars of memory, and draft heads: description, fit, automatic detection."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,24 +55,35 @@ def of_the_hub(target: str, head: str, zoo: Zoo) -> PairShapes:
     return pair_shapes.join(*members)
 
 
-async def test_the_card_says_what_a_head_is_and_why(tmp_path: Path, zoo: Zoo) -> None:
+DSPARK = "dspark-qwen3-8b"
+REFINED: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "a head": (DSPARK, DSPARK, (
+        "with qwen3-8b-dspark Q8_0", "This draft", "DSpark head: trained on",
+        "DSpark head fits its target", "as reported for DSpark heads",
+        "speculative", "tok/s", "from the files' headers",
+    )),
+    "a head of another model": (DSPARK, "eagle3-gpt-oss", (
+        "✗ DSpark head does not fit: it reads hidden states 2,880",
+    )),
+    "another vocabulary": ("target", "renamed", ("✗ vocabularies differ: token 257",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFINED)
+async def test_headers_say_what_a_draft_is_and_why_it_does_not_fit(
+    name: str, tmp_path: Path, zoo: Zoo
+) -> None:
+    target, draft, words = REFINED[name]
+
     def refine(pair: CatalogPair) -> PairShapes | None:
-        name = "dspark-qwen3-8b"
-        return of_the_hub(name, name, zoo) if pair.id == PAIR else None
+        if target == DSPARK:
+            return of_the_hub(target, draft, zoo) if pair.id == PAIR else None
+        parts = [pair_shapes.member(n, "hub", reader.read(zoo[n])) for n in (target, draft)]
+        return pair_shapes.join(*parts)
 
-    async with shown(stock(tmp_path, read_headers=refine), "1", "enter", *"ddd") as wizard:
-        await wizard.sees("with qwen3-8b-dspark Q8_0", "This draft", "DSpark head: trained on")
-        await wizard.sees("DSpark head fits its target", "as reported for DSpark heads")
-        await wizard.sees("speculative", "tok/s", "from the files' headers")
-
-
-async def test_a_head_of_another_model_says_what_differs(tmp_path: Path, zoo: Zoo) -> None:
-    def refine(pair: CatalogPair) -> PairShapes | None:
-        named = "dspark-qwen3-8b", "eagle3-gpt-oss"
-        return of_the_hub(*named, zoo) if pair.id == PAIR else None
-
-    async with shown(stock(tmp_path, read_headers=refine), "1", "enter", *"ddd") as wizard:
-        await wizard.sees("✗ DSpark head does not fit: it reads hidden states 2,880")
+    keys = "ddd" if target == DSPARK else ""
+    async with shown(stock(tmp_path, read_headers=refine), "1", "enter", *keys) as wizard:
+        await wizard.sees(*words)
 
 
 def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> None:
@@ -109,18 +118,6 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
     assert wanted.for_pair(own).settings.spec == "auto", "a preference is for pairs that have it"
 
 
-def test_home_names_the_head(tmp_path: Path) -> None:
-    shelf = stock(tmp_path).catalogue
-    nothing = home_rows.HomeSection("Recent chats", ())
-    sections = home_rows.build_sections(shelf, home_rows.MachineSurvey(), "dspark", nothing, (), ())
-    rows = next(each.rows for each in sections if each.heading == "In the catalogue")
-    found = {row.name: row.description for row in rows}
-    assert found == {PAIR: "chat, writing · DSpark head · untested"}
-
-
-# --- bars of memory ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("width", [24, 46, 64])
 def test_a_bar_has_as_many_cells_as_it_was_given(width: int) -> None:
     for gib in (0.0, 0.01, 3, 8, 11.5, 40):
@@ -132,13 +129,9 @@ def test_a_bar_has_as_many_cells_as_it_was_given(width: int) -> None:
         signs = set(MEMORY_PARTS) & set(drawn.plain)
         assert len(signs) >= (3 if gib else 2), drawn.plain  # what is small is seen as well
         assert drawn.plain.translate(ASCII_TRANSLATION).isascii()
-
-
-def test_a_bar_of_what_is_unknown() -> None:
-    device = replace(CARD, free=None, total=None)
-    room = DeviceFit(device, 0, DeviceMemory(GIB), DeviceMemory())
-    assert pair_details.render_bar(room, 30).cell_length == 30
-    assert pair_details.render_scale(room, 30) == "0 GiB"
+    room = DeviceFit(replace(CARD, free=None, total=None), 0, DeviceMemory(GIB), DeviceMemory())
+    assert pair_details.render_bar(room, width).cell_length == width
+    assert pair_details.render_scale(room, width) == "0 GiB"
 
 
 def test_memory_that_a_gpu_shares_has_one_bar(tmp_path: Path) -> None:
