@@ -161,7 +161,7 @@ class SpeculationController:
         """The longest draft, at most `limit` tokens, whose loss the regret budget covers."""
         can_afford = partial(
             self._regret.can_afford,
-            is_expected_to_gain=self._stats.is_gaining,
+            gains=self._stats.is_gaining,
             is_trial=self._stats.is_unproven,
         )
         if limit < 1 or can_afford(loss(limit)):
@@ -204,6 +204,8 @@ class SpeculationController:
             acceptance.record_model_token(i, float(i < result.accepted))
         copied = self._lookup_draft
         match, in_prompt = copied.match_length, copied.copied_from < self._n_copyable
+        if copied.tokens and not result.draft.tokens:
+            self._regret.record_unused_copy(is_right=copied.tokens[0] == result.tokens[0])
         for token, emitted in zip(copied.tokens, result.tokens, strict=False):
             bucket = match_bucket(match, in_prompt=in_prompt)
             acceptance.lookup.record(bucket, token == emitted)

@@ -183,20 +183,22 @@ def test_states_are_told_once_and_with_their_reason() -> None:
     assert told[-1].speedup is not None and told[-1].speedup > 1.5
 
 
-def copying(rounds: int, text: Sequence[int]) -> tuple[SpeculationPlan, float]:
+def copying(
+    rounds: int, text: Sequence[int], n_prompt: int = 4, curve: dict[str, float] | None = None
+) -> tuple[SpeculationPlan, float]:
     """The plan of a controller without a draft model over a text that is known; tokens a round."""
-    costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "8": 1.3}))
-    controller = SpeculationController(None, LookupDrafter(), costs, PairStats())
-    tokens, n = list(text[:4]), 0
+    costs = PassCosts(MeasuredCosts(10.0, curve or {"1": 1.0, "8": 1.3}))
+    controller = SpeculationController(None, LookupDrafter(), costs, PairStats(), n_prompt=n_prompt)
+    tokens, n = list(text[:n_prompt]), 0
     while len(tokens) < len(text) and n < rounds:
         n += 1
         draft = controller.propose(tokens, 16)
         kept = common_prefix_length(draft.tokens, text[len(tokens) :])
         new, width = list(text[len(tokens) :][: kept + 1]), len(draft.tokens) + 1
         tokens += new
-        times = RoundTimes(0, 10 * (1 + 0.04 * width), 0)
+        times = RoundTimes(0, costs.verify_ms[width], 0)
         controller.record_round(RoundResult(draft, kept, new, times, width))
-    return state(controller), (len(tokens) - 4) / n
+    return state(controller), (len(tokens) - n_prompt) / n
 
 
 def test_copies_are_used_where_a_text_repeats_itself_and_left_alone_where_it_does_not() -> None:
@@ -209,6 +211,15 @@ def test_copies_are_used_where_a_text_repeats_itself_and_left_alone_where_it_doe
     assert rate < 1.6
     plan, _ = copying(100, range(1000))
     assert plan.why == "no repeated text yet"
+
+
+def test_an_edit_is_copied_again_soon_behind_a_copy_that_was_rejected() -> None:
+    """With passes as dear as in the app on two cores, where the rejected copy takes the budget."""
+    given = [*range(60), *range(100, 120)]
+    edit = [*range(16), 200, 201, *range(18, 60)]
+    dear = {"1": 1.0, "2": 1.85, "4": 2.9, "8": 4.85, "16": 6.3}
+    _, rate = copying(200, [*given, *edit], len(given), dear)
+    assert rate > 3.2, "3.0 without that trust"
 
 
 COSTS = MeasuredCosts(10.0, {"1": 1.0, "8": 1.1}, 0.01)

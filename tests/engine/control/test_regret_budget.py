@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import mean
 
 import pytest
@@ -156,14 +157,14 @@ def test_the_second_process_begins_where_the_first_ended() -> None:
 
 def test_the_budget_covers_what_was_won_and_a_little_risk_for_what_should_gain() -> None:
     budget = RegretBudget()
-    assert not budget.can_afford(0.1) and budget.can_afford(1.5, is_expected_to_gain=True)
+    assert not budget.can_afford(0.1) and budget.can_afford(1.5, gains=True)
     for _ in range(100):
         budget.record_round(1, 1.0)
     assert budget.can_afford(2.5) and not budget.can_afford(3.0)
     budget.record_round(5, 2.0)
     assert budget.can_afford(5.0) and not budget.can_afford(6.0)
     budget.record_round(1, 50.0)
-    assert not budget.can_afford(0.1, is_expected_to_gain=True)
+    assert not budget.can_afford(0.1, gains=True)
 
 
 def test_a_suspended_machine_does_not_end_speculation() -> None:
@@ -190,3 +191,17 @@ def test_what_copies_won_pays_for_no_trial_of_a_draft_model() -> None:
     for _ in range(20):
         budget.record_round(9, 2.0, is_copy=True)
     assert budget.can_afford(1.0, is_trial=True), "won beyond the cap counts for neither"
+
+
+def test_copies_that_were_not_used_and_right_may_lose_more_until_one_is_wrong() -> None:
+    budget = RegretBudget()
+    budget.record_round(1, 3.5, is_copy=True)  # a copy that was rejected whole
+    afford = partial(budget.can_afford, 1.0, gains=True)
+    assert not afford(is_copy=True)
+    for _ in range(20):
+        budget.record_unused_copy(is_right=True)
+    assert afford(is_copy=True) and not afford()
+    assert not budget.can_afford(5.0, gains=True, is_copy=True), "there is a limit"
+    for _ in range(3):
+        budget.record_unused_copy(is_right=False)
+    assert not afford(is_copy=True)
