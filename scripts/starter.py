@@ -21,10 +21,7 @@ def fetch(venv: bootstrap.Venv) -> None:
     if os.environ.get("LOCALSPEC_STARTER") == "0" or _is_settled(venv):
         return
     try:
-        with (
-            bootstrap.on_stop_signals(bootstrap.interrupt),
-            install_lock(venv.lock, bootstrap.say),
-        ):
+        with bootstrap.on_stop_signals(bootstrap.interrupt), install_lock(venv.lock, bootstrap.say):
             if not _is_settled(venv):
                 _fetch(venv)
     except KeyboardInterrupt as stopped:

@@ -14,9 +14,7 @@ from localspec.machine.cpu_and_ram import OtherCpuLoad
 from tests.support.zoo import Zoo
 
 hypothesis.settings.register_profile(
-    "beside other programs",
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    "beside other programs", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("beside other programs")
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")

@@ -22,12 +22,7 @@ from localspec.models.chat_template.thinking_effort import (
 )
 from localspec.models.chat_template.thinking_tags import ThinkingTags
 from localspec.protocol.events import Notice
-from localspec.protocol.wire import (
-    ChatMessage,
-    CountCommand,
-    GenerateCommand,
-    RenderResult,
-)
+from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand, RenderResult
 
 if TYPE_CHECKING:
     from localspec.engine.llama.model import LlamaVocab

@@ -15,12 +15,7 @@ import numpy as np
 
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
-from localspec.engine.protocols import (
-    Drafter,
-    HiddenStateListener,
-    Logits,
-    Verifier,
-)
+from localspec.engine.protocols import Drafter, HiddenStateListener, Logits, Verifier
 from localspec.engine.sampling import compute_distribution
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import DRAFT_MAX, DraftScore, SamplingParams

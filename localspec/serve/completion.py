@@ -16,14 +16,7 @@ from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.models.chat_template.tool_calls import ThinkingCallFinder, ToolCallDelta, ToolDelta
-from localspec.protocol.events import (
-    Event,
-    FinishReason,
-    GenerationFinished,
-    Prefill,
-    Round,
-    Token,
-)
+from localspec.protocol.events import Event, FinishReason, GenerationFinished, Prefill, Round, Token
 from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, TokenizeCommand
 from localspec.serve import api_error
 from localspec.serve.api_error import ApiError, shutting_down

@@ -99,10 +99,7 @@ def columns(first: str, second: str) -> tuple[str, ...]:
 
 
 def compare(
-    name: str,
-    first: Callable[[], Iterator[str]],
-    second: Callable[[], Iterator[str]],
-    rounds: int,
+    name: str, first: Callable[[], Iterator[str]], second: Callable[[], Iterator[str]], rounds: int
 ) -> tuple[str, ...]:
     """A row of the table: the second way beside the first."""
     time_answer(first), time_answer(second)

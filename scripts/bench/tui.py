@@ -252,13 +252,7 @@ def show(name: str, found: list[float]) -> None:
     )
 
 
-PARTS = {
-    "speed": speeds,
-    "keys": keys,
-    "scroll": scroll,
-    "start": begin,
-    "idle": idle,
-}
+PARTS = {"speed": speeds, "keys": keys, "scroll": scroll, "start": begin, "idle": idle}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

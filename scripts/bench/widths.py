@@ -41,10 +41,7 @@ def main(args: argparse.Namespace) -> None:
     rows = [(*columns, "1 token, ms", "5 tokens, ms", "reading, ms")]
     for kv, threads in itertools.product(args.kv, args.threads):
         settings = ContextSettings(
-            n_ctx=max(args.cells) + 256,
-            n_threads=threads,
-            kv_type=kv,
-            flash_attn=args.flash_attn,
+            n_ctx=max(args.cells) + 256, n_threads=threads, kv_type=kv, flash_attn=args.flash_attn
         )
         model = LlamaContext(args.model, ModelRole(settings, max(WIDTHS), max(WIDTHS)))
         rng = np.random.default_rng(0)

@@ -41,10 +41,9 @@ class Source:
         }
         if key in defaults:
             return self.size(defaults[key])
-        return {
-            "vocab_size": len(self.value("tokenizer.ggml.tokens")),
-            "rope.freq_base": 10000.0,
-        }[key]
+        return {"vocab_size": len(self.value("tokenizer.ggml.tokens")), "rope.freq_base": 10000.0}[
+            key
+        ]
 
     def weights(self, wanted: Callable[[str], bool] = bool) -> dict[str, NDArray[np.float32]]:
         """The tensors whose names are `wanted`, in single precision."""

@@ -104,12 +104,7 @@ def export(space: Workspace, args: argparse.Namespace) -> None:
     print(f"{space.head}: {size:,} bytes, {saved['tokens_seen']:,} tokens seen", flush=True)
 
 
-RUN = {
-    "prompts": write_prompts,
-    "generate": generate,
-    "train": train,
-    "export": export,
-}
+RUN = {"prompts": write_prompts, "generate": generate, "train": train, "export": export}
 
 
 def options() -> argparse.Namespace:

@@ -38,13 +38,7 @@ from tests.engine.laws import (
     exactly_the_targets_law,
     tables_case,
 )
-from tests.support.fake_models import (
-    GREEDY,
-    PLAIN,
-    ConstantDrafter,
-    HistoryModel,
-    job,
-)
+from tests.support.fake_models import GREEDY, PLAIN, ConstantDrafter, HistoryModel, job
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> None:

@@ -16,12 +16,7 @@ from localspec.engine.token_probabilities import TokenProbabilities, score_token
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import PromptTooLongError, UsageError
 from localspec.protocol.events import TokenScore
-from localspec.protocol.wire import (
-    InspectCommand,
-    ReplayCommand,
-    ReplayResult,
-    SamplingParams,
-)
+from localspec.protocol.wire import InspectCommand, ReplayCommand, ReplayResult, SamplingParams
 from tests.engine import laws
 from tests.support.fake_models import PLAIN, HistoryModel, Stop, StubbornModel, job, plain
 from tests.support.sessions import GREEDY, Said, loaded, require_same_logits_at_every_width, say

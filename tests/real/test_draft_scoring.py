@@ -27,10 +27,7 @@ LENGTH = 3
 def test_a_head_is_judged_as_it_runs(session_of: Callable[[str], Session]) -> None:
     session = session_of("head")
     scored, drafted, accepted = [], 0, 0
-    given: dict[str, Any] = {
-        "sampling": SamplingParams(temperature=0.8, seed=11),
-        "max_tokens": 48,
-    }
+    given: dict[str, Any] = {"sampling": SamplingParams(temperature=0.8, seed=11), "max_tokens": 48}
     for chat in CHATS:
         for question in map(chats.user, chat[:2]):
             plain = chats.ask(session, question, spec="off", **given)

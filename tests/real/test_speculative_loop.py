@@ -22,12 +22,7 @@ SAMPLINGS = {
     "seeded": SamplingParams(temperature=0.8, seed=11),
 }
 VERIFIERS: tuple[VerifyMode, ...] = get_args(VerifyMode)
-DRAFTERS = (
-    ("plain", "lookup"),
-    ("head", "eagle3"),
-    ("truncated", "model"),
-    ("head", "auto"),
-)
+DRAFTERS = (("plain", "lookup"), ("head", "eagle3"), ("truncated", "model"), ("head", "auto"))
 """The pair and the drafter."""
 
 

@@ -160,9 +160,7 @@ class SpeculationController:
     def _affordable_length(self, limit: int, loss: Callable[[int], float]) -> int:
         """The longest draft, at most `limit` tokens, whose loss the regret budget covers."""
         can_afford = partial(
-            self._regret.can_afford,
-            gains=self._stats.is_gaining,
-            is_trial=self._stats.is_unproven,
+            self._regret.can_afford, gains=self._stats.is_gaining, is_trial=self._stats.is_unproven
         )
         if limit < 1 or can_afford(loss(limit)):
             return limit

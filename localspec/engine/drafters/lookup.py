@@ -84,10 +84,7 @@ class LookupDrafter:
             self._restart()
 
     def propose(
-        self,
-        tokens: Sequence[int],
-        limit: int,
-        stop_policy: DraftStopPolicy | None = None,
+        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
     ) -> Draft:
         self._index_tokens(tokens)
         match, match_end = self._automaton.match_length, self._automaton.match_end

@@ -21,12 +21,7 @@ from localspec.engine.speculative_loop import GenerationJob, RoundResult, specul
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import EngineError, UsageError
 from localspec.protocol.events import Overlap, RoundTimes
-from localspec.protocol.wire import (
-    LoadCommand,
-    MeasuredCosts,
-    SamplingParams,
-    VerifyMode,
-)
+from localspec.protocol.wire import LoadCommand, MeasuredCosts, SamplingParams, VerifyMode
 from tests.engine.laws import PROMPT, SAMPLED, SEED
 from tests.support.fake_models import (
     GREEDY,
