@@ -23,7 +23,7 @@ OPTIONS: tuple[dict[str, bool], ...] = (
 )
 
 
-def make(decorate: Any, options: dict[str, bool]) -> Any:
+def make(decorate: Any, options: dict[str, bool]) -> tuple[Any, Any]:
     @decorate(**options)
     class Point:
         x: int
@@ -34,7 +34,14 @@ def make(decorate: Any, options: dict[str, bool]) -> Any:
         def __post_init__(self) -> None:
             assert self.x != 13
 
-    return Point
+    @decorate(**options)
+    class Named(Point):
+        more: int = 2
+
+        def __repr__(self) -> str:
+            return f"own {self.more}"
+
+    return Point, Named
 
 
 def outcome(act: Callable[[], object]) -> object:
@@ -47,7 +54,8 @@ def outcome(act: Callable[[], object]) -> object:
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_as_the_standard_decorator(options: dict[str, bool]) -> None:
-    assert outcomes(make(LAZY, options)) == outcomes(make(STANDARD, options))
+    for lazy, standard in zip(make(LAZY, options), make(STANDARD, options), strict=True):
+        assert outcomes(lazy) == outcomes(standard)
 
 
 def outcomes(point: Any) -> list[object]:
