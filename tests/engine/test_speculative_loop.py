@@ -119,14 +119,6 @@ def test_a_drafter_never_keeps_what_did_not_happen(mode: VerifyMode) -> None:
     laws.drafter_remembers_what_happened(mode)
 
 
-def test_a_drafter_whose_memory_cannot_be_cut_reads_again() -> None:
-    what = job(PROMPT, 20, sampling=SAMPLED, draft_length=3)
-    laws.same_as_plain(
-        lambda verifier, what, text: laws.Watched(StubbornModel(2, n_batch=4), verifier, what),
-        what=what,
-    )
-
-
 # --- law 5: limits and ends -------------------------------------------------------------
 
 
@@ -240,14 +232,6 @@ def test_a_long_prompt_is_read_in_batches_and_what_is_known_of_it_is_not_read_ag
     got = answer(reader, [*LONG, *got.tokens, 0, 1, 2], 1)
     assert got.prefills == [Prefill(13, 17, 13)]
     assert model.reads == [4]
-
-
-@pytest.mark.parametrize("n_batch", [6, 7, 10, 11, 12])
-def test_the_size_of_a_batch_changes_nothing(n_batch: int) -> None:
-    what, verifier = job(LONG, 20, sampling=SAMPLED), make_verifier("coupled", SEED)
-    drafter = model_drafter(HistoryModel(2, n_batch=3), verifier, SAMPLED, 11)
-    got = run(StubbornModel(1, n_batch=n_batch), drafter, verifier, what)
-    assert got.tokens == plain(laws.history(), verifier, what).tokens
 
 
 def test_a_stop_between_batches_or_rounds_is_heeded_and_harmless() -> None:

@@ -53,13 +53,9 @@ def unmasked() -> Case:
 
 CASES: dict[str, Case] = {
     "a masked draft": tables_case(grammar=GRAMMAR),
-    "a masked draft of 3": tables_case(n=5, draft_length=3, grammar=GRAMMAR),
     "a draft that ignores the grammar": unmasked(),
     "a certain draft": certain_case([1, 2], grammar=GRAMMAR),
     "a certain draft outside": certain_case([2, 2], grammar=GRAMMAR),
-    "top-k counts allowed tokens": tables_case(replace(PLAIN, top_k=2), grammar=GRAMMAR),
-    "top-p is of allowed tokens": tables_case(replace(PLAIN, top_p=0.6), grammar=GRAMMAR),
-    "min-p is of allowed tokens": tables_case(replace(PLAIN, min_p=0.5), grammar=GRAMMAR),
     "a repeat penalty": tables_case(
         replace(PLAIN, top_k=1, repeat_penalty=1.7, repeat_last_n=2), grammar=GRAMMAR
     ),
