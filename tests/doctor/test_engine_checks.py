@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from localspec import paths
 from localspec.doctor import checks
 from localspec.doctor.findings import Finding
 from localspec.machine import memory_probe
+from localspec.machine.device import Device
+from localspec.machine.measurements import MeasurementStore, make_key
 from localspec.machine.memory_probe import ProbeError
+from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
 
 def by_id(found: Iterator[Finding]) -> dict[str, Finding]:
@@ -55,3 +60,28 @@ def test_a_build_for_another_cpu_is_an_error_before_it_crashes() -> None:
     matching = by_id(checks._check_cpu_features(features, frozenset({"pni", "avx2", "avx512f"})))
     assert set(matching) == {"features"}
     assert set(by_id(checks._check_cpu_features(features, frozenset()))) == {"features"}
+
+
+def test_thread_counts_are_told_with_their_reason(tmp_path: Path) -> None:
+    found = checks._describe_threads()
+    assert "until a model is measured" in found
+    (tmp_path / "target.gguf").write_bytes(b"")
+    store = MeasurementStore(paths.data_dir() / "measured.sqlite")
+    key = make_key(LoadCommand(str(tmp_path / "target.gguf")))
+    store.write_costs(key, MeasuredCosts(1.0, {"1": 1.0}, threads=3, threads_batch=4))
+    found = checks._describe_threads()
+    assert "3 a token, 4 for prompts and drafts (measured)" in found
+
+
+def test_a_device_is_described_with_memory_users_display_and_driver() -> None:
+    gib = 1 << 30
+    card = Device("CUDA0", "NVIDIA GeForce RTX 4090", free=20 * gib, total=24 * gib)
+    assert checks._format_device(card) == "CUDA0 NVIDIA GeForce RTX 4090: 20.0 GiB of 24.0 GiB free"
+    assert "unknown of unknown" in checks._format_device(Device("Vulkan0"))
+    used = Device(
+        "CUDA0", free=gib, total=gib, used_by_others=gib, drives_display=True, driver="570"
+    )
+    assert (
+        "1.00 GiB used by other programs, drives the display, driver 570"
+        in checks._format_device(used)
+    )
