@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +15,10 @@ import pytest
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve import messages
 from localspec.serve.json_fields import JsonFields
-from tests.serve.conftest import Served
+from tests.serve.conftest import Served, serving
 from tests.serve.test_http_app import SAFE_STATUSES
+from tests.support import head_models, tinygguf, zoo
+from tests.support.tinygguf import Shape
 from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT
 
 anthropic: Any = pytest.importorskip("anthropic")
@@ -276,3 +281,48 @@ def test_deeply_nested_arguments_are_no_fault(caller: Served) -> None:
         body = json.dumps({**ASK, "messages": chat, "max_tokens": 2})
         deep = body.replace('{"a": 0}', '{"a":' * depth + "0" + "}" * depth)
         assert caller.post("/v1/messages", deep.encode()).status in SAFE_STATUSES, depth
+
+
+@pytest.mark.long
+def test_a_session_of_an_agent_is_replayed(tmp_path: Path) -> None:
+    """Twenty turns with tools, 8,000 tokens: one seed gives one text, whatever drafts."""
+    shape = Shape(n_ctx=16384)
+    model = replace(
+        head_models.quantised(tinygguf.llama(0, shape=shape)), template=zoo.CALLER_TEMPLATE
+    )
+    draft = head_models.quantised(tinygguf.nudged(tinygguf.llama(0, shape=shape), seed=5))
+    paths = model.write(tmp_path / "agent.gguf"), draft.write(tmp_path / "draft.gguf")
+    with serving(*paths, ctx=12288) as served, connected(served) as client:
+        runs = [replay_session(client, spec) for spec in ("off", "model", "model", "off")]
+    for run in runs[1:]:
+        assert [turn["text"] for turn in run] == [turn["text"] for turn in runs[0]]
+    assert len(set(turn["text"] for turn in runs[0])) > 10
+    drafted = [sum(turn["drafted"] for turn in run) for run in runs]
+    assert drafted[0] == 0 and drafted[1] > 20
+    assert runs[0][-1]["prompt"] > 8000
+    for before, turn in pairwise(runs[1]):
+        new = turn["prompt"] - before["prompt"] - before["written"]
+        assert turn["read"] <= new + 64
+
+
+def replay_session(client: Any, spec: str) -> list[dict[str, Any]]:
+    """The turns of an agent that calls a tool after every answer."""
+    chat: list[Any] = [{"role": "user", "content": "the one who and so on"}]
+    turns = []
+    for number in range(20):
+        sampling = {"seed": number, "temperature": 0.8, "localspec": {"spec": spec}}
+        given = ASK | {"messages": chat, "tools": [WEATHER], "max_tokens": 24}
+        answer = client.messages.create(**given, extra_body=sampling)
+        text = "".join(block.text for block in answer.content if block.type == "text")
+        usage = answer.usage
+        prompt = usage.input_tokens + usage.cache_read_input_tokens
+        turns.append({"text": text, "prompt": prompt, "read": usage.input_tokens})
+        turns[-1]["written"] = usage.output_tokens
+        turns[-1]["drafted"] = answer.to_dict()["timings"].get("draft_n", 0)
+        call = {"type": "tool_use", "id": f"t{number}", "name": "weather", "input": {"city": text}}
+        said = [{"type": "text", "text": text}] if text.strip() else []
+        chat.append({"role": "assistant", "content": [*said, call]})
+        result = f"line {number}: " + "it was and will be. " * 15
+        block = {"type": "tool_result", "tool_use_id": f"t{number}", "content": result}
+        chat.append({"role": "user", "content": [block]})
+    return turns
