@@ -264,7 +264,9 @@ def _pull(reference: str) -> None:
     from localspec.models.hub.download import download_file  # noqa: PLC0415
 
     hub = HubClient()
-    request = suggestions.resolve_best_file(reference, machine_profile.detect)
+    request = suggestions.resolve_best_file(
+        reference, machine_profile.detect, launch.saved_criteria()
+    )
     plan = pull_plan.build(hub, [request])
     plan.check()
     for model in plan.models:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import click
 
+from localspec import launch
 from localspec.cli import global_options, options, shell_completion
 from localspec.cli.global_options import number_option
 from localspec.cli.terminal import echo, echo_json, notify
-from localspec.errors import LocalspecError
 from localspec.fit import machine_profile, suggestions
-from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, SettingsRequest
+from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, with_settings
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.speed import UseCase
+from localspec.fit.suggestions import SuggestionCriteria
 from localspec.fit.verdict import DeviceFit, FitReport, confirm_fit, is_in_system_memory
+from localspec.launch import ResolvedPair
 from localspec.launch.start import describe_transfer
 from localspec.machine import published
 from localspec.machine.rpc import preflight
 from localspec.models import draft_heads, model_lookup
 from localspec.models.catalog_entries import USE_CASES
-from localspec.models.model_lookup import ModelRequest
-from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.symbols import MEMORY_PARTS
 from localspec.units import gib, token_rate_range
 
@@ -68,26 +70,24 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     localspec fit big.gguf --draft small.gguf --ctx 32768
     """
     machine = machine_profile.simulate(given["gpu"], given["vram"])
-    request = suggestions.resolve_best_file(ref, lambda: machine, given["use"])
-    subject = _load_subject(request, given["draft"], given["endpoint"])
-    if not given["draft"] and not request.is_lookup_pair:
-        subject = subject.add_found_head()
+    wishes = options.build_load_request(ResolvedPair(Path(), None), given | {"spec": "auto"})
+    criteria = SuggestionCriteria(given["use"], wishes)
+    request = suggestions.resolve_best_file(ref, lambda: machine, criteria)
+    subject, default_draft = _load_subject(request, given["draft"], given["endpoint"])
     subject.check_head()
-    can_skip = options.can_skip_workers()
-    workers = preflight.check_all(given["workers"], _print_skipped if can_skip else None)
+    on_unusable = options.print_skipped if wishes.can_skip_workers else None
+    workers = preflight.check_all(given["workers"], on_unusable)
     machine = machine_profile.with_workers(machine, workers)
-    use = UseCase(given["use"])
-    advisor = SettingsAdvisor(*subject.shapes, machine, use)
-    target_settings = ContextSettings(cpu_moe=given["cpu_moe"] or 0, workers=machine.workers)
-    draft_name = subject.draft.name if subject.draft else None
-    load = LoadCommand(subject.target.name, draft_name, target_settings)
-    ctx, kv, gpu_layers, cpu_moe = (given[x] for x in ("ctx", "kv", "gpu_layers", "cpu_moe"))
-    settings = SettingsRequest(load, ctx, kv, gpu_layers, cpu_moe, can_skip_workers=can_skip)
-    advice = advisor.advise(settings)
+    advisor = SettingsAdvisor(*subject.shapes, machine, UseCase(given["use"]))
+    draft = subject.draft.reference if subject.draft else None
+    load = replace(wishes.load, target=subject.target.reference, draft=draft)
+    load = with_settings(load, workers=machine.workers)
+    advice = advisor.advise(replace(wishes, load=load, default_draft=default_draft))
+    if advice.skipped_draft:
+        subject = PairShapes(subject.target)
     if not advice.fit.load.target_settings.workers:
         machine = machine_profile.without_workers(machine)
-    fit = confirm_fit(advice.fit, subject, machine, use)
-    advice = replace(advice, fit=fit)
+    advice = replace(advice, fit=(fit := confirm_fit(advice.fit, subject, machine)))
     _show(advice, advisor.list_memory_savings(fit), subject, as_json=as_json)
     model = request.target.catalog_model
     if not as_json and model and (reason := suggestions.explain_type(model, machine)):
@@ -113,29 +113,34 @@ def _show(
         echo(f"Others report: {reported.describe()}.")
 
 
-def _print_skipped(error: LocalspecError) -> None:
-    notify(f"{error.message} Going on without it.")
+def _load_subject(
+    request: ModelRequest, draft: str | None, endpoint: str | None
+) -> tuple[PairShapes, str]:
+    """The pair as `run` takes it, and what its draft is if nobody named it."""
+    is_open, default = not draft and request.draft is None and not request.is_lookup_pair, ""
+    if draft:
+        named = None if draft == "none" else model_lookup.resolve(draft)
+        request = replace(request, draft=(named.draft or named.target) if named else None)
+    elif is_open and (path := request.target.find_path()):
+        model = None if request.pair else request.target.catalog_model
+        pair = launch.with_default_draft(ResolvedPair(path, None), model)
+        found = ResolvedModel(pair.draft.name, pair.draft) if pair.draft else None
+        request, default = replace(request, draft=found), pair.default_draft
+    if all(model.find_path() for model in request.models):
+        subject = resolve_shapes(request, None)
+    else:
+        from localspec.cli.pull import run_cancellable  # noqa: PLC0415  late: slow to import
+        from localspec.models.hub.client import HubClient  # noqa: PLC0415
+        from localspec.models.pull_plan import PullPlanner  # noqa: PLC0415
 
-
-def _load_subject(request: ModelRequest, draft: str | None, endpoint: str | None) -> PairShapes:
-    draft_request = model_lookup.resolve(draft) if draft and draft != "none" else None
-    if draft == "none":
-        request = replace(request, draft=None)
-    named_draft = (draft_request.draft or draft_request.target) if draft_request else None
-    models = [request.target, named_draft or request.draft]
-    if all(model is None or model.find_path() for model in models):
-        return resolve_shapes(request, named_draft, None)
-    from localspec.cli.pull import run_cancellable  # noqa: PLC0415  late: slow to import
-    from localspec.models.hub.client import HubClient  # noqa: PLC0415
-    from localspec.models.pull_plan import PullPlanner  # noqa: PLC0415
-
-    return run_cancellable(
-        lambda stop: resolve_shapes(
-            request,
-            named_draft,
-            PullPlanner(HubClient(endpoint, on_wait=notify), stop, refresh=False),
+        hub = HubClient(endpoint, on_wait=notify)
+        subject = run_cancellable(
+            lambda stop: resolve_shapes(request, PullPlanner(hub, stop, refresh=False))
         )
-    )
+        if is_open:
+            default = draft_heads.describe_found_head("mtp", "")
+            subject = subject.add_own_head()
+    return subject, "" if request.pair else default
 
 
 _BAR_WIDTH = 48
@@ -171,6 +176,8 @@ def format_fit(
     kind = subject.draft.shape.head_kind if subject.draft else ""
     if fit.load.draft and (head := draft_heads.HEAD_DESCRIPTIONS.get(kind)):
         yield f"Draft: {head}."
+    if advice.skipped_draft:
+        yield advice.skipped_draft
     yield f"With {advice.explanation}."
     yield f"Memory estimate: {_format_method(fit, subject)}."
     if fit.verdict in ("tight", "no") and savings:
@@ -221,7 +228,7 @@ def memory_bar(device_fit: DeviceFit, width: int) -> str:
         if size and end <= len(bar) < width:  # every part gets at least one cell
             end = len(bar) + 1
         bar += character * (end - len(bar))
-    return f"[{bar}{'·' * (width - len(bar))}]"
+    return f"[{bar:·<{width}}]"
 
 
 def _format_speed(fit: FitReport) -> Iterator[str]:

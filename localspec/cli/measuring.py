@@ -110,7 +110,8 @@ def _measure_pair(
     pair: ResolvedPair, measurement: Benchmark | LosslessMeasurement, given: dict[str, Any]
 ) -> Progress:
     yield MeasurementProgress("loading")
-    load_request = options.build_load_request(pair, given | {"spec": "auto"})
+    # With the draft in any case: whether it pays is what is measured.
+    load_request = options.build_load_request(pair, given | {"spec": "model"})
     engine = launch.start_engine(load_request, notify=options.make_notice_printer(given["quiet"]))
     try:
         yield from measurement.run(engine)

@@ -20,7 +20,7 @@ from localspec.cli.terminal import can_prompt_user, notify
 from localspec.config.option_types import SWITCH, check_json_schema
 from localspec.config.option_types import Option as TableOption
 from localspec.config.options import OPTIONS, OptionGroup, select
-from localspec.errors import NotFoundError, StorageError, UsageError
+from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.models.chat_template import builtin_templates
 from localspec.models.model_lookup import NotDownloadedError
@@ -232,13 +232,14 @@ def build_load_request(pair: launch.ResolvedPair, given: dict[str, Any]) -> Sett
         raise speculation_methods.overlap_error(method)
     names = {field.name for field in fields(launch.LoadOptions)}
     options = {name: value for name, value in given.items() if name in names}
-    load_options = launch.LoadOptions(**options, can_skip_workers=can_skip_workers())
+    # Workers of config.toml are for all models.
+    load_options = launch.LoadOptions(**options, can_skip_workers=_is_from_config("workers"))
     return load_options.to_request(pair, given["spec"])
 
 
-def can_skip_workers() -> bool:
-    """Whether they come from config.toml, for all models, and not from the command line."""
-    return _is_from_config("workers")
+def print_skipped(error: LocalspecError) -> None:
+    """Of a worker that is not needed."""
+    notify(f"{error.message} Going on without it.")
 
 
 def _is_from_config(name: str) -> bool:
@@ -272,7 +273,9 @@ def resolve_or_pull(
         if not quiet:
             notify(missing.message)
         pull_options = pull.PullOptions(yes=yes, quiet=quiet and yes)
-        request = suggestions.resolve_best_file(missing.pull_reference, machine_profile.detect)
+        request = suggestions.resolve_best_file(
+            missing.pull_reference, machine_profile.detect, launch.saved_criteria()
+        )
         if pull.pull_models([request], HubClient(on_wait=notify), pull_options) is None:
             raise missing
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import click
 
+from localspec import launch
 from localspec.cli import global_options, options, pull, shell_completion
 from localspec.cli.global_options import FiniteRange, flag, number_option, text_option
 from localspec.cli.terminal import echo, echo_columns, echo_json, notify
 from localspec.errors import UsageError
 from localspec.fit import machine_profile
-from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, suggest
+from localspec.fit.suggestions import PairSuggestion, suggest
+from localspec.machine.rpc import preflight
 from localspec.models import catalog, model_lookup, pull_plan
 from localspec.models.catalog_entries import USE_CASES
 from localspec.models.hub.cancellation import CancelToken
@@ -38,10 +40,14 @@ def command() -> None:
 def _suggest(ref: str | None, use: str | None, everything: bool, as_json: bool, **gpu: Any) -> None:
     """List the pairs that fit, best first; with REF only those of that model.
 
-    Does not use the network.
+    With the settings of config.toml for loading. Of the network only its workers are asked.
     """
-    machine = machine_profile.simulate(**gpu)
-    suggestions = suggest(machine, SuggestionCriteria(use), ref)
+    criteria = launch.saved_criteria(use)
+    workers = preflight.check_all(
+        criteria.wishes.load.target_settings.workers, options.print_skipped
+    )
+    machine = machine_profile.with_workers(machine_profile.simulate(**gpu), workers)
+    suggestions = suggest(machine, criteria, ref)
     device = (*machine.devices, machine.cpu)[0]
     free = device.free or 0
     if as_json:

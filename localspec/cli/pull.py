@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from localspec import launch
 from localspec.cli import global_options, shell_completion, terminal
 from localspec.cli.global_options import FiniteRange, flag, number_option
 from localspec.cli.terminal import echo, stop_on_interrupt
@@ -51,7 +52,10 @@ def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> i
     localspec pull qwen3-8b+qwen3-0.6b
     localspec pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M --dry-run
     """
-    requests = [suggestions.resolve_best_file(text, machine_profile.detect) for text in refs]
+    criteria = launch.saved_criteria()
+    requests = [
+        suggestions.resolve_best_file(text, machine_profile.detect, criteria) for text in refs
+    ]
     hub = HubClient(endpoint, on_wait=terminal.notify)
     plan = pull_models(requests, hub, PullOptions(**given))
     if plan is None:
@@ -69,7 +73,7 @@ def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> i
 def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
     """How to run the model, and which draft would make it faster."""
     if item.header is not None and draft_heads.file_draft_kind(item.header) != "model":
-        echo("This draft head is used automatically when its target runs.", err=True)
+        echo("This draft head is used automatically where it makes its target faster.", err=True)
         return
     name, source = request.name, request.target.source
     if isinstance(source, HubReference) and item.repo is not None:  # it may have been renamed

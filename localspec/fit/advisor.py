@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import HOST, reserve_bytes
 from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
 from localspec.protocol.wire import ALL_LAYERS, KvType, LoadCommand
-from localspec.units import gib
+from localspec.units import gib, token_rate
 
 _RECURRENT_DRAFT_MAX = (6, 4, 2)
 """Draft lengths for a target with recurrent state: each token takes a copy of the state, 150 MiB
@@ -56,7 +57,10 @@ class SettingsRequest:
     n_gpu_layers: int | None = None
     cpu_moe: int | None = None
     draft_n_gpu_layers: int | None = None
-    draft_note: str = ""  # A remark to show about a draft that was chosen automatically.
+    default_draft: str = ""
+    """What the draft is if nobody named it, such as "the model's own MTP layer": then it is left
+    out unless `pair suggest` would rank it before prompt lookup."""
+    draft_note: str = ""  # A remark to show about the draft.
     exact: bool = False
     skip_memory_check: bool = False  # Load even if the estimate exceeds the memory.
     can_skip_workers: bool = False
@@ -79,6 +83,7 @@ class SettingsAdvice:
     fit: FitReport
     explanation: str
     exact_note: str = ""  # What exact mode does, if it was asked for.
+    skipped_draft: str = ""  # Which draft, that nobody named, is left out, and why.
 
 
 class SettingsAdvisor:
@@ -97,10 +102,12 @@ class SettingsAdvisor:
 
     def advise(self, request: SettingsRequest) -> SettingsAdvice:
         """The best settings that fit; if none do, the default ones.  Raises UsageError."""
+        if request.default_draft and request.load.draft:
+            return self._with_or_without_draft(request)
         if request.can_skip_workers:
             variants = self._with_and_without_workers(request)
             advices = [advisor.advise(variant) for advisor, variant in variants]
-            return max(advices, key=lambda advice: _rank_with_workers(advice.fit))
+            return max(advices, key=_rank_with_workers)
         best = first = self.estimate_fit(self.default_settings(request))
         if first.verdict == "fits":
             best = self._extend_context(request, first)
@@ -112,6 +119,22 @@ class SettingsAdvisor:
             load = self._make_attention_exact(request, best)
             best, note = self.estimate_fit(load), _EXACT_NOTE.format(load.target_settings.kv_type)
         return SettingsAdvice(best, _explain_choice(best, first, len(self.target.layers)), note)
+
+    def _with_or_without_draft(self, request: SettingsRequest) -> SettingsAdvice:
+        named = replace(request, default_draft="")
+        drafting = self.advise(named)
+        plain = self.advise(replace(named, load=replace(named.load, draft=None)))
+        ranks = rank_draft(drafting.fit), rank_draft(plain.fit)
+        rates = map(estimate_tokens_per_second, (drafting.fit, plain.fit))
+        if not drafting.fit.load.draft:
+            reason = "there is no room for it"
+        elif ranks[0] <= ranks[1]:
+            return drafting
+        elif ranks[0][:3] > ranks[1][:3]:
+            reason = "it leaves too little memory"
+        else:
+            reason = "about {} with it, {} without".format(*map(token_rate, rates))
+        return replace(plain, skipped_draft=f"Not drafting with {request.default_draft}: {reason}.")
 
     def _make_attention_exact(self, request: SettingsRequest, fit: FitReport) -> LoadCommand:
         """Keys of the target in q8_0, if they are in f16. Raises UsageError where that cannot be,
@@ -164,7 +187,7 @@ class SettingsAdvisor:
     def list_memory_savings(self, fit: FitReport) -> tuple[MemorySaving, ...]:
         """Single changes that save memory: those that fit first, then the fastest."""
         has_gpu, tightest, savings = bool(self.machine.devices), fit.tightest, []
-        for change, flags, drawback, load in _list_changes(fit.load, self.target, has_gpu):
+        for change, flags, drawback, load in _list_changes(fit.load, has_gpu):
             changed = self.estimate_fit(load)
             needed = {each.device.name: each.needed for each in changed.all_fits}
             saved = tightest.needed - needed.get(tightest.device.name, 0)
@@ -337,10 +360,19 @@ def estimate_tokens_per_second(fit: FitReport) -> float:
     return plain * (_TYPICAL_DRAFT_SPEEDUP if fit.load.draft else 1.0)
 
 
-def _rank_with_workers(fit: FitReport) -> tuple[bool, float]:
+def rank_draft(fit: FitReport) -> tuple[bool, bool, bool, bool, float]:
+    """Of the drafts of one target, prompt lookup among them, the least comes first: the shortest
+    time, unless it costs the long context or the last memory.  An unknown time is infinite.
+    """
+    speed, is_short = fit.speed.speculative, not fit.has_long_context
+    seconds = 1 / sum(speed) if speed else math.inf
+    return fit.verdict == "no", is_short, fit.is_full, fit.loses, seconds
+
+
+def _rank_with_workers(advice: SettingsAdvice) -> tuple[bool, float]:
     """What fits, then the fastest; without workers unless they gain enough."""
-    weight = 1 / _MIN_WORKER_GAIN if fit.load.target_settings.workers else 1.0
-    return fit.verdict != "no", weight * estimate_tokens_per_second(fit)
+    gain = _MIN_WORKER_GAIN if advice.fit.load.target_settings.workers else 1.0
+    return advice.fit.verdict != "no", estimate_tokens_per_second(advice.fit) / gain
 
 
 def _n_ctx(load: LoadCommand) -> int:
@@ -361,26 +393,18 @@ def with_both_settings(load: LoadCommand, **changes: Any) -> LoadCommand:
     return with_settings(load, "draft", **changes)
 
 
-def _list_changes(
-    load: LoadCommand, target: ModelShape, has_gpu: bool
-) -> Iterator[tuple[str, str, str, LoadCommand]]:
+def _list_changes(load: LoadCommand, has_gpu: bool) -> Iterator[tuple[str, str, str, LoadCommand]]:
     """Single changes: in words, as flags, its drawback, and the changed load command."""
     settings, draft = load.target_settings, load.draft_settings if load.draft else None
-    both, change = partial(with_both_settings, load), partial(with_settings, load)
-    if draft and draft.n_ubatch > _SMALL_UBATCH:
-        slower = "the draft reads prompts a little slower"
-        yield f"draft batch {_SMALL_UBATCH}", "", slower, change("draft", n_ubatch=_SMALL_UBATCH)
+    both = partial(with_both_settings, load)
     if settings.kv_type == "f16" and settings.flash_attn != "off":
         loss = "almost no loss of quality"
         yield "KV cache in q8_0", "--kv q8_0", loss, both(kv_type="q8_0")
-    if settings.swa_full and target.n_swa:
-        name, loss = "KV cache limited to the sliding window", "a rollback may change the last bits"
-        yield name, "", loss, change(swa_full=False)
     for n in [size for size in CONTEXT_SIZES if size < (settings.n_ctx or DEFAULT_CTX)][:2]:
         yield f"context {n:,}", f"--ctx {n}", "room for fewer messages", both(n_ctx=n)
     if draft and has_gpu and draft.n_gpu_layers:
-        cpu = change("draft", n_gpu_layers=0)
-        yield "draft on the CPU", "--draft-gpu-layers 0", "drafting is slower", cpu
+        on_cpu = with_settings(load, "draft", n_gpu_layers=0)
+        yield "draft on the CPU", "--draft-gpu-layers 0", "drafting is slower", on_cpu
     if draft:
         yield "no draft model", "--draft none", "prompt lookup only", replace(load, draft=None)
 

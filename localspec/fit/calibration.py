@@ -55,9 +55,7 @@ def summarize_reads(
 
     def summarize(reads: PassReads) -> ModelReads:
         size, shape = round(reads.weights), reads.shape
-        kind, is_moe = shape.weight_type, shape.is_moe
-        n_layers = sum(part.n_layers for part in reads.by_device.values())
-        return ModelReads(size, reads.devices, kind, is_moe, shape.architecture, n_layers)
+        return ModelReads(size, tuple(reads.by_device), shape.weight_type, shape.is_moe)
 
     first = speed.count_reads(target, load.target_settings, hardware.devices)
     if draft is None or draft.head_kind:  # a head's pass does more than read weights
@@ -184,10 +182,7 @@ def _measured_passes(hardware: HardwareSpeed, records: _Measured) -> dict[_Key, 
         for model, ms in zip(_models(reads), times, strict=False):
             if _is_time(ms) and len(model.devices) == 1 and model.read > 0:
                 by_size = fastest[model.devices[0], model.family]
-                nominal = hardware.nominal_speeds.get(model.devices[0], UNKNOWN_SPEED)
-                moe_ms = model.layers * model.moe * nominal.moe_layer_ms
-                dense_ms = max(ms / 2, ms - moe_ms)
-                by_size[model.read] = min(dense_ms, by_size.get(model.read, dense_ms))
+                by_size[model.read] = min(ms, by_size.get(model.read, ms))
     return {key: [*by_size.items()] for key, by_size in fastest.items()}
 
 

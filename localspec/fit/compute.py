@@ -135,10 +135,7 @@ class _DeviceBuffers:
                     size += 2 * width * cells
             return size + self.column * result
         # The scores, and the result twice: the second time permuted.
-        size += self.column * (2 * result + layer.n_head * cells)
-        if params.v_token_major or shape.is_mla:  # V has to be transposed
-            size += (4 if params.kv_types[1] == _F32 else 2) * v_width * cells
-        return size
+        return size + self.column * (2 * result + layer.n_head * cells)
 
     def _recurrent_bytes(self) -> int:
         shape, n_rs_seq = self.shape, self.params.n_rs_seq
@@ -155,21 +152,16 @@ class _DeviceBuffers:
 
     def _crossing_bytes(self) -> int:
         """What a batch brings along from another device, once for each copy of the pipeline."""
-        shape, homes = self.shape, self.placed.layer_backends
+        shape = self.shape
         if self.placed.cpu_backend < 2 and not self.placed.is_partial:
             return 0
         size = self.row
         if shape.architecture not in GATED_ATTENTION:
             size += 2 * self.column * shape.ssm_inner
-        if shape.n_shared_kv:
-            here = [il for il in shape.own_layers if homes[il] == self.backend]
-            for il in {shape.kv_source(il) for il in here}:
-                if homes[il] != self.backend:
-                    size += layer_cache_bytes(shape, shape.layers[il], self.params)
         return size * self.placed.n_copies
 
     def _mask_bytes(self) -> int:
-        """One mask for all layers of a kind; a transposed V cache also has an index per element."""
+        """One mask for all layers of a kind."""
         params, homes, layers = self.params, self.placed.layer_backends, self.shape.layers
         # The first GPU also computes layers on the CPU.
         here = {self.backend} | ({self.placed.cpu_backend} if self.backend == 0 else set())
@@ -177,8 +169,6 @@ class _DeviceBuffers:
         size = 0
         for layer in {each.is_swa: each for each in used if each.n_head}.values():
             size += params.cells(layer) * params.n_ubatch * (2 if params.flash_attn else 4)
-            if not params.v_token_major:
-                size += 8 * params.n_ubatch * max(each.v_width for each in used)
         return size
 
     def _output_bytes(self) -> int:

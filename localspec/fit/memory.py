@@ -50,10 +50,6 @@ class MemoryByDevice:
     def of(self, device: str) -> DeviceMemory:
         return self.on.get(device, DeviceMemory())
 
-    @property
-    def total(self) -> int:
-        return sum(part.total for part in self.on.values()) + self.output
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
@@ -98,24 +94,17 @@ def estimate_pair(
     parts = [(target, params, target_memory)]
     draft_memory: MemoryByDevice | None = None
     if draft is not None and draft_params is not None:
-        # llama.cpp splits the draft before the target allocates its hidden-state outputs.
-        first = replace(params, n_hidden_states=int(draft.head_kind == "mtp"))
-        used = target_memory
-        if first != params and len(devices) > 1:
-            used = estimate_model(target, first, settings, devices)
         if draft.head_kind:
             placed = placement.place_layers(target, settings, devices, {})
             matrix = placed.backend_names[placed.output_backend], target.output_matrix
             draft_params = replace(draft_params, target_output_matrix=matrix)
-        used_bytes = {name: part.total for name, part in used.on.items()}
+        used_bytes = {name: part.total for name, part in target_memory.on.items()}
         draft_memory = estimate_model(draft, draft_params, load.draft_settings, devices, used_bytes)
         parts.append((draft, draft_params, draft_memory))
+    vulkan = [device.name for device in devices if device.backend == "Vulkan"]
     scratch = {
-        device.name: sum(
-            _f16_copy_bytes(shape, each) for shape, each, on in parts if on.of(device.name).kv
-        )
-        for device in devices
-        if device.backend == "Vulkan"
+        name: sum(_f16_copy_bytes(shape, each) for shape, each, on in parts if on.of(name).kv)
+        for name in vulkan
     }
     estimate = MemoryEstimate(target_memory, draft_memory, "analytic", 0, "", scratch)
     return replace(estimate, error=_error_bound(estimate, [part[0] for part in parts], load))

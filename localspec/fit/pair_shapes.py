@@ -46,6 +46,11 @@ class PairMember:
     header: Header | None = None  # None: the shape is from the catalogue.
     path: Path | None = None
 
+    @property
+    def reference(self) -> str:
+        """In a load command: the file, if it is here."""
+        return str(self.path or self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class PairShapes:
@@ -78,18 +83,13 @@ class PairShapes:
                     verdict, self.target.name, self.draft.name
                 )
 
-    def add_found_head(self) -> PairShapes:
-        """Adds the MTP layer of the target or a head file next to it, as `run` does."""
+    def add_own_head(self) -> PairShapes:
+        """With the MTP layer of the target, if it has one."""
         target = self.target
-        if self.draft is not None:
-            return self
         if target.header is None:
             return PairShapes(target, _own_mtp_layer(target)) if target.shape.n_mtp else self
-        if draft_heads.has_own_mtp_layer(target.header):
-            return join(target, target)
-        path = target.path and pair_compatibility.find_sidecar(target.path, target.header)
-        found = member(path.name, "file", reader.read_model(path), path) if path else None
-        return join(target, found)
+        has_head = draft_heads.has_own_mtp_layer(target.header)
+        return join(target, target) if has_head else self
 
 
 def from_headers(target: Header, draft: Header | None) -> PairShapes:
@@ -98,18 +98,13 @@ def from_headers(target: Header, draft: Header | None) -> PairShapes:
     return join(member("target", "file", target), drafting)
 
 
-def resolve_shapes(
-    request: ModelRequest, draft: ResolvedModel | None, planner: PullPlanner | None
-) -> PairShapes:
+def resolve_shapes(request: ModelRequest, planner: PullPlanner | None) -> PairShapes:
     """From local files, else from the hub if a planner is given, else from the catalogue.
 
     Raises NotFoundError if none has the model, and hub errors.
     """
-    resolved_draft = draft or request.draft
     target = _resolve_member(request.target, planner)
-    return join(
-        target, _resolve_member(resolved_draft, planner, target) if resolved_draft else None
-    )
+    return join(target, _resolve_member(request.draft, planner, target) if request.draft else None)
 
 
 def from_catalog(pair: CatalogPair) -> PairShapes | None:
@@ -177,6 +172,7 @@ _BITS = {
 }  # fmt: skip
 """Of the token embeddings, by a part of the quantisation's name; of all others 4.5."""
 _OUTPUT_BITS = 6.5625  # At least: an output matrix, or tied embeddings, in Q6_K.
+_MXFP4_BITS = 4.25
 _NARROW_BITS = 8.5  # Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks.
 _BLOCK = 256
 _WITHOUT_GATE = ("nemotron_h", "nemotron_h_moe", "apertus")  # Two matrices, not three.
@@ -196,12 +192,15 @@ def shape_from_numbers(shape: CatalogShape, quantization: str, n_bytes: int) -> 
     bits = next((_BITS[name] for name in _BITS if name in quantization), 4.5)
     is_narrow = shape.embd % _BLOCK > 0 and bits < _NARROW_BITS
     output_bits = _NARROW_BITS if is_narrow else max(bits, _OUTPUT_BITS)
+    output_type = "Q8_0" if output_bits == _NARROW_BITS else "Q6_K"
     output = int(shape.embd * shape.vocab * output_bits / 8)
     table = output if shape.tied else int(shape.embd * shape.vocab * (bits + is_narrow) / 8)
     table += int((shape.layer_embd * shape.layers * shape.vocab + shape.tables) * bits / 8)
     rest = n_bytes - table - output * (not shape.tied) - _VOCABULARY_BYTES * shape.vocab
-    is_mxfp4 = "MXFP4" in quantization  # of experts only; the rest is in Q8_0
-    layers, is_mostly_dense = _spread(shape, rest, 2 if is_mxfp4 else 1)
+    # Its experts, in every file of gpt-oss.
+    is_mxfp4 = "MXFP4" in quantization or shape.architecture == "gpt-oss"
+    layers, is_mostly_dense = _spread(shape, rest, bits / _MXFP4_BITS if is_mxfp4 else 1.0)
+    dense_type = _weight_type(quantization.replace("MXFP4", "Q8_0"))
     inner, channels = _recurrent_widths(shape)
     return ModelShape(
         shape.architecture,
@@ -215,9 +214,7 @@ def shape_from_numbers(shape: CatalogShape, quantization: str, n_bytes: int) -> 
         output_matrix=output,
         output_reads=output,
         is_tied=shape.tied,
-        is_table_repacked=is_repacked(
-            "Q8_0" if output_bits == _NARROW_BITS else "Q6_K", shape.vocab
-        ),
+        is_table_repacked=is_repacked(output_type, shape.vocab),
         n_swa=shape.window,
         n_expert=shape.experts,
         n_expert_used=shape.experts_used,
@@ -228,7 +225,7 @@ def shape_from_numbers(shape: CatalogShape, quantization: str, n_bytes: int) -> 
         n_embd_s=shape.state * inner,
         ssm_inner=inner,
         ssm_channels=channels,
-        weight_type="Q8_0" if is_mxfp4 and is_mostly_dense else _weight_type(quantization),
+        weight_type="MXFP4" if is_mxfp4 and not is_mostly_dense else dense_type,
     )
 
 
@@ -284,7 +281,7 @@ def _weight_type(quantization: str) -> str:
 
 
 def _spread(
-    shape: CatalogShape, n_bytes: int, dense_weight: int
+    shape: CatalogShape, n_bytes: int, dense_weight: float
 ) -> tuple[tuple[LayerShape, ...], bool]:
     """The layers, and whether a token reads less of experts than of the rest.
 

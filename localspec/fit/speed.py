@@ -27,12 +27,12 @@ from localspec.protocol.wire import DRAFT_MAX, ContextSettings, LoadCommand
 CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.
 FloatRange = tuple[float, float]
 
-_MOE_LAYERS: Mapping[CurveKind, float] = {"gpu": 1.05, "metal": 1.4, "cpu": 0.0}
-"""What experts add to the fixed time of a layer, in its own: routing, and many small products."""
-_RECURRENT_LAYER_MS = 0.02  # The same for a recurrent layer, on a GPU.
-_TYPE_SPEEDS = ((re.compile("B?F(16|32)"), 1.05), (re.compile("I?Q[123]|TQ"), 0.75))
-"""Reading speed of weight types relative to Q4: the smallest cost the most to unpack.  These, and
-`share` and `layer_ms` of gpus.yaml, are least squares of 249 published runs."""
+_EXPERTS_SHARE, _ROUTING_MS = 0.8, 0.01
+"""Experts are read in many small products: of the speed of other weights this share, everywhere,
+and on a GPU a time for each layer."""
+_FEW_BITS, _FEW_BITS_SHARE = re.compile("I?Q[123]|TQ"), 0.75
+"""Of these types, which cost the most to unpack, the share of the reading speed of others.  These,
+and `share` and `layer_ms` of gpus.yaml, are least squares of 250 published runs."""
 TABLE_ERROR = 0.25  # Relative error of a one-token pass estimated from gpus.yaml.
 CALIBRATED_ERROR = 0.08  # The same if passes were measured on this machine.
 ASSUMED_ERROR = 0.5  # The same if the bandwidth is only typical of such computers.
@@ -42,11 +42,9 @@ _CPU_VERIFY_CURVES: Mapping[bool, Mapping[int, float]] = {
     True: {1: 1.0, 2: 1.2, 4: 1.6, 5: 2.1, 8: 2.8, 17: 5.5},
     False: {1: 1.0, 2: 1.0, 4: 1.25, 8: 1.7, 17: 2.8},
 }
-"""Verify curves of a CPU, until one is measured, by whether the weights are quantised: these have a
-step from 4 to 5.  At 3 about 1.3, from targets with layers in RAM (MTP, 12 GB card)."""
-_VERIFY_FLATTENS = 8, 0.6  # Beyond this width a GPU's further tokens cost this share.
-_UNQUANTIZED_VERIFY: Mapping[CurveKind, float] = {"gpu": 0.7, "metal": 0.13}
-"""Of that cost; quantised weights have to be unpacked for each token, most of all on Macs."""
+"""Until one is measured, by whether the weights are quantised: these have a step from 4 to 5.  At 3
+about 1.3, from targets with layers in RAM (MTP, 12 GB card)."""
+_UNQUANTIZED_VERIFY = 0.13  # Of that cost on Macs, where unpacking weights costs most of it.
 _ROCM_VERIFY = 2.0  # The cost relative to Vulkan: 0.28 and 0.15 a draft token on RX 7900 cards.
 _EXPERTS_POWER, _EXPERTS_STEP = 0.75, 0.5
 """Experts of a pass of several tokens cost the power of their number, and a step for grouping the
@@ -54,8 +52,7 @@ tokens: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8 and 16 tokens (gpt-oss-20b on a 
 _CPU_ATTENTION_SLOWDOWN = 2.3  # Relative to reading as many bytes of weights (3.0 and 6.9 GB/s).
 _DEVICE_CROSSING_MS = 0.045  # Copying activations from one device to the next: 30 to 60 µs.
 _REQUEST_BYTES = 5000  # Sent to a worker for each pass, beside 4 bytes per activation.
-
-_HOST_MS, _HOST_GREEDY_MS = 0.8, 0.4  # Of a round outside llama.cpp, sampled and greedy.
+_HOST_MS = 0.8  # Of a round outside llama.cpp.
 _SPEEDUP_ERRORS = {"measured": 0.10, "table": 0.20, "cpu": 0.35}
 """Relative error of a speed-up with a measured and a typical verify curve; on CPUs those differ."""
 _TYPICAL_BLOCK_ROWS = 6  # Rows of a block that are typically worth verifying.
@@ -88,7 +85,6 @@ class DeviceSpeed:
     fixed_ms: float = 0.0  # Of a pass, whatever the model size.
     kind: CurveKind = "gpu"
     layer_ms: float = 0.0  # Of each layer.
-    moe_layer_ms: float = 0.0  # What a layer with experts takes longer, whatever its size.
     verify: float = 0.15  # A GPU's cost of a further token of a pass, in one-token passes.
     verify_curve: Mapping[int, float] = field(default_factory=dict)
     """As measured; empty for the typical one."""
@@ -101,33 +97,26 @@ class DeviceSpeed:
     def read_ms(self, n_bytes: float, weight_type: str = "") -> float:
         """Milliseconds to read `n_bytes`, without the fixed time.  Requires a known bandwidth."""
         assert self.bandwidth is not None
-        factors = (each for pattern, each in _TYPE_SPEEDS if pattern.match(weight_type))
         is_typical = self.kind == "cpu" or self.largest_measured < inf
-        factor = 1.0 if is_typical else next(factors, 1.0)
+        is_slow = not is_typical and _FEW_BITS.match(weight_type)
+        factor = _FEW_BITS_SHARE if is_slow else 1.0
         return n_bytes / (factor * self.efficiency * self.bandwidth * 1e6)
 
     def verify_cost(self, width: float, weight_type: str) -> float:
         """Cost of a pass of `width` tokens, in one-token passes."""
         is_quantized = weight_type not in UNQUANTIZED_TYPES
-        if self.verify_curve:
-            return speedup_model.interpolate_curve(self.verify_curve, width)
-        if self.kind == "cpu":
-            return speedup_model.interpolate_curve(_CPU_VERIFY_CURVES[is_quantized], width)
-        each = self.verify * (1.0 if is_quantized else _UNQUANTIZED_VERIFY[self.kind])
-        knee, share = (DRAFT_MAX, 1.0) if self.kind == "metal" else _VERIFY_FLATTENS
-        return 1 + each * (min(width, knee) - 1 + share * max(0.0, width - knee))
+        if self.verify_curve or self.kind == "cpu":
+            curve = self.verify_curve or _CPU_VERIFY_CURVES[is_quantized]
+            return speedup_model.interpolate_curve(curve, width)
+        is_cheap = self.kind == "metal" and not is_quantized
+        return 1 + self.verify * (_UNQUANTIZED_VERIFY if is_cheap else 1.0) * (width - 1)
 
 
 UNKNOWN_SPEED = DeviceSpeed(None, error=ASSUMED_ERROR, basis="memory bandwidth unknown")
 UNKNOWN_CPU_SPEED = replace(UNKNOWN_SPEED, fixed_ms=0.3, kind="cpu", basis="not measured yet")
 TYPICAL_CPU_SPEED = replace(
-    UNKNOWN_CPU_SPEED,
-    bandwidth=60.0,
-    efficiency=0.75,
-    basis="60 GB/s assumed (dual-channel memory), not measured yet",
+    UNKNOWN_CPU_SPEED, bandwidth=60.0, basis="60 GB/s assumed, not measured yet"
 )
-"""Published splits reach 39 to 47 GB/s on ordinary PCs, 71 with fast DDR5, 72 with four channels
-of DDR4."""
 
 
 def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
@@ -141,8 +130,6 @@ def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
             basis = f"half of {spec.bandwidth:g} GB/s assumed ({spec.name}), not measured yet"
             return replace(TYPICAL_CPU_SPEED, bandwidth=spec.bandwidth, efficiency=0.5, basis=basis)
     kind, bandwidth = typical_ram(read_cpu_name())
-    if not kind:
-        return TYPICAL_CPU_SPEED
     basis = f"{bandwidth:g} GB/s assumed ({kind}), not measured yet"
     return replace(TYPICAL_CPU_SPEED, bandwidth=bandwidth, basis=basis)
 
@@ -199,13 +186,12 @@ def _nominal_speed(device: Device) -> DeviceSpeed:
     kind: CurveKind = "metal" if device.backend in ("Metal", "MTL") else "gpu"
     spec = gpu_catalog.match_device(device)
     if spec is None:
-        return replace(UNKNOWN_SPEED, kind=kind, moe_layer_ms=_MOE_LAYERS[kind] * 0.05)
+        return replace(UNKNOWN_SPEED, kind=kind)
     caveat = ", unconfirmed" if "bandwidth" in spec.unconfirmed else ""
     basis = f"{spec.bandwidth:g} GB/s{caveat} ({spec.name})"
     verify = spec.verify * (_ROCM_VERIFY if device.backend == "ROCm" else 1.0)
-    moe_ms = _MOE_LAYERS[kind] * spec.layer_ms
-    speed = DeviceSpeed(spec.bandwidth, spec.share, 0.0, kind, spec.layer_ms, moe_ms, verify)
-    return replace(speed, basis=basis)
+    own = spec.bandwidth, spec.share, 0.0, kind, spec.layer_ms, verify
+    return DeviceSpeed(*own, basis=basis)
 
 
 @dataclass(slots=True)
@@ -213,11 +199,10 @@ class DeviceReads:
     """Bytes read for one token on one device."""
 
     dense: float = 0.0  # Weights that every token reads.
-    experts: float = 0.0  # Weights of the experts one token uses.
+    experts: float = 0.0  # Of the experts one token uses, as many as take the same time.
     kv_cache: float = 0.0  # The KV cache in use, and recurrent states, read and written.
     attention: float = 0.0  # The same, counted once for each attention head that reads it.
     n_layers: int = 0
-    n_recurrent: int = 0
     n_with_experts: int = 0
 
     @property
@@ -238,10 +223,6 @@ class PassReads:
     def weights(self) -> float:
         return sum(part.weights for part in self.by_device.values())
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return tuple(self.by_device)
-
     def experts_used_ratio(self, width: int) -> float:
         """Distinct experts used by a batch of `width` tokens, relative to one token."""
         share = self.shape.n_expert_used / self.shape.n_expert
@@ -261,7 +242,7 @@ def count_reads(
     """
     placed = placement.place_layers(shape, settings, devices, {})
     reads = [DeviceReads() for _ in placed.backend_names]
-    share = shape.n_expert_used / max(1, shape.n_expert)
+    share = shape.n_expert_used / max(1, shape.n_expert) / _EXPERTS_SHARE
     states, n_crossings = 8 * (shape.n_embd_r + shape.n_embd_s), 0
     for il in shape.own_layers:
         layer, home = shape.layers[il], placed.layer_backends[il]
@@ -272,7 +253,6 @@ def count_reads(
         reads[expert_home].n_with_experts += layer.experts > 0
         n_crossings += 2 * (layer.experts > 0 and expert_home != home)
         part.n_layers += 1
-        part.n_recurrent += layer.is_recurrent
         n_bytes = _kv_read_bytes(shape, layer, settings, context) if layer.has_kv else 0.0
         state_bytes = states * layer.is_recurrent
         part.kv_cache += n_bytes + state_bytes
@@ -324,16 +304,13 @@ def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> fl
 
 
 def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> float:
-    """The fixed time scales with the width too, as in the measured curves of small models.
-
-    It was measured for whole models; a head has few layers.
-    """
+    """The fixed time was measured for whole models, as curves are; a head has few layers."""
     part, weight_type = reads.by_device[device], reads.shape.weight_type
     verify_cost = speed.verify_cost(width, weight_type)
     fixed_ms = part.n_layers * (speed.fixed_ms / max(1, reads.n_layers) + speed.layer_ms)
-    ms = (fixed_ms + speed.read_ms(part.dense, weight_type)) * verify_cost
-    ms += part.n_with_experts * speed.moe_layer_ms
-    ms += part.n_recurrent * (0.0 if speed.kind == "cpu" else _RECURRENT_LAYER_MS)
+    ms = fixed_ms * (verify_cost if speed.verify_curve else 1.0)
+    ms += speed.read_ms(part.dense, weight_type) * verify_cost
+    ms += part.n_with_experts * (0.0 if speed.kind == "cpu" else _ROUTING_MS)
     # Attention is bound by compute on a CPU, by memory on a GPU.
     if speed.kind == "cpu":
         ms += _CPU_ATTENTION_SLOWDOWN * speed.read_ms(part.attention) * width
@@ -360,7 +337,6 @@ class UseCase:
 class WorkloadSpeed:
     speedup: FloatRange
     tokens_per_second: FloatRange
-    gain: float = 1.0  # The middle of the speed-up, without its error.
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +375,7 @@ def estimate_speed(
     parts = {name: _device_ms(reads, name, speed, 1) for name, speed in speeds.items()}
     error = sum(parts[name] * speeds[name].error for name in parts) / (sum(parts.values()) or 1.0)
     plain = 1e3 / t1 * (1 - error), 1e3 / t1 * (1 + error)
-    costs = _estimate_costs(load, (reads, draft_reads), draft, hardware, use)
+    costs = _estimate_costs(load, (reads, draft_reads), draft, hardware)
     is_measured = all(speed.measured for speed in speeds.values())
     by_workload: dict[str, WorkloadSpeed] = {}
     if target.has_recurrent_state and not target.can_rollback:
@@ -421,13 +397,11 @@ def _estimate_costs(
     reads: tuple[PassReads, PassReads | None],
     draft: ModelShape | None,
     hardware: HardwareSpeed,
-    use: UseCase,
 ) -> SpeculationCosts:
     """`reads`: of target and draft."""
     target_reads, draft_reads = reads
     t1 = estimate_ms(target_reads, hardware)
-    host_ms = _HOST_MS if use.temperature > 0 else _HOST_GREEDY_MS
-    draft_ms, max_draft = 0.0, load.draft_max
+    host_ms, draft_ms, max_draft = _HOST_MS, 0.0, load.draft_max
     if draft and draft_reads and draft.head_block:  # one pass for all draft tokens
         max_draft = min(max_draft, max(1, draft.head_block - 1))
         host_ms += estimate_ms(draft_reads, hardware, min(max_draft, _TYPICAL_BLOCK_ROWS))
@@ -487,12 +461,15 @@ def _workload_speed(
 ) -> WorkloadSpeed:
     """`error`: relative, of `t1_ms`; `lowest` and `highest`: a speed-up, and the share drafted.
 
-    Never much slower than plain decoding, as the engine pauses speculation that does not help.
+    Never much slower than plain decoding, as the engine pauses speculation that does not help.  No
+    faster either if the middle of the speed-up is a loss: then an error does not make it a gain.
     """
     (low, low_share), (high, high_share) = lowest, highest
+    if low + high < 2:
+        high, high_share = min(high, 1.0), 0.0
     tok_s = 1e3 / t1_ms
     low_error, high_error = speedup_error * low_share, speedup_error * high_share
     slowest = tok_s * max(low * (1 - hypot(error, low_error)), (1 - error) * _WORST_SPEEDUP)
     fastest = tok_s * max(high * (1 + hypot(error, high_error)), 1 + error)
     speedup = max(low * (1 - low_error), _WORST_SPEEDUP), max(high * (1 + high_error), 1.0)
-    return WorkloadSpeed(speedup, (slowest, fastest), (low + high) / 2)
+    return WorkloadSpeed(speedup, (slowest, fastest))

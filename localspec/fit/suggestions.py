@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import field, replace
 from functools import partial
 
 from localspec.errors import NotFoundError
 from localspec.fit import pair_shapes, verdict
-from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
+from localspec.fit.advisor import (
+    SettingsAdvisor,
+    SettingsRequest,
+    estimate_tokens_per_second,
+    rank_draft,
+    with_settings,
+)
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed import UseCase
@@ -30,18 +38,16 @@ from localspec.models.catalog import Catalog, CatalogModel, CatalogPair, own_id
 from localspec.models.catalog_entries import TIERS
 from localspec.models.draft_heads import HEAD_DESCRIPTIONS
 from localspec.models.model_lookup import ModelRequest
-from localspec.protocol.wire import ContextSettings, KvType, LoadCommand
+from localspec.protocol.wire import LoadCommand
 from localspec.units import gib, token_rate_range
 
 _OVERHEAD_FACTOR = 1.2  # Memory per byte of files, for pairs of unknown shape.
 _COMFORTABLE_TOKENS_PER_SECOND = 10.0  # A slower pair ranks after all faster ones.
 _SLOW_TOKENS_PER_SECOND = 4.0  # Slower than a person reads.
-_LONG_CONTEXT = 16_384  # Tokens; a pair with room for less ranks after those with room for it.
 _ACTIVE_WEIGHT = 0.4
 """Of a mixture of experts: it is about as good as a dense model of total^0.6 × active^0.4
 parameters.  An opinion: it ranks Gemma 4 26B-A4B beside the 12B, as users do."""
 _BITS_PER_PARAMETER = 4.9  # Of Q4_K_M; for an unknown number of parameters.
-_LEAST_LEFT = 0.01  # Of the memory, beside the reserve.
 _BITS_QUALITY = {"2": 0.5, "3": 0.7, "4": 0.95, "5": 0.98, "6": 0.99}
 _TRAINED_QUALITY = 0.99
 """What is left of a model by the bits of its quantisation, as a factor of its effective size; of
@@ -50,17 +56,16 @@ _SAME_SPEED = 1.1  # Types that a CPU computes nearly as fast as the fastest, by
 _UPGRADE_QUALITY = 0.02  # That a file larger than the catalogue's first gains.
 _UPGRADE_SPARE = 0.1  # Of the memory, that such a file leaves free.
 _UPGRADE_TOKENS_PER_SECOND = 20.0  # That such a file still reaches.
-_STATUS_ORDER = ("verified", "reported", "untested")
+_DESCRIPTIONS = HEAD_DESCRIPTIONS | {"lookup": "prompt lookup, no draft model"}
 _KIND_ORDER = ("mtp", "dspark", "dflash", "eagle3", "model", "lookup")  # If no speed is known.
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestionCriteria:
-    """The use and the settings to suggest for; None accepts any."""
+    """The use to suggest for, None for any, and the settings that the user has chosen."""
 
     use: str | None = None
-    context: int | None = None
-    kv: KvType | None = None
+    wishes: SettingsRequest = field(default=SettingsRequest(LoadCommand("")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +90,6 @@ class PairSuggestion:
         return (self.fit.device_fits or (self.fit.host,)) if self.fit else ()
 
     @property
-    def has_long_context(self) -> bool:
-        n_ctx = self.fit.load.target_settings.n_ctx if self.fit else None
-        shape = self.pair.target.shape
-        return (n_ctx or 0) >= min(_LONG_CONTEXT, shape.context if shape else _LONG_CONTEXT)
-
-    @property
-    def is_partly_in_ram(self) -> bool:
-        settings = self.fit.load.target_settings if self.fit and self.fit.device_fits else None
-        return settings is not None and (settings.cpu_moe != 0 or settings.n_gpu_layers >= 0)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether one more small program would not fit into what is left beside the reserve.
-
-        A model of which a part stays in RAM was made to fill its card.
-        """
-        if self.fit is None or self.is_partly_in_ram:
-            return False
-        fullest = self.fit.tightest
-        headroom, total = fullest.headroom, fullest.device.total or 0
-        return headroom is not None and headroom < _LEAST_LEFT * total
-
-    @property
-    def is_compromise(self) -> bool:
-        """Whether it would fit better on a larger card."""
-        kv_type = self.fit.load.target_settings.kv_type if self.fit else "f16"
-        return self.is_partly_in_ram or kv_type != "f16"
-
-    @property
     def is_worse_than_lookup(self) -> bool:
         """Whether the draft loses, or has no room: then `fit` and `run` go without it."""
         if self.fit is None or self.pair.draft_kind == "lookup":
@@ -123,10 +99,12 @@ class PairSuggestion:
     @property
     def is_upgrade(self) -> bool:
         """Whether it leaves memory free and is fast, as a file larger than usual should."""
+        if self.fit is None:
+            return False
         spare = min((each.headroom or 0) / (each.device.free or 1) for each in self.used)
-        rate = estimate_tokens_per_second(self.fit) if self.fit and self.fit.speed.plain else 99.0
+        rate = estimate_tokens_per_second(self.fit) if self.fit.speed.plain else math.inf
         is_fast = rate >= _UPGRADE_TOKENS_PER_SECOND  # also if it is unknown
-        return is_fast and self.has_long_context and spare >= _UPGRADE_SPARE
+        return is_fast and self.fit.has_long_context and spare >= _UPGRADE_SPARE
 
     @property
     def needed_bytes(self) -> int:
@@ -143,7 +121,7 @@ def suggest(
     *,
     catalogue: Catalog | None = None,
 ) -> tuple[PairSuggestion, ...]:
-    """The pairs that fit, best first: the best pair of each target, then those with other drafts.
+    """The pairs that fit, best first: the best pair of each target, then the second, and so on.
 
     `target` (an id or a part of one) selects that model's pairs, whether they fit or not; without
     it, pairs that would use memory reserved for other programs are left out.
@@ -161,10 +139,12 @@ def suggest(
     ]
     if not target:  # every target has a pair with prompt lookup, too
         shown = [each for each in shown if each.is_bundled or not each.is_worse_than_lookup]
-    best: dict[str, CatalogPair] = {}
+    places, n_drafts = dict[str, int](), Counter[str]()  # Among the drafts of a target, by pair.
     for each in sorted(shown, key=_draft_sort_key):
-        best.setdefault(own_id(each.pair.target.id), each.pair)
-    return tuple(sorted(shown, key=lambda each: _sort_key(each, best, criteria.use, machine)))
+        target_id = own_id(each.pair.target.id)
+        places[each.pair.id] = n_drafts[target_id]
+        n_drafts[target_id] += 1
+    return tuple(sorted(shown, key=lambda each: _sort_key(each, places, criteria.use, machine)))
 
 
 def _find_pairs(catalogue: Catalog, target: str) -> Sequence[CatalogPair]:
@@ -184,7 +164,7 @@ def _find_pairs(catalogue: Catalog, target: str) -> Sequence[CatalogPair]:
 
 
 def resolve_best_file(
-    text: str, machine: Callable[[], MachineProfile], use: str | None = None
+    text: str, machine: Callable[[], MachineProfile], criteria: SuggestionCriteria
 ) -> ModelRequest:
     """As `model_lookup.resolve`; if no quantisation is named or here, that of `suggest`.
 
@@ -195,7 +175,7 @@ def resolve_best_file(
     if model is None or not model.files or ":" in text or request.target.find_local():
         return request
     pairs = [request.pair] if request.pair else catalog.pairs_for(catalog.load(), model)
-    assess = partial(choose_file, machine=machine(), criteria=SuggestionCriteria(use))
+    assess = partial(choose_file, machine=machine(), criteria=criteria)
     found = [each for pair in pairs if (each := assess(pair))]
     best = min(found, key=_draft_sort_key, default=None)
     if best is None:
@@ -220,7 +200,7 @@ def choose_file(
     files = pair.target.files if ":" not in pair.id else ()
     for model in _rank_by_cpu(pair.target, machine) if files else ():
         found = assess(pair.with_target(model))
-        if found is not None and found.verdict == "fits" and not found.is_full:
+        if found and found.fit and found.verdict == "fits" and not found.fit.is_full:
             return found
     first = assess(pair)
     if first is None or first.fit is None or not files:
@@ -228,7 +208,8 @@ def choose_file(
     size, free = _model_size(pair.target) or 0, sum(each.device.free or 0 for each in first.used)
     in_order = sorted(files, key=lambda model: -(_model_size(model) or 0))
     sized = [model for model in in_order if (_model_size(model) or 0) < free]
-    if first.verdict == "fits" and first.has_long_context and not first.is_partly_in_ram:
+    fit = first.fit
+    if first.verdict == "fits" and fit.has_long_context and not fit.is_partly_in_ram:
         for model in sized:
             if _quality(model) - _quality(pair.target) >= _UPGRADE_QUALITY:
                 larger = assess(pair.with_target(model))
@@ -283,9 +264,11 @@ def _type_speed(model: CatalogModel, machine: MachineProfile) -> TypeSpeed | Non
 def _file_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, bool, bool, float]:
     """Four bits with a short context are better than three with a long one, but not in RAM: only
     experts may be there."""
-    quality, is_whole = _quality(suggestion.pair.target), not suggestion.is_partly_in_ram
-    is_fast = is_whole or bool(suggestion.fit and suggestion.fit.load.target_settings.cpu_moe)
-    return is_fast, quality >= _BITS_QUALITY["4"], suggestion.has_long_context, is_whole, quality
+    quality, fit = _quality(suggestion.pair.target), suggestion.fit
+    is_whole = not (fit and fit.is_partly_in_ram)
+    is_fast = is_whole or bool(fit and fit.load.target_settings.cpu_moe)
+    is_long = bool(fit and fit.has_long_context)
+    return is_fast, quality >= _BITS_QUALITY["4"], is_long, is_whole, quality
 
 
 def assess_pair(
@@ -307,19 +290,20 @@ def assess_pair(
     if shapes is None:
         return None if size is None else _assess_by_file_size(pair, size, machine, criteria.use)
     name = shapes.draft.name if shapes.draft else None
-    load = LoadCommand(shapes.target.name, name, ContextSettings(workers=machine.workers))
-    request = SettingsRequest(load, criteria.context, criteria.kv, can_skip_workers=True)
+    load = replace(criteria.wishes.load, target=shapes.target.name, draft=name)
+    load = with_settings(load, workers=machine.workers)
+    # Whether exact mode can be had is said when a model is loaded.
+    request = replace(criteria.wishes, load=load, exact=False, can_skip_workers=True)
     use = UseCase(criteria.use or "chat")
     advisor = SettingsAdvisor(*shapes.shapes, machine, use)
     can_be_fast = searches or advisor.can_avoid_layers_in_ram(request)
     default = advisor.default_settings(request)
     fit = advisor.advise(request).fit if can_be_fast else advisor.estimate_fit(default)
-    type_reason = filter(None, [explain_type(pair.target, machine)])
-    others = (*type_reason, *_other_reasons(pair, criteria.use))
     speed_reasons = _speed_reasons(fit, has_draft=shapes.draft is not None)
-    reasons = (_memory_reason(fit), *speed_reasons, *others)
-    draft = _draft_reason(pair, fit)
-    return PairSuggestion(pair, size or fit.total, fit.verdict, reasons, fit, draft)
+    others = explain_type(pair.target, machine), *_other_reasons(pair, criteria.use)
+    reasons = (_memory_reason(fit), *speed_reasons, *filter(None, others))
+    draft_reason = _draft_reason(pair, fit)
+    return PairSuggestion(pair, size or fit.total, fit.verdict, reasons, fit, draft_reason)
 
 
 def _assess_by_file_size(
@@ -334,8 +318,8 @@ def _assess_by_file_size(
     about, with_caches = "about " * is_rounded, f"{gib(needed)} with caches"
     reasons = [f"{about}{gib(size)} of files, {with_caches}: {relation} {gib(free)}"]
     reasons += _other_reasons(pair, use)
-    head = HEAD_DESCRIPTIONS.get(pair.draft_kind, "")
-    return PairSuggestion(pair, size, judged, tuple(reasons), draft_reason=head)
+    draft_reason = _DESCRIPTIONS.get(pair.draft_kind, "")
+    return PairSuggestion(pair, size, judged, tuple(reasons), draft_reason=draft_reason)
 
 
 def _memory_reason(fit: FitReport) -> str:
@@ -371,10 +355,8 @@ def _speed_reasons(fit: FitReport, *, has_draft: bool) -> Iterator[str]:
 
 
 def _draft_reason(pair: CatalogPair, fit: FitReport) -> str:
-    if pair.draft_kind == "lookup":
-        return "prompt lookup, no draft model"
-    if head := HEAD_DESCRIPTIONS.get(pair.draft_kind):
-        return head
+    if described := _DESCRIPTIONS.get(pair.draft_kind):
+        return described
     family = pair.draft.family if pair.draft else ""
     parts = ["same family"] if family and family == pair.target.family else []
     if fit.speed.costs is not None:
@@ -388,9 +370,8 @@ def _other_reasons(pair: CatalogPair, use: str | None) -> Iterator[str]:
     reasons = (
         f"{made} for {use}" if use else "",
         pair.why,
-        HEAD_DESCRIPTIONS.get(pair.draft_kind, ""),
+        _DESCRIPTIONS.get(pair.draft_kind, ""),
         "mixture of experts: a draft gains less" if is_dense_draft else "",
-        "" if pair.draft_kind != "lookup" else "prompt lookup, no draft model",
         f"reported: {pair.source}" if pair.status == "reported" else "",
         pair.target.note,
         pair.note,
@@ -399,26 +380,24 @@ def _other_reasons(pair: CatalogPair, use: str | None) -> Iterator[str]:
 
 
 def _sort_key(
-    suggestion: PairSuggestion,
-    best: Mapping[str, CatalogPair],
-    use: str | None,
-    machine: MachineProfile,
+    suggestion: PairSuggestion, places: Mapping[str, int], use: str | None, machine: MachineProfile
 ) -> tuple[bool | int | float, ...]:
-    """The best suggestion sorts first.  `best`: of each target, by its id."""
+    """The best suggestion sorts first."""
     pair, fit = suggestion.pair, suggestion.fit
     tokens_per_second = _tokens_per_second(suggestion, machine)
     is_slow = tokens_per_second < _COMFORTABLE_TOKENS_PER_SECOND
+    settings, in_ram = (fit.load.target_settings, fit.is_partly_in_ram) if fit else (None, False)
     return (
         suggestion.verdict == "no" and not suggestion.is_bundled,
         suggestion.verdict == "tight",
         suggestion.is_bundled,  # only a demonstration
         bool(use) and use not in pair.use,
         is_slow,
-        pair is not best[own_id(pair.target.id)],
-        suggestion.is_full,
+        places[pair.id],
+        bool(fit and fit.is_full),
         TIERS.index(pair.target.tier),
-        bool(machine.devices) and fit is not None and not suggestion.has_long_context,
-        not is_slow and suggestion.is_compromise,
+        bool(machine.devices) and fit is not None and not fit.has_long_context,
+        not is_slow and (in_ram or (settings is not None and settings.kv_type != "f16")),
         -(tokens_per_second if is_slow else _effective_size(pair.target)),
         -suggestion.bytes,
     )
@@ -449,18 +428,15 @@ def _tokens_per_second(suggestion: PairSuggestion, machine: MachineProfile) -> f
 
 def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
     """The shortest time first, as if all files were of one size, unless the draft costs quality of
-    the target, the long context or the last memory; if the time is unknown, a better tested draft.
+    the target, the long context or the last memory; if the time is unknown, by kind.
     """
     pair, fit = suggestion.pair, suggestion.fit
-    speed = fit.speed.speculative if fit is not None else None
-    is_lookup = pair.draft_kind == "lookup"
-    status = len(_STATUS_ORDER) if is_lookup else _STATUS_ORDER.index(pair.status)
-    kind = _KIND_ORDER.index(pair.draft_kind)
+    unknown = suggestion.verdict == "no", True, False, False, math.inf
+    does_not_fit, is_short, is_full, _, seconds = rank_draft(fit) if fit else unknown
     quality = min(_quality(pair.target), _BITS_QUALITY["4"])
-    seconds = 1 / (sum(speed) * (_model_size(pair.target) or 1)) if speed else math.inf
-    is_short = not suggestion.has_long_context
-    worse = suggestion.is_full, suggestion.is_worse_than_lookup
-    return suggestion.verdict == "no", -quality, is_short, *worse, seconds, status, kind
+    seconds /= _model_size(pair.target) or 1
+    last = suggestion.is_worse_than_lookup, seconds, _KIND_ORDER.index(pair.draft_kind)
+    return does_not_fit, -quality, is_short, is_full, *last
 
 
 def _model_size(model: CatalogModel) -> int | None:

@@ -20,6 +20,8 @@ from localspec.protocol.wire import LoadCommand
 FitVerdict = Literal["fits", "tight", "no", "unknown"]
 
 WORST_FIRST: tuple[FitVerdict, ...] = ("no", "unknown", "tight", "fits")
+LONG_CONTEXT = 16_384  # Tokens; what has room for less ranks after what has it.
+_LEAST_LEFT = 0.01  # Of the memory, beside the reserve.
 _MIB = 1 << 20
 _COMPUTE_SAFETY = 0.05  # Backends allocate a little more than llama.cpp reports.
 _BACKEND_RUNTIME_MIB = {"CUDA": 330, "ROCm": 330, "Vulkan": 200, "Metal": 150}
@@ -96,12 +98,6 @@ class DeviceFit:
     def verdict(self) -> FitVerdict:
         return judge(self.needed, self.device.free, self.reserve)
 
-    def is_close(self, error: int) -> bool:
-        """Whether an error of the estimate of so many bytes could change the verdict."""
-        if self.headroom is None or not self.needed:
-            return False
-        return self.verdict == "tight" or (self.missing <= error and self.headroom <= error)
-
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
@@ -112,6 +108,7 @@ class FitReport:
     host: DeviceFit  # System memory.
     memory_estimate: MemoryEstimate
     speed: SpeedEstimate
+    n_ctx_train: int = 0
 
     @property
     def all_fits(self) -> tuple[DeviceFit, ...]:
@@ -126,7 +123,24 @@ class FitReport:
     def loses(self) -> bool:
         """Whether the draft is not expected to make it faster."""
         chat, is_known = self.speed.by_workload.get("chat"), self.speed.plain is not None
-        return is_known and bool(self.memory_estimate.draft) and (not chat or chat.gain < 1)
+        return is_known and bool(self.memory_estimate.draft) and not (chat and chat.speedup[1] > 1)
+
+    @property
+    def has_long_context(self) -> bool:
+        n_ctx = self.load.target_settings.n_ctx or 0
+        return n_ctx >= min(LONG_CONTEXT, self.n_ctx_train or LONG_CONTEXT)
+
+    @property
+    def is_partly_in_ram(self) -> bool:
+        settings = self.load.target_settings
+        return bool(self.device_fits) and (settings.cpu_moe != 0 or settings.n_gpu_layers >= 0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more small program would not fit; what is partly in RAM was made to fill."""
+        headroom, total = self.tightest.headroom, self.tightest.device.total or 0
+        is_known = headroom is not None and not self.is_partly_in_ram
+        return is_known and (headroom or 0) < _LEAST_LEFT * total
 
     @property
     def is_too_close(self) -> bool:
@@ -134,8 +148,12 @@ class FitReport:
 
         With workers nothing is counted: each serves one process at a time.
         """
-        is_close = any(each.is_close(self.error) for each in self.all_fits)
-        return is_close and not self.load.target_settings.workers
+        are_close = (
+            each.verdict == "tight" or each.missing <= self.error >= each.headroom
+            for each in self.all_fits
+            if each.needed and each.headroom is not None
+        )
+        return any(are_close) and not self.load.target_settings.workers
 
     @property
     def tightest(self) -> DeviceFit:
@@ -172,47 +190,38 @@ def estimate_fit(
     *,
     with_speed: bool = True,
 ) -> FitReport:
-    """Estimated from shapes, in a few milliseconds; without the speed in half of them.
+    """In a few milliseconds, in half of them without the speed.
 
     Raises UsageError for an impossible context, ModelFileError for inconsistent headers.
     """
-    shapes = target, draft if load.draft else None
-    with refuse_inconsistent():
-        estimate = memory.estimate_pair(load, *shapes, machine.devices)
-        return from_memory_estimate(load, shapes, estimate, machine, use, with_speed=with_speed)
-
-
-def from_memory_estimate(
-    load: LoadCommand,
-    shapes: tuple[ModelShape, ModelShape | None],
-    memory_estimate: MemoryEstimate,
-    machine: MachineProfile,
-    use: UseCase | None = None,
-    *,
-    with_speed: bool = True,
-) -> FitReport:
-    """With a given memory estimate, such as the probe's."""
-    target, draft = shapes
-    if memory_estimate.draft is None:
-        draft = None
     speed = SpeedEstimate()
-    if with_speed:
-        speed = estimate_speed(load, target, draft, machine.hardware, use)
-    device_fits = tuple(_device_fit(device, memory_estimate, machine) for device in machine.devices)
-    host = _device_fit(replace(machine.cpu, name=HOST), memory_estimate, machine)
+    with refuse_inconsistent():
+        estimate = memory.estimate_pair(
+            load, target, draft if load.draft else None, machine.devices
+        )
+        draft = draft if estimate.draft else None
+        if with_speed:
+            speed = estimate_speed(load, target, draft, machine.hardware, use)
     has_head = draft is not None and bool(draft.head_kind)
-    device_fits = tuple(replace(each, has_head=has_head) for each in device_fits)
-    host = replace(
+    parts = _fit_devices(estimate, machine, has_head=has_head)
+    return FitReport(load, *parts, estimate, speed, target.n_ctx_train)
+
+
+def _fit_devices(
+    estimate: MemoryEstimate, machine: MachineProfile, *, has_head: bool
+) -> tuple[tuple[DeviceFit, ...], DeviceFit]:
+    """Of the GPUs, and of system memory."""
+    devices = (*machine.devices, replace(machine.cpu, name=HOST))
+    *gpus, host = (replace(_fit(each, estimate, machine), has_head=has_head) for each in devices)
+    return tuple(gpus), replace(
         host,
-        has_head=has_head,
-        output=memory_estimate.output,
+        output=estimate.output,
         overhead=host.overhead + _ENGINE_PROCESS_BYTES,
-        sharing=tuple(each for each in device_fits if is_in_system_memory(each.device)),
+        sharing=tuple(each for each in gpus if is_in_system_memory(each.device)),
     )
-    return FitReport(load, device_fits, host, memory_estimate, speed)
 
 
-def _device_fit(device: Device, estimate: MemoryEstimate, machine: MachineProfile) -> DeviceFit:
+def _fit(device: Device, estimate: MemoryEstimate, machine: MachineProfile) -> DeviceFit:
     name = device.name
     target, used = estimate.target.of(name), estimate.of(name)
     draft = estimate.draft.of(name) if estimate.draft else DeviceMemory()
@@ -236,9 +245,7 @@ def is_in_system_memory(device: Device) -> bool:
     return device.unified and not device.simulated and not device.worker
 
 
-def confirm_fit(
-    fit: FitReport, pair: PairShapes, machine: MachineProfile, use: UseCase | None = None
-) -> FitReport:
+def confirm_fit(fit: FitReport, pair: PairShapes, machine: MachineProfile) -> FitReport:
     """The same settings with llama.cpp's counts; if the probe fails, the given fit with a note.
 
     Takes about a second.  Only for files, and for the devices of this computer: a fit with
@@ -247,15 +254,13 @@ def confirm_fit(
     if any(device.simulated or device.worker for device in machine.devices) or not pair.headers:
         return fit
     try:
-        return count_fit(fit, pair, machine, use)
+        return count_fit(fit, pair, machine)
     except (ProbeError, OSError) as error:
         note = f"estimated: {error}"
         return replace(fit, memory_estimate=replace(fit.memory_estimate, note=note))
 
 
-def count_fit(
-    fit: FitReport, pair: PairShapes, machine: MachineProfile, use: UseCase | None = None
-) -> FitReport:
+def count_fit(fit: FitReport, pair: PairShapes, machine: MachineProfile) -> FitReport:
     """As `confirm_fit`.  Raises ProbeError, also if llama.cpp uses other devices than the fit."""
     if pair.headers is None:
         raise ProbeError("there is no file")
@@ -265,4 +270,5 @@ def count_fit(
         name for name, part in fit.memory_estimate.target.on.items() if part.compute
     }:
         raise ProbeError("llama.cpp uses other devices")
-    return from_memory_estimate(fit.load, pair.shapes, exact, machine, use)
+    device_fits, host = _fit_devices(exact, machine, has_head=fit.host.has_head)
+    return replace(fit, device_fits=device_fits, host=host, memory_estimate=exact)

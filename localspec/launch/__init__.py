@@ -9,7 +9,7 @@ from localspec.launch.pair import (
     resolve_file,
     resolve_or_pull,
     resolve_pair,
-    with_detected_head,
+    with_default_draft,
 )
 from localspec.launch.start import (
     EXACT_NOTICE,
@@ -20,5 +20,6 @@ from localspec.launch.start import (
     LoadOptions,
     StartEngine,
     choose_settings,
+    saved_criteria,
     start_engine,
 )

@@ -11,8 +11,9 @@ from localspec import speculation_methods
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, maker_sampling, model_lookup, pair_compatibility
+from localspec.models.catalog import CatalogModel
 from localspec.models.gguf import reader
-from localspec.models.model_lookup import ModelRequest, NotDownloadedError, ResolvedModel
+from localspec.models.model_lookup import ModelRequest, NotDownloadedError
 from localspec.sanitize import sanitize
 
 _MAX_DOWNLOADS = 2  # A target and its draft.
@@ -28,8 +29,8 @@ class ResolvedPair:
     spec_reason: str = ""
     suggested_settings: catalog.PairSettings = field(default=catalog.PairSettings())
     """Defaults from the catalogue; the user's own settings override them."""
-    detected_head: str = ""
-    """The type of the head if it was found automatically; then `draft` is that head."""
+    default_draft: str = ""
+    """What the draft is if nobody named it, such as "the model's own MTP layer"."""
     requested_refs: tuple[str, str] | None = field(default=None, compare=False)
     """The model reference, and the draft: a reference, `auto` or `none`."""
     ignored_draft: str = ""
@@ -40,7 +41,8 @@ class ResolvedPair:
         """The arguments that open the same pair later, from any folder."""
         if self.requested_refs is not None:
             return self.requested_refs
-        return make_portable_refs(str(self.target), str(self.draft or "none"))
+        draft = "auto" if self.default_draft else str(self.draft or "none")
+        return make_portable_refs(str(self.target), draft)
 
     @property
     def target_name(self) -> str:
@@ -63,13 +65,11 @@ class ResolvedPair:
 
     @property
     def draft_notice(self) -> str:
-        """One line about an automatically found head, or about a second draft; may be empty."""
+        """One line about a draft that nobody named, or about a second one; may be empty."""
         if self.ignored_draft:
             ignored = sanitize(self.ignored_draft, multiline=False)
             return f"A pair has one draft: {ignored} is not used."
-        if not self.detected_head or self.draft is None:
-            return ""
-        return draft_heads.sidecar_notice(self.detected_head, self.draft.name)
+        return f"Drafting with {self.default_draft}." if self.default_draft else ""
 
 
 def _stem(path: Path) -> str:
@@ -91,7 +91,10 @@ def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
         suggested = replace(pair.suggested_settings, sampling=sampling)
         pair = replace(pair, suggested_settings=suggested)
     if draft == "auto" and not request.is_lookup_pair:
-        pair = with_detected_head(pair)
+        if request.pair is None:
+            pair = with_default_draft(pair, request.target.catalog_model)
+        else:  # it names the head
+            pair = replace(with_default_draft(pair), default_draft="")
     if pair.draft is not None:
         reader.check_loadable(pair.draft)
         headers = reader.read(pair.target), reader.read(pair.draft)
@@ -145,27 +148,12 @@ def _resolve_files(request: ModelRequest, draft: str) -> ResolvedPair:
         path = (named.draft or named.target).require_path()
         return ResolvedPair(request.target.require_path(), path, ignored_draft=ignored)
     if (pair := request.pair) is None:
-        return ResolvedPair(request.target.require_path(), _find_catalog_draft(request.target))
+        return ResolvedPair(request.target.require_path(), None)
     try:
         target, *drafts = [model.require_path() for model in request.models]
     except NotDownloadedError as missing:  # of the whole pair, so that both are downloaded
         raise NotDownloadedError(pair.title, request.name) from missing
     return ResolvedPair(target, (*drafts, None)[0], pair.spec, pair.why, pair.settings)
-
-
-def _find_catalog_draft(target: ResolvedModel) -> Path | None:
-    """Find a draft that the catalogue suggests for the model and that is downloaded."""
-    if target.catalog_model is None:
-        return None
-    for pair in catalog.pairs_for(catalog.load(), target.catalog_model):
-        if pair.draft is not None:
-            path = model_lookup.from_catalog(pair.draft).find_path()
-            if path and (
-                pair.draft_kind == "model"
-                or pair_compatibility.is_head_for(reader.read(target.require_path()), path)
-            ):
-                return path
-    return None
 
 
 def draft_kind(pair: ResolvedPair) -> str | None:
@@ -194,16 +182,27 @@ def preferred_drafter(pair: ResolvedPair, spec: str) -> str:
     return spec if spec in speculation_methods.available(draft_kind(pair)) else "auto"
 
 
-def with_detected_head(pair: ResolvedPair) -> ResolvedPair:
-    """Add the head that the target file contains, or that is in the same folder, if any."""
+def with_default_draft(pair: ResolvedPair, model: CatalogModel | None = None) -> ResolvedPair:
+    """Add the draft of a target without one: what is here of the catalogue's pairs of `model`, else
+    the head in the file or in its folder.  Whether it pays is for fit/advisor.py to say.
+    """
     if pair.draft is not None:
         return pair
     target = reader.read(pair.target)
-    if draft_heads.has_own_mtp_layer(target):  # the head is part of the target file
-        return replace(pair, draft=pair.target, detected_head="mtp")
-    if (draft := pair_compatibility.find_sidecar(pair.target, target)) is None:
+    has_own_head = draft_heads.has_own_mtp_layer(target)
+    for each in catalog.pairs_for(catalog.load(), model) if model else ():
+        path = model_lookup.from_catalog(each.draft).find_path() if each.draft else None
+        is_head = each.draft_kind not in ("model", "lookup")
+        if path and (not is_head or pair_compatibility.is_head_for(target, path)):
+            title = sanitize(f"{path.name}, the catalogue's draft for it", multiline=False)
+            return replace(pair, draft=path, default_draft=title)
+        if each.draft is None and is_head and has_own_head:
+            break
+    path = pair.target if has_own_head else pair_compatibility.find_sidecar(pair.target, target)
+    if path is None:
         return pair
-    return replace(pair, draft=draft, detected_head=draft_heads.file_draft_kind(reader.read(draft)))
+    kind = "mtp" if has_own_head else draft_heads.file_draft_kind(reader.read(path))
+    return replace(pair, draft=path, default_draft=draft_heads.describe_found_head(kind, path.name))
 
 
 def check_target(target: Path) -> None:

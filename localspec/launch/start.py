@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from localspec import paths
+from localspec import config, paths
+from localspec.config import SETTINGS, EffectiveConfig
 from localspec.engine_process.client import EngineProcess
 from localspec.errors import DoesNotFitError, Hint, LocalspecError, ModelFileError, OutOfMemoryError
 from localspec.fit import calibration, machine_profile, pair_shapes, verdict
 from localspec.fit.advisor import SettingsAdvice, SettingsAdvisor, SettingsRequest, with_settings
+from localspec.fit.suggestions import SuggestionCriteria
 from localspec.fit.verdict import FitReport
 from localspec.launch import conversion
 from localspec.launch.pair import ResolvedPair
@@ -70,6 +73,15 @@ class LoadOptions:
     """Draft while the target verifies. None: across devices, where it is worth it."""
     anyway: bool = False  # Load even if the estimate exceeds the memory.
 
+    @classmethod
+    def saved(cls, view: EffectiveConfig, **more: Any) -> LoadOptions:
+        """Those of config.toml, and `more`."""
+        names = {each.name for each in fields(cls)}
+        known = {
+            option.name: view.get(key) for key, option in SETTINGS.items() if option.name in names
+        }
+        return cls(**known | more, can_skip_workers=True)
+
     def to_request(self, pair: ResolvedPair, spec: str = "auto") -> SettingsRequest:
         """Without a draft if `spec` needs none; the catalogue's context unless `ctx` is set."""
         ctx = self.ctx or pair.suggested_settings.ctx
@@ -96,6 +108,7 @@ class LoadOptions:
         path = str(pair.draft) if pair.draft and spec not in WITHOUT_DRAFT else None
         return SettingsRequest(
             wire.LoadCommand(str(pair.target), path, target, draft, overlap=self.overlap),
+            default_draft=pair.default_draft if path and spec == "auto" else "",
             ctx=ctx,
             kv=self.kv,
             n_gpu_layers=self.gpu_layers,
@@ -106,6 +119,14 @@ class LoadOptions:
             skip_memory_check=self.anyway,
             can_skip_workers=self.can_skip_workers,
         )
+
+
+def saved_criteria(
+    use: str | None = None, ctx: int | None = None, kv: wire.KvType | None = None
+) -> SuggestionCriteria:
+    """What to suggest pairs for: with the settings that `run` takes from config.toml."""
+    options = LoadOptions.saved(config.resolve(), ctx=ctx, kv=kv)
+    return SuggestionCriteria(use, options.to_request(ResolvedPair(Path(), None)))
 
 
 class Engine(Protocol):
@@ -178,7 +199,7 @@ def start_engine(
             snapshot_bytes=_snapshot_bytes(advice) if probe else 0,
         )
         _load_pair(engine, load, advice)
-        engine.add_notices(advice, request.draft_note)
+        engine.add_notices(advice, request)
     except BaseException:
         engine.close()
         raise
@@ -276,7 +297,7 @@ def _does_not_fit_error(advisor: SettingsAdvisor, fit: FitReport, name: str) -> 
     options = [
         f"{{{saving.flags.removeprefix('--').replace('-', '_').replace(' ', '=')}}}"
         for saving in advisor.list_memory_savings(fit)
-        if saving.fit.verdict != "no" and saving.flags
+        if saving.fit.verdict != "no"
     ]
     if (longest := advisor.find_longest_context(fit)) is not None:
         options = [f"{{ctx={longest}}}", *(option for option in options if "ctx" not in option)]
@@ -373,7 +394,7 @@ class EngineClient(EngineProcess):
         if initial is not None:  # an unknown load counts as a busy computer
             self._other_load = 1.0 if initial.other_load is None else initial.other_load
 
-    def add_notices(self, advice: SettingsAdvice | None, head_notice: str) -> None:
+    def add_notices(self, advice: SettingsAdvice | None, request: SettingsRequest) -> None:
         """Add to `ready` what only this process knows. Called once, when the pair is loaded."""
         if advice is not None:
             if not advice.fit.load.target_settings.workers:
@@ -382,9 +403,13 @@ class EngineClient(EngineProcess):
             target = Path(advice.fit.load.target)
             if not advice.fit.device_fits:
                 self._add_notice(conversion.suggest_once(target, reader.read_model(target)))
-        if head_notice and self.ready.draft:
+        if advice is not None and advice.skipped_draft:
+            path = shlex.quote(sanitize(request.load.draft or "", multiline=False))
+            hint = Hint(f"To use it anyway: {{draft={path}}}.")
+            self._add_notice(Notice("info", HEAD_NOTICE, advice.skipped_draft, hint))
+        elif request.draft_note and self.ready.draft:
             hint = Hint("To disable: {draft=none}.")
-            self._add_notice(Notice("info", HEAD_NOTICE, head_notice, hint))
+            self._add_notice(Notice("info", HEAD_NOTICE, request.draft_note, hint))
 
     def _add_notice(self, notice: Notice | None) -> None:
         if notice is not None:

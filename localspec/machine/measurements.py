@@ -52,8 +52,6 @@ class ModelReads:
     devices: tuple[str, ...]
     family: str  # The most common quantisation, such as Q4_K.
     moe: bool = False
-    architecture: str = ""  # Empty: measured by an earlier version.
-    layers: int = 0  # 0: the same.
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,9 +127,9 @@ def _has_supported_mtp_layer(header: Header) -> bool:
     return is_supported and n > 0 and all(name in tensors for name in names)
 
 
-def sidecar_notice(head_kind: str, name: str) -> str:
-    """The notice that a head is used which the user did not name."""
-    source = f"the {KIND_TITLES[head_kind]} head {name} in the model's folder"
+def describe_found_head(head_kind: str, name: str) -> str:
+    """A head that the user did not name, in words."""
     if head_kind == "mtp":
-        source = "the model's own MTP layer"
-    return sanitize(f"Drafting with {source}.", multiline=False)
+        return "the model's own MTP layer"
+    head = f"the {KIND_TITLES[head_kind]} head {name} in the model's folder"
+    return sanitize(head, multiline=False)

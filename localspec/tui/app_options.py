@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
+from localspec import launch
 from localspec.chat.settings import OverflowPolicy
 from localspec.config import EffectiveConfig
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import LoadOptions, ResolvedPair
 from localspec.lazy_dataclass import dataclass
+from localspec.speculation_methods import WITHOUT_DRAFT
 from localspec.tui import key_bindings, terminal, themes
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.wizard.what_if import WhatIf
@@ -35,10 +37,8 @@ class AppOptions:
     temperature: float | None = None  # Temperature of new chats; None: the pair's default.
     spec: str = "auto"  # Drafter of new chats (`--spec`).
     exact: bool = False  # Exact mode of new chats.
-    overlap: bool | None = None  # Overlapped drafting; None: across devices, where it is worth it.
-    cpu_moe: int | None = None  # Layers whose experts stay in RAM; None: what fits.
-    workers: tuple[str, ...] = ()
-    """Addresses of other computers, for models that do not fit here or are slower."""
+    load: LoadOptions = field(default=LoadOptions(can_skip_workers=True))
+    """Preferences for every load."""
     offline: bool = False
     settings_errors: tuple[str, ...] = ()  # Errors in config.toml, shown until they are fixed.
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -61,17 +61,16 @@ class AppOptions:
         self, pair: ResolvedPair, *, exact: bool = False, ctx: int | None = None
     ) -> SettingsRequest:
         overrides = self.load_overrides.get(pair, WhatIf())
-        options = LoadOptions(
-            ctx or overrides.ctx,
-            overrides.kv,
+        options = replace(
+            self.load,
+            ctx=ctx or overrides.ctx,
+            kv=overrides.kv,
             exact=exact,
-            overlap=self.overlap,
             anyway=pair in self.force_load,
-            cpu_moe=self.cpu_moe,
-            workers=self.workers,
-            can_skip_workers=True,
         )
-        return options.to_request(pair)
+        # What drafts can be changed in the chat.
+        spec = "auto" if self.spec in WITHOUT_DRAFT else launch.preferred_drafter(pair, self.spec)
+        return options.to_request(pair, spec)
 
 
 _DAMAGED_FILE = "Using the defaults; nothing is saved until it is fixed."
@@ -92,9 +91,8 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     options.show_thinking = view.get("chats.show_thinking")
     options.temperature = view.get("answers.temperature")
     options.spec = view.get("answers.spec")
-    options.cpu_moe, options.workers = view.get("run.cpu_moe"), view.get("run.workers")
+    options.load = LoadOptions.saved(view)
     options.exact = view.get("answers.exact")
-    options.overlap = view.get("answers.overlap")
     if options.chats is not None:
         options.chats.private = not view.get("chats.keep")
     path = view.file.path  # the preferences show the whole path

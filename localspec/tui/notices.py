@@ -20,6 +20,7 @@ _OPTION_WORDS = {
     "gpu_layers": ("layers on the GPU", "{} layers on the GPU"),
     "flash_attn": ("flash attention", "flash attention {}"),
     "spec": ("/spec", "/spec {}"),
+    "draft": ("a draft", "{} as the draft"),
     "verify": ("/set verify", "/set verify {}"),
     "max_tokens": ("/set max_tokens", "/set max_tokens {}"),
     "exact": ("/set exact on", "/set exact {}"),

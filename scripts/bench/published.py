@@ -20,7 +20,7 @@ from typing import NamedTuple
 from turns import table
 
 from localspec.errors import LocalspecError
-from localspec.fit import machine_profile, pair_shapes
+from localspec.fit import machine_profile, pair_shapes, speed
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import TYPICAL_CPU_SPEED, UseCase
@@ -96,7 +96,7 @@ class Run(NamedTuple):
         if model.shape is None or not size:
             return None
         try:
-            shape = pair_shapes.shape_from_numbers(model.shape, row.quant, size)
+            shape = pair_shapes.shape_from_numbers(model.shape, row.quant.upper(), size)
             maker = gpu_catalog.find(row.gpu).maker
         except (LocalspecError, ValueError):
             return None
@@ -107,6 +107,9 @@ class Run(NamedTuple):
     def fit(self, load: LoadCommand, draft: ModelShape | None = None) -> FitReport:
         row = self.row
         machine = machine_profile.with_gpu(row.gpu, row.vram or None)
+        if row.backend == "ROCm":
+            gpu = replace(machine.devices[0], backend="ROCm")
+            machine = replace(machine, devices=(gpu,), hardware=speed.from_devices((gpu,)))
         cpu = replace(machine.cpu, free=RAM_GIB * GIB, total=RAM_GIB * GIB)
         speeds = dict(machine.hardware.nominal_speeds)
         if not machine.devices[0].unified:

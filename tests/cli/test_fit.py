@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,10 @@ def test_a_bar_shows_each_part_and_is_never_longer() -> None:
 
 def test_fit_counts_what_run_would_use(computer: Installation) -> None:
     computer.pulled(DEEP, HEAD, INSIDE)
-    for ref, name in ((DEEP, "EAGLE-3"), (INSIDE, "MTP")):
-        said = computer.do("fit", ref, "--gpu", "RTX 4090", "--json")
+    for ref, head, name in ((DEEP, HEAD, "EAGLE-3"), (INSIDE, INSIDE, "MTP")):
+        small = computer.do("fit", ref, "--gpu", "RTX 4090")
+        assert re.search(r"Not drafting with the .*: about \d+ tok/s with it, ", small.text)
+        said = computer.do("fit", ref, "--draft", head, "--gpu", "RTX 4090", "--json")
         assert said.code == 0, said.err
         document = said.document
         assert document["method"] == "analytic" and document["error"] > 0  # not in this computer

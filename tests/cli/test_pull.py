@@ -257,9 +257,12 @@ def test_a_pair_of_the_catalogue_with_a_head(computer: Installation) -> None:
     assert pulled.code == 0, pulled.err
     assert pulled.text == "Ready: localspec run deep+head\n"
     assert "Compatible: " in pulled.err and "draft head (EAGLE-3)" in pulled.err
-    for ref in ("deep+head", "deep"):
-        told = computer.do("run", ref, *ASK, "--json")
-        assert told.code == 0 and told.document["draft"] == "Head-Q8_0.gguf", told.err
+    told = computer.do("run", "deep+head", *ASK, "--json")
+    assert told.code == 0 and told.document["draft"] == "Head-Q8_0.gguf", told.err
+    alone = computer.do("run", "deep", *ASK, "--json")
+    assert alone.code == 0 and alone.document["draft"] is None
+    skipped = "Not drafting with Head-Q8_0.gguf, the catalogue's draft for it: about "
+    assert skipped in alone.err, "so small a model gains nothing"
     listed = computer.do("pair", "list", "--json").document["pairs"]
     (entry,) = [one for one in listed if one["id"] == "deep+head"]
     assert (entry["kind"], entry["here"]) == ("eagle3", True)

@@ -310,12 +310,17 @@ def test_a_pulled_head_is_used_and_said(computer: Installation) -> None:
     computer.hub.commit = "2" * 40
     pulled = computer.do("pull", HEAD, "-y")
     assert pulled.code == 0 and "used automatically" in pulled.err, pulled.err
-    told = computer.do("run", DEEP, *ANSWER, "--json")
+    said = "rafting with the EAGLE-3 head eagle3-Deep-Q8_0.gguf in the model's folder"
+    small = computer.do("run", DEEP, *ANSWER, "--json")
+    assert small.document["draft"] is None
+    assert f"Not d{said}: about " in small.err
+    (named,) = re.findall(r"To use it anyway: --draft (\S+)\.$", small.err, re.MULTILINE)
+    assert computer.do("run", DEEP, *ANSWER, "--json", "--draft", named).document["draft"]
+    told = computer.do("run", DEEP, *ANSWER, "--json", "--spec", "model")
     assert told.code == 0, told.err
     assert told.document["draft"] == "eagle3-Deep-Q8_0.gguf"
     assert told.document["text"] == alone.document["text"]
-    said = "Drafting with the EAGLE-3 head eagle3-Deep-Q8_0.gguf in the model's folder."
-    assert f"{said} To disable: --draft none." in told.err
+    assert f"D{said}. To disable: --draft none." in told.err
     without = computer.do("run", DEEP, *ANSWER, "--json", "--draft", "none")
     assert without.document["draft"] is None and "Drafting with" not in without.err
     named = computer.do("run", DEEP, *ANSWER, "--json", "--draft", HEAD)
@@ -336,7 +341,7 @@ def test_a_head_is_asked_for_by_its_name(computer: Installation) -> None:
 
 def test_a_model_that_predicts_uses_its_own_layer(computer: Installation) -> None:
     computer.pulled(INSIDE)
-    told = computer.do("run", INSIDE, *ANSWER, "--json")
+    told = computer.do("run", INSIDE, *ANSWER, "--json", "--spec", "mtp")
     assert told.code == 0, told.err
     said = "Drafting with the model's own MTP layer."
     assert f"{said} To disable: --draft none." in told.err

@@ -23,7 +23,7 @@ from localspec.chat.session import ChatSession
 from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.errors import EngineError, InUseError, OutOfMemoryError
 from localspec.fit import advisor
-from localspec.launch import ResolvedPair
+from localspec.launch import LoadOptions, ResolvedPair
 from localspec.machine import installed_llama_cpp
 from localspec.machine.rpc import preflight, side_library
 from localspec.machine.rpc.server import WorkerServer, WorkerSettings
@@ -238,7 +238,9 @@ async def test_f5_finishes(is_back: bool, library: Path, monkeypatch: pytest.Mon
         server = stack.enter_context(serving(library))
         port = server.port
         cable = stack.enter_context(closing(Cable(port)))
-        options = AppOptions(seed=1, workers=(cable.address,))
+        options = AppOptions(
+            seed=1, load=LoadOptions(workers=(cable.address,), can_skip_workers=True)
+        )
         app = LocalspecApp(options, runner, lambda: ChatScreen(session, runner, options))
         stack.callback(runner.close, wait=10)
         pilot = await stack.enter_async_context(app.run_test(size=(100, 30)))
@@ -250,7 +252,7 @@ async def test_f5_finishes(is_back: bool, library: Path, monkeypatch: pytest.Mon
         server.close()
         await wait_until(pilot, lambda: phase(pilot) == "failed", 60)
         before = session.conversation.turns[0].answer
-        assert f"{options.workers[0]} does not answer" in painted(app.screen)
+        assert f"{options.load.workers[0]} does not answer" in painted(app.screen)
         if is_back:
             server = stack.enter_context(serving(library, port))
         app.simulate_key("f5")

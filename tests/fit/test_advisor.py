@@ -95,7 +95,8 @@ def test_exact_mode_stores_keys_so_that_every_width_is_computed_alike() -> None:
     assert (target.kv_type, draft.kv_type) == ("q8_0/f16", "f16"), "drafts do not decide the text"
     usual = advise("qwen3-4b+qwen3-0.6b", machine())
     assert (usual.fit.load.target_settings.kv_type, usual.exact_note) == ("f16", "")
-    assert found.fit.memory_estimate.target.total < usual.fit.memory_estimate.target.total
+    needed = [sum(fit.memory_estimate.total_by_device.values()) for fit in (found.fit, usual.fit)]
+    assert needed[0] < needed[1]
     assert "q8_0/f16" in found.explanation and "q8_0/f16" in found.exact_note
     chosen = advise("qwen3-4b+qwen3-0.6b", machine(), exact=True, kv="q8_0")
     assert chosen.fit.load.target_settings.kv_type == "q8_0", "no key is in f16"

@@ -71,7 +71,7 @@ def parts(memory_: MemoryByDevice) -> dict[str, tuple[int, int, int]]:
 
 
 def total(estimate: MemoryEstimate) -> int:
-    return estimate.target.total + (estimate.draft.total if estimate.draft else 0)
+    return sum(estimate.total_by_device.values())
 
 
 # This computer's memory: llama.cpp counts a load without data.

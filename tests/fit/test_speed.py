@@ -49,10 +49,7 @@ MIB = 1 << 20
 def hardware_speed(
     gpu: float | None = 800.0, cpu: float | None = 40.0, eta: float = 0.75, fixed: float = 1.5
 ) -> HardwareSpeed:
-    rates = {
-        "CUDA0": DeviceSpeed(gpu, eta, fixed, moe_layer_ms=0.04),
-        HOST: DeviceSpeed(cpu, 0.7, 0.3, "cpu"),
-    }
+    rates = {"CUDA0": DeviceSpeed(gpu, eta, fixed), HOST: DeviceSpeed(cpu, 0.7, 0.3, "cpu")}
     return HardwareSpeed((CARD,), rates)
 
 
@@ -72,7 +69,6 @@ def test_public_runs_of_llama_cpp_are_met() -> None:
     for model, bandwidth, eta, fixed, ms, within in [
         (BIG, 800, 0.783, 1.66, 8.75, 0.05),  # RX 7900 XT, 8B
         (DRAFT, 800, 0.783, 1.66, 2.66, 0.12),  # 1B; sizes were known to a percent or two
-        (MOE, 800, 0.783, 1.66, 1e3 / 152, 0.05),  # 30B with 3B active
     ]:
         hardware = hardware_speed(bandwidth, eta=eta, fixed=fixed)
         found = estimate_ms(shapes.count_reads(model, EMPTY, hardware.devices), hardware)
@@ -103,6 +99,15 @@ def test_small_and_sparse_models_on_fast_cards() -> None:
         load = LoadCommand("target", None, ContextSettings(n_ctx=4096))
         low, high = shapes.estimate_speed(load, model, None, hardware).plain or (0.0, 0.0)
         assert low <= tokens_per_second <= high, (low, high)
+
+
+@pytest.mark.parametrize(("card", "tokens_per_second"), [("RX 7900 XT", 151.8), ("H100", 285)])
+def test_a_mixture_on_a_large_card(card: str, tokens_per_second: float) -> None:
+    """30B with 3B active: published, and measured by us."""
+    hardware = from_devices([gpu_catalog.find(card).as_device()])
+    load = LoadCommand("target", None, ContextSettings(n_ctx=4096))
+    found = shapes.estimate_speed(load, MOE, None, hardware)
+    assert middle(found) == pytest.approx(tokens_per_second, rel=0.05)
 
 
 def test_layers_beside_a_mac_s_gpu_are_read_from_the_same_memory() -> None:
@@ -219,7 +224,9 @@ def test_a_dense_model_reads_all_but_its_table_of_tokens() -> None:
     """llama.cpp puts 4403.49 MiB on the GPU; the token embeddings stay on the CPU."""
     found = shapes.count_reads(BIG, EMPTY, [CARD], 1000)
     assert found.weights == pytest.approx(4403.49 * MIB, rel=1e-4)
-    assert found.by_device["CUDA0"].kv_cache == 128 * 1024 * 1000 and found.devices == ("CUDA0",)
+    assert found.by_device["CUDA0"].kv_cache == 128 * 1024 * 1000 and [*found.by_device] == [
+        "CUDA0"
+    ]
     assert not found.shape.is_moe
 
 
@@ -228,7 +235,7 @@ def test_a_mixture_reads_the_experts_it_uses() -> None:
     experts = sum(one.n_bytes for one in MOE.tensors if "_exps" in one.name)
     table = next(one.n_bytes for one in MOE.tensors if one.name == "token_embd.weight")
     dense = MOE.weight_bytes - experts - table
-    assert found.weights == pytest.approx(dense + experts / 16, rel=1e-5)
+    assert found.weights == pytest.approx(dense + experts / 16 / 0.8, rel=1e-5), "read slower"
     wide = [8, 15.5, 22.5, 29.1, 35.3]
     assert [8 * found.experts_used_ratio(m) for m in range(1, 6)] == pytest.approx(wide, abs=0.06)
     assert 8 * found.experts_used_ratio(8) == pytest.approx(51.6, abs=0.06)
@@ -259,7 +266,10 @@ def test_heads_are_priced(kind: str) -> None:
     advisor = shapes.advisor(*headshapes.pair(kind), machine, UseCase("code"))
     found = advisor.estimate_fit(load).speed
     assert found.plain is not None and found.speculative is not None and found.costs is not None
-    assert found.speculative[1] > found.plain[1] and "heads (code)" in found.explanation
+    gains = found.by_workload["code"].speedup[1] > 1
+    assert (found.speculative[1] > found.plain[1]) == gains
+    assert gains or headshapes.pair(kind)[0].hparam("expert_count"), "a mixture gains less"
+    assert "heads (code)" in found.explanation
     if kind.startswith(("dflash", "dspark")):
         assert found.costs.c == 0 and 0.1 < found.costs.host < 1
     else:

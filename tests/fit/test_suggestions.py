@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localspec import launch
+from localspec.config import SETTINGS
 from localspec.errors import NotFoundError
 from localspec.fit import machine_profile, pair_shapes, suggestions
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.pair_shapes import PairMember, PairShapes
 from localspec.fit.speed import DeviceSpeed, from_devices
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
 from localspec.fit.verdict import FitReport
@@ -113,7 +116,7 @@ def test_comfortable_comes_before_large_on_a_cpu(gigabytes_per_second: float) ->
     own_ids = {one.pair.id: catalog.own_id(one.pair.target.id) for one in reversed(found)}
     best_by_target = {own_id: pair_id for pair_id, own_id in own_ids.items()}.values()
     slow = [
-        (one.is_full, TIERS.index(one.pair.target.tier), -speeds[one.pair.id])
+        (one.fit.is_full, TIERS.index(one.pair.target.tier), -speeds[one.pair.id])
         for one in found
         if one.fit and one.pair.id in best_by_target and speeds[one.pair.id] < 10
     ]
@@ -191,7 +194,7 @@ def test_nothing_is_suggested_that_cannot_run_or_loses(name: str) -> None:
     machine = typical_machine(name)
     known_heads = {*draft_heads.KIND_TITLES, "model", "lookup"}
     found = real(suggested(name))
-    assert not found[0].is_full, "what is free changes"
+    assert found[0].fit and not found[0].fit.is_full, "what is free changes"
     for one in found:
         pair, fit = one.pair, one.fit
         assert pair.draft_kind in known_heads and one.reasons
@@ -237,15 +240,72 @@ def test_all_commands_plan_alike(name: str) -> None:
     for target, one in [*best.items()][:10]:
         named, *_ = suggestions.suggest(machine, None, target)
         assert one.fit and named.fit and plan(named.fit) == plan(one.fit), "by its name, too"
-        resolved = suggestions.resolve_best_file(target, lambda: machine)
+        resolved = suggestions.resolve_best_file(target, lambda: machine, SuggestionCriteria())
         assert resolved.target.catalog_model == one.pair.target
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_head_that_nobody_named_drafts_where_pair_suggest_puts_it_first(name: str) -> None:
+    """The whole catalogue, with `fit T` and `run T` if the file of T is all that is here."""
+    machine, first = typical_machine(name), dict[str, PairSuggestion]()
+    for one in real(suggested(name)):
+        if one.pair.draft is None:
+            first.setdefault(catalog.own_id(one.pair.target.id), one)
+    for one in first.values():
+        file = pair_shapes.shape_from_catalog(one.pair.target)
+        if one.fit is None or file is None or not file.n_mtp:
+            continue
+        target = PairMember(one.pair.target.id, "shape", file)
+        subject = PairShapes(target).add_own_head()
+        pair = ResolvedPair(Path("target"), Path("target"), default_draft="its MTP layer")
+        options = LoadOptions()
+        advice = SettingsAdvisor(*subject.shapes, machine).advise(options.to_request(pair))
+        assert plan(advice.fit) == plan(one.fit), one.pair.id
+        left_out = one.pair.draft_kind == "lookup"
+        assert advice.skipped_draft.startswith("Not drafting with its MTP layer: " * left_out)
+        assert bool(advice.skipped_draft) == left_out
+        forced = SettingsAdvisor(*subject.shapes, machine).advise(options.to_request(pair, "mtp"))
+        assert not forced.skipped_draft
+
+
+def test_every_preference_for_loading_is_a_wish_of_the_search(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What `run` and `fit` take from config.toml, `pair suggest` and the wizard take too."""
+    values = {"cpu_moe": "24", "workers": '"10.0.0.9"', "exact": "true", "overlap": "true"}
+    saved = {key: values[option.name] for key, option in SETTINGS.items() if option.name in values}
+    names = {each.name for each in fields(LoadOptions)}
+    assert {SETTINGS[key].name for key in SETTINGS if SETTINGS[key].name in names} == {*values}
+    lines = [f"{key} = {value}\n" for key, value in saved.items()]
+    (tmp_path / "config.toml").write_text("".join(lines))
+    wishes = launch.saved_criteria("chat", 4096, "q8_0").wishes
+    assert (wishes.cpu_moe, wishes.exact, wishes.ctx, wishes.kv) == (24, True, 4096, "q8_0")
+    assert wishes.load.target_settings.workers == ("10.0.0.9:50052",)
+    assert wishes.load.overlap is True and wishes.can_skip_workers
+    pair = catalog.load().pairs["gpt-oss-20b+lookup"]
+    machine = typical_machine("24 GB")
+    found = suggestions.assess_pair(pair, machine, launch.saved_criteria())
+    assert found and found.fit and found.fit.load.target_settings.cpu_moe == 24
+    (tmp_path / "config.toml").write_text("")
+    found = suggestions.assess_pair(pair, machine, launch.saved_criteria())
+    assert found and found.fit and found.fit.load.target_settings.cpu_moe == 0
+
+
+@pytest.mark.parametrize("name", ["24 GB", "Apple 32 GB", "CPU 16 GB"])
+def test_the_range_of_a_speed_up_and_the_verdict_agree(name: str) -> None:
+    for one in suggestions.suggest(typical_machine(name), None, "qwen3.5-9b"):
+        if one.fit and one.fit.memory_estimate.draft and one.fit.speed.plain:
+            low, high = one.fit.speed.by_workload["chat"].speedup
+            assert low <= 1 and high == 1 if one.fit.loses else high > 1
+            assert ("probably not faster with this draft" in one.reasons) == one.fit.loses
 
 
 def test_a_mac_gets_four_bits_that_its_gpu_holds() -> None:
     """Of a GPU's limit the rest of the memory is slower to reach."""
     found = [one for one in suggested("Apple 32 GB") if "qwen3.6-35b-a3b" in one.pair.id]
     assert found[0].pair.target.quantization == "UD-IQ4_XS"
-    assert found[0] in suggested("Apple 32 GB")[:3] and not found[0].is_partly_in_ram
+    assert found[0] in suggested("Apple 32 GB")[:3]
+    assert found[0].fit and not found[0].fit.is_partly_in_ram
 
 
 @pytest.mark.parametrize("name", [name for name, (card, _, _) in MACHINES.items() if card])
@@ -278,9 +338,9 @@ def test_the_quantisation_is_what_the_memory_allows() -> None:
         (best, *_) = suggest(gib, target=model)
         assert best.pair.target.quantization == type_ and best.verdict == "fits"
         detect = partial(machine_profile.with_vram, gib)
-        request = suggestions.resolve_best_file(model, detect)
+        request = suggestions.resolve_best_file(model, detect, SuggestionCriteria())
         assert request.target.catalog_model == best.pair.target, "as fit and pull choose"
-        named = suggestions.resolve_best_file(f"{model}:Q8_0", detect)
+        named = suggestions.resolve_best_file(f"{model}:Q8_0", detect, SuggestionCriteria())
         assert named.name == f"{model}:Q8_0", "a person's choice stays"
         assert {one.pair.target.quantization for one in suggest(gib, target=f"{model}:Q8_0")} == {
             "Q8_0"
@@ -305,5 +365,7 @@ def test_a_cpu_gets_the_quantisation_that_it_computes_fastest() -> None:
         (best, *_) = suggestions.suggest(machine, SuggestionCriteria(), model)
         assert best.pair.target.quantization == type_
         assert any(each.startswith(reason) for each in best.reasons) or not reason
-        request = suggestions.resolve_best_file(model, partial(replace, machine))
+        request = suggestions.resolve_best_file(
+            model, partial(replace, machine), SuggestionCriteria()
+        )
         assert request.target.catalog_model == best.pair.target, "as fit and pull choose"

@@ -127,8 +127,8 @@ def test_the_kind_of_memory_is_assumed_by_the_name_of_the_cpu() -> None:
         ("AMD Ryzen 5 5600X 6-Core Processor", "dual-channel DDR4"),
         ("Intel(R) Core(TM) i5-10400 CPU @ 2.90GHz", "dual-channel DDR4"),
         ("Intel(R) Core(TM) Ultra 7 155H", "dual-channel DDR5"),
-        ("13th Gen Intel(R) Core(TM) i7-13700K", ""),  # sold with either
+        ("13th Gen Intel(R) Core(TM) i7-13700K", "dual-channel memory"),  # sold with either
         ("AMD Ryzen Threadripper 2950X", "four channels"),
-        ("AMD EPYC 7B13", ""),  # of a virtual machine, which has a share of it
+        ("AMD EPYC 7B13", "dual-channel memory"),  # of a virtual machine, which has a share of it
     ]:
         assert cpu_and_ram.typical_ram(cpu)[0] == kind

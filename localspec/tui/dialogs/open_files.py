@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from textual import on
@@ -19,12 +20,11 @@ from localspec import launch, paths
 from localspec.chat import tab_completion
 from localspec.errors import LocalspecError
 from localspec.fit import pair_shapes
-from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
+from localspec.fit.advisor import SettingsAdvisor, with_settings
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
-from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineLoaded, EngineLoadFailed, EngineRunner
@@ -107,7 +107,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             return
 
         def work() -> None:
-            self.call_later(self._show_fit, files, describe_fit(*files, profile))
+            self.call_later(self._show_fit, files, describe_fit(*files, profile, self._options))
 
         threading.Thread(target=work, daemon=True, name="fit").start()
 
@@ -203,30 +203,30 @@ def complete_path(value: str) -> str | None:
     return next(iter(tab_completion.complete_path(value, ".gguf")), None)
 
 
-def describe_fit(target: str, draft: str, machine_profile: MachineProfile) -> str:
-    """Two lines: memory and speed; empty if the headers cannot be read. Takes some 100 ms."""
+def describe_fit(
+    target: str, draft: str, machine_profile: MachineProfile, options: AppOptions
+) -> str:
+    """Lines of memory and speed; empty if the headers cannot be read. Takes some 100 ms."""
     typed = ResolvedPair(Path(target), Path(draft) if draft else None)
     try:
-        choice = launch.with_detected_head(typed)
+        choice = launch.with_default_draft(typed)
         draft_header = reader.read_model(choice.draft) if choice.draft else None
         pair = pair_shapes.from_headers(reader.read_model(choice.target), draft_header)
-        draft_path = str(choice.draft) if choice.draft else None
-        load = LoadCommand(target, draft_path, ContextSettings(workers=machine_profile.workers))
-        request = SettingsRequest(load, can_skip_workers=True)
-        fit = SettingsAdvisor(*pair.shapes, machine_profile).advise(request).fit
+        request = options.build_load_request(choice)
+        usable = with_settings(request.load, workers=machine_profile.workers)
+        request = replace(request, load=usable)
+        advice = SettingsAdvisor(*pair.shapes, machine_profile).advise(request)
     except (LocalspecError, ValueError):
         return ""
+    fit = advice.fit
     context = fit_text.context_text(fit.load.target_settings.n_ctx)
     verdict = f"{fit_text.verdict_text(fit)}, with context {context}"
     speed = fit.speed
     if speed.plain is None:
         return f"{verdict}\nspeed unknown: {speed.explanation}"
-    kind = (pair.draft.shape.head_kind or "model") if pair.draft else "lookup"
-    labels = {
-        "lookup": "with prompt lookup",
-        "model": "with the draft model",
-        "mtp": "with its own MTP layer",
-    }
-    label = labels.get(kind) or f"with the {draft_heads.KIND_TITLES[kind]} head"
+    label, skipped = "prompt lookup", advice.skipped_draft
+    if pair.draft and fit.load.draft:
+        kind = pair.draft.shape.head_kind
+        label = f"the {draft_heads.KIND_TITLES[kind]} head" if kind else "the draft model"
     plain, speculative = map(fit_text.speed_text, (speed.plain, speed.speculative))
-    return f"{verdict}\n{plain}, {label} {speculative}"
+    return f"{verdict}\n{plain}, with {label} {speculative}\n{skipped}".rstrip()

@@ -132,7 +132,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
     def _start_survey(self) -> None:
         """On a thread: installed models, free memory, and once the suggested pairs."""
-        last, workers = self._survey, self._options.workers
+        last, workers = self._survey, self._options.load.workers
 
         def work() -> None:
             _ = self.sessions.history  # opened on this thread: it takes a while
@@ -341,7 +341,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         try:
             if pair.draft is None and pair not in recent_pairs.load():
                 # A pair from the recent list was already opened as is, without a head.
-                pair = launch.with_detected_head(pair)
+                pair = launch.with_default_draft(pair)
             launch.check_target(pair.target)
             if pair.draft is not None:
                 reader.check_loadable(pair.draft)

@@ -19,7 +19,6 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.errors import LocalspecError
-from localspec.fit.speed import UseCase
 from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
 from localspec.models.catalog import CatalogPair
@@ -296,7 +295,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             return
 
         def work() -> None:
-            confirmed = self._services.confirm_fit(fit, headers, profile, UseCase(key[0]))
+            confirmed = self._services.confirm_fit(fit, headers, profile)
             self.call_later(self._fit_confirmed, candidate, key, confirmed)
 
         self._confirm_worker.submit(work)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from localspec import launch
 from localspec.errors import LocalspecError
 from localspec.fit import pair_shapes, suggestions, verdict
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.speed import UseCase
 from localspec.fit.suggestions import PairSuggestion
 from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
@@ -50,7 +50,7 @@ def suggest_candidates(
     machine_profile: MachineProfile, use_case: str, what_if: WhatIf, catalogue: Catalog
 ) -> tuple[Candidate, ...]:
     """The best pair of each target that fits. Takes about a second: call it on a thread."""
-    criteria = suggestions.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
+    criteria = launch.saved_criteria(use_case, what_if.ctx, what_if.kv)
     best_by_target: dict[str, Candidate] = {}
     for suggestion in suggestions.suggest(machine_profile, criteria, catalogue=catalogue):
         target = suggestion.pair.target
@@ -130,7 +130,7 @@ class EstimateCache:
     def _compute(
         self, candidate: Candidate, machine_profile: MachineProfile, use_case: str, what_if: WhatIf
     ) -> Candidate:
-        criteria = suggestions.SuggestionCriteria(use_case, what_if.ctx, what_if.kv)
+        criteria = launch.saved_criteria(use_case, what_if.ctx, what_if.kv)
         shapes = self._subjects.get(candidate.pair.id)
         try:
             pair = candidate.pair
@@ -284,7 +284,7 @@ class WizardServices:
         self._stop = stop = CancelToken()
         try:
             planner = PullPlanner(self._hub(), stop, refresh=False)
-            return pair_shapes.resolve_shapes(model_lookup.resolve(pair.id), None, planner)
+            return pair_shapes.resolve_shapes(model_lookup.resolve(pair.id), planner)
         except (LocalspecError, OperationCancelledError):
             return None
 
@@ -292,11 +292,7 @@ class WizardServices:
         if self._stop is not None:
             self._stop.cancel()
 
-    def confirm_fit(
-        self, fit: FitReport, headers: PairShapes, machine_profile: MachineProfile, use: UseCase
-    ) -> FitReport:
-        """The same settings with llama.cpp's own numbers, from a child process; about a second."""
-        return verdict.confirm_fit(fit, headers, machine_profile, use)
+    confirm_fit = staticmethod(verdict.confirm_fit)
 
     def free_disk(self) -> int | None:
         from localspec.models.local_files import hub_cache  # noqa: PLC0415  keeps start-up fast

@@ -62,6 +62,6 @@ async def test_files_of_ones_own_with_their_fit(zoo: Zoo, tmp_path: Path) -> Non
         assert screen._check_file("draft")
         await wizard.sees("an EAGLE-3 head")
         fields[0].value, fields[1].value = str(inside), ""
-        await wizard.sees("with its own MTP layer")
+        await wizard.sees("Not drafting with the model's own MTP layer: about")
         await wizard.press("escape")
         await wizard.sees("2 of 3")

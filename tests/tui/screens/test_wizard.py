@@ -13,7 +13,6 @@ from localspec import paths
 from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.speed import UseCase
 from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
 from localspec.models.catalog import CatalogPair
@@ -192,11 +191,9 @@ async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo)
     asked: list[FitReport] = []
     part = pair_shapes.member("chatty", "file", reader.read(zoo["chatty"]), zoo["chatty"])
 
-    def confirm(
-        fit: FitReport, found: PairShapes, place: MachineProfile, use: UseCase
-    ) -> FitReport:
+    def confirm(fit: FitReport, found: PairShapes, place: MachineProfile) -> FitReport:
         asked.append(fit)
-        return WizardServices.confirm_fit(services, fit, found, place, use)
+        return WizardServices.confirm_fit(fit, found, place)
 
     services = wizards.stock(
         tmp_path,

@@ -89,15 +89,15 @@ async def test_headers_say_what_a_draft_is_and_why_it_does_not_fit(
 def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> None:
     target = head_models.quantised(head_models.deep()).write(tmp_path / "deep.gguf")
     head = head_models.quantised(head_models.eagle3()).write(tmp_path / "eagle3-deep.gguf")
-    choice = launch.with_detected_head(launch.ResolvedPair(target, None))
-    assert (choice.draft, choice.detected_head) == (head, "eagle3")
+    choice = launch.with_default_draft(launch.ResolvedPair(target, None))
+    assert choice.draft == head
     assert (
         "Drafting with the EAGLE-3 head eagle3-deep.gguf"
         in AppOptions().build_load_request(choice).draft_note
     )
     assert ChatSession(choice).pair_name == "deep + eagle3-deep"
     inside = head_models.quantised(head_models.mimo2()).write(tmp_path / "inside.gguf")
-    own = launch.with_detected_head(launch.ResolvedPair(inside, None))
+    own = launch.with_default_draft(launch.ResolvedPair(inside, None))
     assert ChatSession(own).pair_name == "inside + built-in MTP layer"
     recent_pairs.add_if_path(own)
     itself = launch.ResolvedPair(target, target)
