@@ -114,10 +114,12 @@ async def test_a_choice_is_in_the_file_and_on_the_screen_at_once() -> None:
         await page.sees("‹ off ›")
         home = page.app.screen_stack[-2]
         assert isinstance(home, HomeScreen)
+        hub = home._downloads.hub
+        assert not hub.offline
         await page.go("network.offline")
         for is_offline in (True, False):
             await page.press("right")
-            assert home._downloads.hub.offline == is_offline
+            assert hub.offline == is_offline
 
 
 @pytest.mark.parametrize(
