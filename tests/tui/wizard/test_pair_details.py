@@ -118,6 +118,14 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
     assert wanted.for_pair(own).settings.spec == "auto", "a preference is for pairs that have it"
 
 
+def test_home_names_the_head(tmp_path: Path) -> None:
+    shelf, nothing = stock(tmp_path).catalogue, home_rows.HomeSection("Recent chats", ())
+    sections = home_rows.build_sections(shelf, home_rows.MachineSurvey(), "dspark", nothing, (), ())
+    rows = next(each.rows for each in sections if each.heading == "In the catalogue")
+    found = {row.name: row.description for row in rows}
+    assert found == {PAIR: "chat, writing · DSpark head · untested"}
+
+
 @pytest.mark.parametrize("width", [24, 46, 64])
 def test_a_bar_has_as_many_cells_as_it_was_given(width: int) -> None:
     for gib in (0.0, 0.01, 3, 8, 11.5, 40):
