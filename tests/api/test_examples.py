@@ -26,5 +26,5 @@ def test_the_first_has_five_lines() -> None:
 def test_an_example_runs_as_printed(number: int, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(examples()[number], encoding="utf-8")
-    done = finish([sys.executable, "-X", "dev", "-W", "error", "-P", script], cwd=tmp_path)
+    done = finish([sys.executable, "-W", "error", "-P", script], cwd=tmp_path)
     assert (done.code, done.err) == (0, "") and done.out.strip()
