@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 MAX_FILES = 288
-MAX_PACKAGE_LINES = 54_737
+MAX_PACKAGE_LINES = 54_733
 """Both only ever go down: 280 files and 48,000 lines are the goal."""
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 40

@@ -202,7 +202,7 @@ class SpeculationController:
             acceptance.record_model_token(i, float(i < result.accepted))
         copied = self._lookup_draft
         match, in_prompt = copied.match_length, copied.copied_from < self._n_copyable
-        if copied.tokens and not result.draft.tokens:
+        if in_prompt and copied.tokens and not result.draft.tokens:
             self._regret.record_unused_copy(is_right=copied.tokens[0] == result.tokens[0])
         for token, emitted in zip(copied.tokens, result.tokens, strict=False):
             bucket = match_bucket(match, in_prompt=in_prompt)
