@@ -64,7 +64,7 @@ class ExpectedGain:
             gain = expected - rate * (verify[n + 1] - verify[1])
             if gain > best:
                 loss = self.costs.verify_loss(n)
-                if regret.can_afford(loss, gains=cautious >= loss, is_copy=in_prompt):
+                if regret.can_afford(loss, gains=cautious >= loss, in_prompt=in_prompt):
                     length, best = n, gain
         return length, best
 

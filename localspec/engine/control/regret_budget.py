@@ -33,13 +33,13 @@ class RegretBudget:
         return self._won + self._allowance
 
     def can_afford(
-        self, cost: float, *, gains: bool = False, is_copy: bool = False, is_trial: bool = False
+        self, cost: float, *, gains: bool = False, in_prompt: bool = False, is_trial: bool = False
     ) -> bool:
         """Whether a round may lose `cost`, its estimate if no draft token is accepted.
 
-        `gains`: its draft is expected to gain.
+        `gains`: its draft is expected to gain. `in_prompt`: it is a copy of the prompt.
         """
-        risk = _MAX_RISK + self._trust * is_copy if gains else 0.0
+        risk = _MAX_RISK + self._trust * in_prompt if gains else 0.0
         balance = self.balance - self._won_by_copies * is_trial
         return cost <= 0 or _CAUTION * cost <= balance + risk
 

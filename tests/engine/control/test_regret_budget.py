@@ -197,11 +197,11 @@ def test_copies_that_were_not_used_and_right_may_lose_more_until_one_is_wrong() 
     budget = RegretBudget()
     budget.record_round(1, 3.5, is_copy=True)  # a copy that was rejected whole
     afford = partial(budget.can_afford, 1.0, gains=True)
-    assert not afford(is_copy=True)
+    assert not afford(in_prompt=True)
     for _ in range(20):
         budget.record_unused_copy(is_right=True)
-    assert afford(is_copy=True) and not afford()
-    assert not budget.can_afford(5.0, gains=True, is_copy=True), "there is a limit"
+    assert afford(in_prompt=True) and not afford()
+    assert not budget.can_afford(5.0, gains=True, in_prompt=True), "there is a limit"
     for _ in range(3):
         budget.record_unused_copy(is_right=False)
-    assert not afford(is_copy=True)
+    assert not afford(in_prompt=True)
