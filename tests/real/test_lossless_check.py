@@ -24,7 +24,7 @@ TYPES = {
     "BF16": C.LLAMA_FTYPE_MOSTLY_BF16,
 }
 EFFORT = VerifyEffort(
-    seconds_per_part=0, tokens_per_answer=24, prompts=VERIFY_PROMPTS[:3], min_sampled_tokens=60
+    seconds_per_part=0, tokens_per_answer=16, prompts=VERIFY_PROMPTS[:3], min_sampled_tokens=32
 )
 
 
@@ -35,7 +35,10 @@ def truncate_one_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.fixture(scope="module", params=TYPES)
+@pytest.fixture(
+    scope="module",
+    params=["Q4_K_M", *(pytest.param(name, marks=pytest.mark.long) for name in ("Q8_0", "BF16"))],
+)
 def model(
     request: pytest.FixtureRequest, smollm: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
