@@ -70,7 +70,7 @@ class ChatScreen(Screen[None]):
         self.session, self.runner, self.options = session, runner, options
         self.phase = "loading"  # `loading`, `ready`, `answering`, `inspecting` or `failed`.
         self._pacer = FramePacer()
-        self._drawn_title = ""
+        self._drawn_titles = ("", "")
         self.is_on_for_show = False
         """Whether the key for speculation chose to draft where `auto` pauses."""
         self._logprobs_requested, self._repetition = False, RepetitionWatch()
@@ -83,7 +83,7 @@ class ChatScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
-            yield Static(Content(self.session.pair_name), id="pair", markup=False)
+            yield Static(id="pair", markup=False)
             yield Static("", id="topic", markup=False)
         with Horizontal(id="body"):
             with CenteredColumn(id="main"):
@@ -138,7 +138,6 @@ class ChatScreen(Screen[None]):
         session = self.session
         self.phase, self._load_key = "loading", session.load_key
         self.transcript.clear_error()
-        self.query_one("#pair", Static).update(Content(session.pair_name))
         request = self.options.build_load_request(
             session.pair, exact=session.settings.exact, ctx=session.settings.ctx
         )
@@ -325,9 +324,10 @@ class ChatScreen(Screen[None]):
         dot = " · "
         title = f"{'' if is_saved else f'not saved{dot}'}{session.title}"
         title = dot.join(filter(None, (self.runner.server_note, title)))
-        if title != self._drawn_title:
-            self._drawn_title = title
-            self.query_one("#topic", Static).update(Content(title), layout=False)
+        if (titles := (session.pair_name, title)) != self._drawn_titles:
+            self._drawn_titles = titles
+            self.query_one("#pair", Static).update(Content(session.pair_name))
+            self.query_one("#topic", Static).update(Content(title))
         self.query_one(AttachedFiles).draw(session.pending_attachments)
         self.composer.show_size()
         empty_hint = self.query_one(EmptyChatHint)

@@ -1,6 +1,7 @@
 """The chat screen: keys, commands, reading, and what must not be lost."""
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from textual.widgets import Input
 from localspec.chat.examples import EXAMPLES
 from localspec.errors import DoesNotFitError, Hint
 from localspec.launch import ResolvedPair
+from localspec.models.local_files import inventory
 from localspec.protocol.events import EngineExit, GenerationFinished
 from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.screens import chat as chat_screen
@@ -42,6 +44,15 @@ async def test_a_chat_model_is_greeted_with_questions_and_another_with_a_beginni
     for pair, shown in ((scenes.PAIR, "Once upon a time"), (code, "def fibonacci(n):")):
         async with Chat(ScriptedEngine(said, ready=ready(chats=False)), pair=pair) as chat:
             assert shown in chat.shown and "What is a bicycle?" not in chat.shown
+
+
+async def test_the_title_names_the_copy_that_answers() -> None:
+    copy = inventory.converted_folder() / "starter-Q4_K_M.gguf"
+    copy.parent.mkdir(parents=True)
+    copy.touch()
+    loaded = replace(ready(), model=copy.name)
+    async with Chat(ScriptedEngine(said, ready=loaded)) as chat:
+        await chat.sees("starter-Q4_K_M + ")
 
 
 async def test_a_paste_of_a_megabyte_is_sent_whole_and_shown_cut() -> None:
