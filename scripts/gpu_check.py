@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """Check localspec on a GPU with one pair, through the command line, and print a report.
 
-    scripts/gpu_check.py --target T.gguf --draft D.gguf [--into FILE] [--quick]
-        [--llama-cpp DIR] [--minutes N]
+    scripts/gpu_check.py --target T.gguf --draft D.gguf [--quick] [--minutes N]
 
 In ten minutes: the memory estimate of `fit` against what llama.cpp allocates, and nvidia-smi where
 it is installed; the messages when memory runs out, before the load (exit 4) and while the context
 is created (exit 11); equality with everything on the GPU; costs and speeds (`localspec bench`);
-equality with half of the layers on the GPU and the draft on the CPU; a comparison with llama.cpp's
-programs, if given (bench.py peers). Memory cannot run out during an answer: llama.cpp allocates all
-of it before the first token. A part that takes more than its share of the time is given up.
+equality with half of the layers on the GPU and the draft on the CPU. Memory cannot run out during
+an answer: llama.cpp allocates all of it before the first token. A part that takes more than its
+share of the time is given up.
 
 Without a GPU, the parts that need one report that. --quick: a smoke test. Let nothing else run
 meanwhile.
@@ -25,8 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from localspec.errors import LocalspecError
 from localspec.models.gguf import reader
 from localspec.units import gib
 
-HERE = Path(__file__).resolve().parent
 ALL = ("--gpu-layers", "999", "--draft-gpu-layers", "999")
 PROMPT = "def fibonacci(n):"
 MIN_PART_S = 20.0
@@ -113,20 +112,6 @@ def speed(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
         shown = f"{gain:.2f} ×" if gain else "no trial counts"
         tps = f"{row['plain_tps']} → {row['spec_tps']} tok/s"
         yield f"- {row['name']}, T {row['temperature']}: {tps}, {shown}"
-
-
-def beside(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
-    if args.llama_cpp is None:
-        raise UnavailableError("llama.cpp's programs are not given")
-    words = [sys.executable, str(HERE / "bench/bench.py"), "peers", "--gpu-layers", "999"]
-    words += ["--target", pair.target, "--draft", pair.draft, "--llama-cpp", args.llama_cpp]
-    words += ["--gamma", "5", "--rounds", "1", "--temperature", "0"]
-    if args.quick:
-        words += ["--tokens", "16"]
-    done = pair.run(words)
-    if done.returncode:
-        raise UnavailableError(done.stderr.decode("utf-8", "replace").strip()[-300:])
-    yield done.stdout.decode()
 
 
 # --- memory ---------------------------------------------------------------------------------
@@ -226,13 +211,13 @@ def parts(pair: Pair, args: argparse.Namespace) -> Iterator[tuple[str, Iterator[
     yield "Costs and speed", speed(pair, args)
     name = f"Equality, {half} layers on the GPU, the draft on the CPU"
     yield name, equality(pair, split, args)
-    yield "Comparison with llama.cpp", beside(pair, args)
 
 
-def report(pair: Pair, args: argparse.Namespace, say: Callable[[str], None]) -> int:
-    """Prints each part when it is done; returns the number of unavailable ones."""
-    missing, end = 0, time.monotonic() + 60 * args.minutes
+def report(pair: Pair, args: argparse.Namespace) -> None:
+    """Prints each part when it is done."""
+    end = time.monotonic() + 60 * args.minutes
     listed = list(parts(pair, args))
+    say = partial(print, flush=True)
     say(f"# {Path(args.target).name} + {Path(args.draft).name}\n")
     for left, (name, lines) in zip(range(len(listed), 0, -1), listed, strict=True):
         now = time.monotonic()
@@ -242,13 +227,10 @@ def report(pair: Pair, args: argparse.Namespace, say: Callable[[str], None]) -> 
             for line in lines:
                 say(line)
         except UnavailableError as error:
-            missing += 1
             say(f"- not available: {error}")
         except subprocess.TimeoutExpired:
-            missing += 1
             say(f"- given up after {time.monotonic() - now:.0f} s; --minutes gives more time")
         say("")
-    return missing
 
 
 def main() -> int:
@@ -257,24 +239,12 @@ def main() -> int:
     )
     parser.add_argument("--target", required=True, metavar="GGUF")
     parser.add_argument("--draft", required=True, metavar="GGUF")
-    parser.add_argument("--llama-cpp", metavar="DIR", help="llama.cpp's programs")
-    parser.add_argument(
-        "--into", type=Path, metavar="FILE", help="also write the report to this file"
-    )
     parser.add_argument("--quick", action="store_true", help="a smoke test")
     parser.add_argument("--minutes", type=float, default=10.0, help="for all parts (default: 10)")
     args = parser.parse_args()
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-    said: list[str] = []
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-        said.append(line)
-        if args.into:  # after each line, in case the run is interrupted
-            args.into.write_text("\n".join(said) + "\n", encoding="utf-8")
-
     try:
-        report(Pair(args.target, args.draft), args, say)
+        report(Pair(args.target, args.draft), args)
     except LocalspecError as error:
         print(f"gpu_check: {error.message} {error.hint}", file=sys.stderr)
         return 1

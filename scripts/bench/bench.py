@@ -16,8 +16,8 @@ sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]  # the subcommands, and the
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 SUBCOMMANDS = (
-    *("chat", "counts", "loop", "pair", "peers", "pipe", "published", "regret"),
-    *("serve", "tui", "verifiers", "widths"),
+    *("chat", "counts", "loop", "pair", "peers"),
+    *("published", "regret", "serve", "tui", "widths"),
 )
 """Modules beside this file, each with `add_options(parser)` and `main(args)`."""
 

@@ -4,17 +4,17 @@
 
 The workloads of `localspec bench` as requests to a chat model, each answered plainly (`--spec
 off`), with the head (`--spec eagle3`, 3 draft tokens), with prompt lookup (`--spec lookup`), and by
-`auto`, which has both. The copies in other types are made by llama.cpp (bench.py pair --from).
+`auto`, which has both. The copies in other types are made by llama.cpp .
 Speed-ups are ratios of tokens per second after the first token, of the same prompt; geometric means
-over the prompts. Short answers: from the request to the last token, prompt included.
+over the prompts.
 
 A model this small is computed, not read from memory. The same text where passes are read:
 
     bench.py pair DIR --from MODEL.gguf --size 1b --head HEAD.gguf
     bench.py chat --target DIR/1b-target-BF16.gguf --head DIR/1b-BF16-HEAD.gguf --types
 
-Everything in a workload or a block of questions is asked one way, then the next way, in reverse
-order every second time, so that no prompt follows itself.
+Everything in a workload is asked one way, then the next way, in reverse order every second time,
+so that no prompt follows itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,19 +59,6 @@ ARMS: dict[str, tuple[str, int | None]] = {
     "both": ("auto", None),
 }
 """The drafter, and its draft length; None for localspec's default."""
-COUNTRIES = (
-    *("France", "Japan", "Egypt", "Brazil", "Canada"),
-    *("Kenya", "India", "Norway", "Peru", "Chile"),
-)
-QUESTIONS = (
-    "What is the capital of {}?",
-    "Which language do most people speak in {}?",
-    "On which continent is {}?",
-    "Name one dish from {}.",
-    "Name a neighbour of {}.",
-)
-SHORT, SHORT_TOKENS = " Answer in one short sentence.", 32
-BLOCK = 10  # Short questions that are asked one way before the next way.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +71,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--prompts", type=int, default=3, help="of a workload")
     add("--rounds", type=int, default=1, help="times that each is answered")
     add("--tokens", type=int, default=64, help="of an answer, at most")
-    add("--questions", type=int, default=50, help="with short answers")
     add("--temperature", type=float, default=0.0)
     add("--threads", type=int, help="localspec's choice by default")
 
@@ -98,7 +83,7 @@ def main(args: argparse.Namespace) -> None:
         if not files[kind].exists():
             quantize(args.target, files[kind], kind)
     speeds: list[Sequence[str]] = [("type", "workload", "plain, tok/s", "head", "lookup", "both")]
-    short, curves = list[Sequence[str]]([("type", *ARMS)]), []
+    curves = []
     for name, path in files.items():
         settings = ContextSettings(n_ctx=2048, n_threads=args.threads)
         pair = (str(path.resolve()), str(args.head.resolve()))
@@ -109,10 +94,7 @@ def main(args: argparse.Namespace) -> None:
             for cells in workload_rows(name, model, args):
                 speeds.append(cells)
                 print(*cells, file=sys.stderr, flush=True)
-            if args.questions:
-                short.append(short_row(name, model, args))
     print("Speed-up (acceptance rate, tokens a pass):\n", table(speeds), sep="\n")
-    print("\nShort answers, ms, median / P99:\n", table(short), sep="\n")
     print("\nA pass of one token, passes of several in such passes, a draft token of the head:\n")
     print(*curves, sep="\n")
 
@@ -122,7 +104,6 @@ class WorkloadResults:
     """What one way of drafting did with a workload, by prompt and turn."""
 
     speeds: list[float] = field(default_factory=list)  # Tokens per second after the first.
-    seconds: list[float] = field(default_factory=list)  # From the request to the last token.
     totals: RoundTotals = field(default_factory=RoundTotals)
 
     def describe(self, plain: WorkloadResults) -> str:
@@ -143,9 +124,7 @@ class ChatModel:
         spec, length = ARMS[arm]
         messages = (ChatMessage("user", request),)
         command = GenerateCommand("", self.sampling, max_tokens, spec=spec, messages=messages)
-        began = time.perf_counter()
         answer = generate_answer(self.engine, replace(command, draft_length=length))
-        results.seconds.append(time.perf_counter() - began)
         results.speeds.append(answer.tokens_per_second or 0.0)
         for done in answer.rounds:
             results.totals.add(done)
@@ -182,15 +161,3 @@ def workload_rows(
         plain = found.pop("plain")
         cells = (results.describe(plain) for results in found.values())
         yield name, workload.name, f"{median(plain.speeds):.0f}", *cells
-
-
-def short_row(name: str, model: ChatModel, args: argparse.Namespace) -> tuple[str, ...]:
-    """The seconds of whole short answers: the median, and what one in a hundred exceeds."""
-    questions = [q.format(c) + SHORT for q in QUESTIONS for c in COUNTRIES][: args.questions]
-    seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    for start in range(0, len(questions), BLOCK):
-        found = measure(model, questions[start : start + BLOCK], 1, SHORT_TOKENS)
-        for arm, results in found.items():
-            seconds[arm] += results.seconds
-    p99 = {arm: sorted(taken)[int(0.99 * len(taken))] for arm, taken in seconds.items()}
-    return name, *(f"{1e3 * median(seconds[arm]):.0f} / {1e3 * p99[arm]:.0f}" for arm in ARMS)

@@ -13,8 +13,9 @@ from typing import Any
 
 import gguf
 import numpy as np
+from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
-from growth import Growth, blank, stored_as
+from growth import Growth, Tensor, blank, stored_as, write_gguf
 from numpy.typing import NDArray
 
 AXES = {
@@ -75,26 +76,25 @@ class Head:
         parts = [np.arange(self.small) + i * self.big for i in range(times)]
         return np.concatenate(parts), times * self.big
 
-    def grown(self, tensor: Any) -> tuple[Any, gguf.GGMLQuantizationType]:
-        """The enlarged tensor and its type."""
+    def grown(self, tensor: Any) -> Tensor:
         name, kind = _plain(tensor.name), tensor.tensor_type
         if name in NORMS:
             values = dequantize(tensor.data, kind)
             at, n = self.places(NORMS[name], len(values))
             wide = np.zeros(n, np.float32)
             wide[at] = values * math.sqrt(self.growth.shrink)
-            return wide, gguf.GGMLQuantizationType.F32
+            return Tensor(tensor.name, wide.shape, Kind.F32, lambda: wide)
         if name not in AXES or tensor.name.endswith(".bias"):
-            return tensor.data, kind
+            shape = tuple(int(n) for n in reversed(tensor.shape))
+            return Tensor(tensor.name, shape, kind, lambda: tensor.data)
         values = np.atleast_2d(dequantize(tensor.data, kind))
         (rows, n_rows), (columns, n_columns) = (
             self.places(axis, n) for axis, n in zip(AXES[name], values.shape, strict=True)
         )
         full = blank((n_rows, n_columns), name in NOISY)
         full[np.ix_(rows, columns)] = values
-        if name == "conf_proj":
-            return full, gguf.GGMLQuantizationType.F32
-        return stored_as(self.growth.kind, full), self.growth.kind
+        kind = Kind.F32 if name == "conf_proj" else self.growth.kind
+        return Tensor(tensor.name, full.shape, kind, lambda: stored_as(kind, full))
 
     def header(self) -> dict[str, Any]:
         """The metadata that changes."""
@@ -115,23 +115,8 @@ class Head:
 
 def write(path: Path, head: Head) -> int:
     """Writes the enlarged head; returns its number of parameters."""
-    out = gguf.GGUFWriter(path, head.arch)
-    changed, n = head.header(), 0
-    for key, field in head.reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            inner = field.types[-1] if len(field.types) > 1 else None
-            out.add_key_value(key, changed.get(key, field.contents()), field.types[0], inner)
-    for tensor in head.reader.tensors:
-        data, kind = head.grown(tensor)
-        n += (
-            math.prod(data.shape) // gguf.GGML_QUANT_SIZES[kind][1] * gguf.GGML_QUANT_SIZES[kind][0]
-        )
-        out.add_tensor(tensor.name, data, raw_dtype=kind)
-    out.write_header_to_file()
-    out.write_kv_data_to_file()
-    out.write_tensors_to_file()
-    out.close()
-    return n
+    tensors = [head.grown(tensor) for tensor in head.reader.tensors]
+    return write_gguf(path, head.arch, head.reader, head.header(), tensors)
 
 
 def _plain(name: str) -> str:

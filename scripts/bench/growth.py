@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
@@ -264,15 +264,19 @@ class Growth:
         }
 
 
-def write(path: Path, growth: Growth) -> int:
-    """Writes the larger model tensor by tensor; returns its number of parameters."""
-    out = gguf.GGUFWriter(path, "llama")
-    changed = growth.header()
-    for key, field in growth.source.reader.fields.items():
+def write_gguf(
+    path: Path,
+    arch: str,
+    reader: gguf.GGUFReader,
+    changed: Mapping[str, Any],
+    tensors: Sequence[Tensor],
+) -> int:
+    """Writes the enlarged file tensor by tensor; returns its number of parameters."""
+    out = gguf.GGUFWriter(path, arch)
+    for key, field in reader.fields.items():
         if not key.startswith("GGUF.") and key != "general.architecture":
             inner = field.types[-1] if len(field.types) > 1 else None
             out.add_key_value(key, changed.get(key, field.contents()), field.types[0], inner)
-    tensors = list(growth.tensors())
     for tensor in tensors:
         block, size = gguf.GGML_QUANT_SIZES[tensor.kind]
         stored = math.prod(tensor.shape) // block * size

@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,7 +28,6 @@ from localspec.engine.llama.library import C
 from localspec.engine.output_processor import OutputProcessor
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.speculative_loop import GenerationJob, speculative_decode
-from localspec.engine.token_probabilities import score_tokens
 from localspec.engine.verifiers import make_verifier
 from localspec.machine.llama_params import ModelRole
 from localspec.protocol.events import Round
@@ -47,7 +45,6 @@ MODES: dict[str, tuple[VerifyMode, SamplingParams]] = {
     "greedy": ("coupled", SamplingParams(temperature=0)),
     "coupled, top-k 40": ("coupled", SamplingParams(seed=7)),
     "rejection, top-k 40": ("rejection", SamplingParams(seed=7)),
-    "coupled, whole vocabulary": ("coupled", SamplingParams(top_k=0, top_p=1, min_p=0, seed=7)),
 }
 
 
@@ -55,7 +52,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--vocab", type=int, nargs="*", default=[4096, 49152, 131072, 262144])
     add("--rounds", type=int, default=300)
-    add("--probabilities", action="store_true", help="compute token probabilities")
     add("--target", type=Path, metavar="GGUF", help="plain, of this model")
 
 
@@ -81,7 +77,7 @@ def print_times(models: Sequence[LlamaContext], args: argparse.Namespace, n_voca
     cases = {"plain": models[:1], f"{DRAFT_LENGTH + 1} rows": models}
     for mode in MODES:
         for name, used in list(cases.items())[: len(models)]:
-            times = host_times(used, mode, args.rounds, args.probabilities)
+            times = host_times(used, mode, args.rounds)
             print(
                 f"  {n_vocab:>7,}  {mode:<26} {name:<7} {statistics.median(times):.3f} "
                 f"({statistics.quantiles(times, n=10)[-1]:.3f})",
@@ -89,9 +85,7 @@ def print_times(models: Sequence[LlamaContext], args: argparse.Namespace, n_voca
             )
 
 
-def host_times(
-    models: Sequence[LlamaContext], mode: str, rounds: int, probabilities: bool = False
-) -> list[float]:
+def host_times(models: Sequence[LlamaContext], mode: str, rounds: int) -> list[float]:
     """Milliseconds per round outside llama_decode, text and events included.
 
     Without a second model nothing is drafted.
@@ -108,12 +102,10 @@ def host_times(
         len(prompt),
         vocabulary.n_tokens,
         lambda _: False,
-        keep_logits=probabilities,
     )
     length = DRAFT_LENGTH if drafts else 0
-    n_tokens, scorer = rounds * (length + 1), score_tokens if probabilities else None
+    n_tokens = rounds * (length + 1)
     job = GenerationJob(prompt, sampling, n_tokens, length, lambda _: False, lambda: False)
-    job = replace(job, score_tokens=scorer)
     drafter = drafters.make("model" if drafts else "none", inputs)
     steps = speculative_decode(target, drafter, verifier, job)
     events = OutputProcessor(GenerateCommand("", sampling), vocabulary, "").process(steps)

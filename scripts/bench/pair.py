@@ -1,12 +1,10 @@
 """Make a benchmark pair: the demo pair's text and acceptance at a real model's cost.
 
     bench.py pair OUT_DIR --size 1b --type BF16 --hopeless
-    bench.py pair OUT_DIR --from MODEL.gguf --type Q8_0
     bench.py pair OUT_DIR --from MODEL.gguf --size 1b --type BF16 --head HEAD.gguf
 
-The second form makes a copy of a real model in another type, with llama.cpp's own quantization:
-the same text at another cost of a pass. The third enlarges a real model of up to 30 layers, such as
-SmolLM2 135M, and its EAGLE-3 heads: its own text, at the cost of a model that is read from memory.
+The second form enlarges a real model of up to 30 layers, such as SmolLM2 135M, and its EAGLE-3
+heads: its own text, at the cost of a model that is read from memory.
 
 The trained weights are placed in a larger shape that computes the same function (growth.py).
 
@@ -34,7 +32,7 @@ from pathlib import Path
 import grow_heads
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
-from growth import Array, Growth, Shape, Source, trained_model, write
+from growth import Array, Growth, Shape, Source, trained_model, write_gguf
 from programs import BenchError
 
 from localspec.engine.llama.context import LlamaContext
@@ -81,11 +79,10 @@ which rounds activations more roughly."""
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("out", type=Path, metavar="OUT_DIR")
-    add("--size", choices=list(SIZES))
+    add("--size", choices=list(SIZES), required=True)
     add("--from", type=Path, dest="source", metavar="MODEL")
     add("--type", choices=list(TOLERANCE), default="BF16")
     add("--hopeless", action="store_true", help="add a draft that is almost always wrong")
-    add("--pair", type=Path, default=DEMO, metavar="DIR", help="the trained pair")
     add("--head", type=Path, action="append", default=[], metavar="FILE")
 
 
@@ -93,21 +90,14 @@ def main(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     kind, tolerance = Kind[args.type], TOLERANCE[args.type]
     stem = f"{args.out}/{args.size}-{args.type}"
-    if not args.size:
-        if not args.source:
-            raise BenchError("Say --size, --from or both.")
-        path = args.out / f"{args.source.stem}-{args.type}.gguf"
-        quantize(args.source, path, args.type)
-        print(f"{path}: {path.stat().st_size / 1e6:,.0f} MB")
-        return 0
     if args.source:
         source, shape = args.source, DEEP_SIZES[args.size]
         path = args.out / f"{args.size}-target-{args.type}.gguf"
         made = [make(path, trained_model(source), shape, kind)]
         tolerance = max(tolerance, REAL_TOLERANCE)
     else:
-        source, shape = args.pair / "demo-target.gguf", SIZES[args.size].target
-        made = list(make_pair(stem, SIZES[args.size], kind, args.pair, args.hopeless))
+        source, shape = DEMO / "demo-target.gguf", SIZES[args.size].target
+        made = list(make_pair(stem, SIZES[args.size], kind, args.hopeless))
     make_heads(stem, source, shape, kind, args.head)
     print(*(one.report(tolerance) for one in made), sep="\n")
     for draft in made[1:]:
@@ -163,18 +153,17 @@ class CheckedFile:
 
 
 def make(path: Path, source: Source, shape: Shape, kind: Kind, turn: int = 0) -> CheckedFile:
-    parameters = write(path, Growth(source, shape, kind, turn))
+    growth = Growth(source, shape, kind, turn)
+    parameters = write_gguf(path, "llama", source.reader, growth.header(), list(growth.tensors()))
     wanted, found = np.roll(logits(source.path), turn, axis=-1), logits(path)
     distance = float(np.sqrt(np.square(found - wanted).mean()) / wanted.std())
     largest = float(np.abs(found - wanted).max())
     return CheckedFile(path, parameters, found, distance, largest, agreement(found, wanted))
 
 
-def make_pair(
-    stem: str, shapes: PairShapes, kind: Kind, demo: Path, hopeless: bool
-) -> Iterator[CheckedFile]:
+def make_pair(stem: str, shapes: PairShapes, kind: Kind, hopeless: bool) -> Iterator[CheckedFile]:
     """Write STEM-target.gguf, STEM-draft.gguf and, if `hopeless`, STEM-hopeless.gguf."""
-    target, draft = (trained_model(demo / f"demo-{role}.gguf") for role in ("target", "draft"))
+    target, draft = (trained_model(DEMO / f"demo-{role}.gguf") for role in ("target", "draft"))
     yield make(Path(f"{stem}-target.gguf"), target, shapes.target, kind)
     yield make(Path(f"{stem}-draft.gguf"), draft, shapes.draft, kind)
     if hopeless:

@@ -9,9 +9,9 @@ flags; a missing program is left out. Let nothing else run meanwhile.
 Every program reads the same text (no chat template) and samples with top-k 40, top-p 0.95 and min-p
 0.05; all else is its own default unless an option says otherwise. Every turn runs all programs on
 every prompt, each second turn in reverse order; one turn before is not counted. Ratios to
-llama-server without a draft (or to the row that `--base` names) are computed within a turn; their
-median is a prompt's. The table gives the geometric mean over prompts and the worst prompt; above 1
-is faster. What is timed, by the sources:
+llama-server without a draft (to localspec's plain row, if it is missing) are computed within a
+turn; their median is a prompt's. The table gives the geometric mean over prompts and the worst
+prompt; above 1 is faster. What is timed, by the sources:
 
 - llama-server keeps running; tokens per second by its own clock, after the first token. "Whole
   answer" is the client's clock: reading the prompt and all tokens.
@@ -46,7 +46,6 @@ from statistics import median
 
 from programs import (
     PLAIN,
-    BenchError,
     Case,
     LlamaServer,
     Settings,
@@ -75,7 +74,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--temperature", type=float, nargs="+", default=[0.0, 0.8], metavar="T")
     add("--prompts", type=Path, metavar="FILE", help="JSON: {name: text, …}")
     add("--workload", nargs="*", metavar="NAME", help="those of localspec bench")
-    add("--base", metavar="NAME", help="compare with this row, not llama-server")
     add("--by-prompt", action="store_true", help="also a row for each prompt")
     add("--threads-table", type=int, nargs="+", metavar="N")
     add("--prefill", type=int, nargs="+", metavar="TOKENS")
@@ -252,9 +250,7 @@ def answer_report(
     with ExitStack() as open_:
         contestants = list(contestants_of(settings, args, open_))
         names = [contestant.name for contestant in contestants]
-        base = args.base or ("llama-server" if "llama-server" in names else PLAIN_NAME)
-        if base not in names:
-            raise BenchError(f"No program is called {base}: {', '.join(names)}")
+        base = "llama-server" if "llama-server" in names else PLAIN_NAME
         measured = Measurement(contestants, cases, base)
         try:
             measured.measure(args.rounds)

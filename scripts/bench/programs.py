@@ -24,7 +24,6 @@ from typing import Any
 
 import psutil
 
-from localspec import child_process
 from localspec.bench.results import distinct_4grams
 from localspec.chat.answer import GeneratedAnswer
 from localspec.engine.session import Session
@@ -368,9 +367,9 @@ def model_settings(settings: Settings) -> list[str]:
 
 
 @contextmanager
-def loaded_engine(load: LoadCommand, command: Sequence[str] = ()) -> Iterator[EngineProcess]:
-    """An engine in its process, closed at the end; `command` starts another program."""
-    engine = EngineProcess((lambda: list(command)) if command else child_process.engine_command)
+def loaded_engine(load: LoadCommand) -> Iterator[EngineProcess]:
+    """An engine in its process, closed at the end."""
+    engine = EngineProcess()
     try:
         engine.load(load)
         yield engine
@@ -400,13 +399,10 @@ def generate_answer(engine: Session | EngineProcess, request: GenerateCommand) -
 
 def raw_program(settings: Settings, prompt: str) -> list[str]:
     """llama.cpp's program that continues a text, which it writes first; empty without one."""
-    options = ["-m", settings.target, "-n", "16"]
-    if settings.has_program("llama-completion"):
-        words = [*options, "-p", prompt, "--temp", "0", "-no-cnv"]
-        return [settings.program("llama-completion"), *words, *settings.llama_cpp_options]
-    if settings.has_program("llama-simple"):
-        return [settings.program("llama-simple"), *options, prompt]
-    return []
+    if not settings.has_program("llama-completion"):
+        return []
+    options = ["-m", settings.target, "-n", "16", "-p", prompt, "--temp", "0", "-no-cnv"]
+    return [settings.program("llama-completion"), *options, *settings.llama_cpp_options]
 
 
 def first_output(settings: Settings, command: Sequence[str], after: bytes) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Estimates beside published measurements (localspec/data/published.jsonl), by group.
 
-    bench.py published [--rows FILE] [--each]
+    bench.py published [--each]
 
 One GPU.  The ratio is the estimate (the middle of the range that is shown) over what was published;
 "near" counts rows within that range, gains within 20 %, memory within 6 %.
@@ -9,11 +9,9 @@ One GPU.  The ratio is the estimate (the middle of the range that is shown) over
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -46,20 +44,13 @@ class Result(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--rows", type=Path, metavar="FILE", help="other rows, a JSON object a line"
-    )
     parser.add_argument("--each", action="store_true", help="a line for each row, too")
 
 
 def main(args: argparse.Namespace) -> int:
-    rows = published.load()
-    if args.rows:
-        lines = args.rows.read_text(encoding="utf-8").splitlines()
-        rows = tuple(PublishedRow(**json.loads(line)) for line in lines)
     groups = defaultdict[str, list[Result]](list)
     models, seen = catalog.load().models, set[tuple[object, ...]]()
-    for row in rows:
+    for row in published.load():
         model = models.get(row.model)
         if model is None or row.n_gpu != 1 or (run := Run.of(row, model)) is None:
             continue

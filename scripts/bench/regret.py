@@ -2,6 +2,7 @@
 
     bench.py regret --target T.gguf --draft D.gguf [--prompts FILE] [--rounds N]
     bench.py regret --target CHAT.gguf … --texts scripts/bench/edits.json
+    bench.py regret --target T.gguf --draft D.gguf --clock
 
 The decisions are those of real answers: one process each, which learns from those before; every
 answer has a seed of its own. A target pass is then charged the median of all passes of its width,
@@ -9,7 +10,9 @@ in one-token passes of its answer, and a draft what it took. 0.97 is an answer t
 Not in it: planning a round, which takes the host 0.1 ms that plain decoding does not need.
 
 The second form asks a chat model the requests of each group, plainly, with prompt lookup in every
-round and by `auto`, of which passes were timed before, as when it is idle.
+round and by `auto`, of which passes were timed before, as when it is idle. The third completes the
+prompts of `localspec bench` in this way, with the draft in place of prompt lookup, and by the
+clock: where nothing disturbs it, as on a GPU.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, geometric_mean, median
 
@@ -47,7 +51,7 @@ from localspec.protocol.wire import (
 )
 
 GOAL, EDIT_GOAL = 0.97, 0.95
-SUMMARY = ("auto / plain", "ratio (worst)", "missed")
+SUMMARY = ("auto / plain (worst)", "missed", "/ the better (worst)", "missed")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--target", required=True, nargs="+", metavar="GGUF")
     add("--draft", metavar="GGUF")
     add("--texts", type=Path, metavar="FILE", help="JSON: {group: {name: request, …}, …}")
+    add("--clock", action="store_true", help="compare real times")
     add("--prompts", type=Path, metavar="FILE", help="JSON: {name: text, …}")
     add("--rounds", type=int, default=3, metavar="N", help="turns")
     add("--tokens", type=int, default=96, metavar="N")
@@ -63,13 +68,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    if args.texts:
-        groups = json.loads(args.texts.read_text(encoding="utf-8"))
+    if args.texts or args.clock:
+        groups = {"workloads": workload_prompts([])}
+        if args.texts:
+            groups = json.loads(args.texts.read_text(encoding="utf-8"))
+        columns = [f"{group}, {what}" for group in groups for what in SUMMARY]
         rows = [compare_groups(target, groups, args) for target in args.target]
-        print(
-            table([["file", *(f"{group}, {what}" for group in groups for what in SUMMARY)], *rows])
-        )
-        return
+        return print(table([["file", *columns], *rows]))
     if args.draft is None:
         raise BenchError("Give --draft or --texts.")
     texts = prompts_of(args.prompts) if args.prompts else workload_prompts([])
@@ -89,36 +94,42 @@ def main(args: argparse.Namespace) -> None:
 def compare_groups(
     target: str, groups: Mapping[str, Mapping[str, str]], args: argparse.Namespace
 ) -> list[str]:
-    """A row: of edits `auto` relative to the better of plain and lookup, of others to plain."""
-    settings, answers = ContextSettings(n_ctx=args.ctx), list[list[events.Round]]()
+    """A row: `auto` relative to plain, and to the better of plain and drafting in every round."""
+    answers, forced = list[list[events.Round]](), "model" if args.draft else "lookup"
     names = [(group, name) for group, texts in groups.items() for name in texts]
-    with loaded_engine(LoadCommand(str(Path(target).resolve()), None, settings)) as engine:
+    with loaded_engine(load_command(target, args)) as engine:
         measured_costs(engine)
         for turn, (group, name) in itertools.product(range(args.rounds), names):
-            messages = (ChatMessage("user", groups[group][name]),)
-            for spec in ("off", "lookup", "auto"):
-                sampling = SamplingParams(temperature=args.temperature, seed=turn)
-                request = GenerateCommand("", sampling, args.tokens, spec=spec, messages=messages)
-                answers.append(list(generate_answer(engine, request).rounds)[1:])
-    values, cells = iter(speedups(answers)), [Path(target).stem]
-    triples = [*zip(values, values, values, strict=True)]
-    for group in groups:
-        found = [
-            (name, lookup, auto)
-            for (owner, name), (_, lookup, auto) in zip(names * args.rounds, triples, strict=True)
-            if owner == group
-        ]
-        is_edit = group == "edits"
-        ratios = [auto / max(1.0, lookup * is_edit) for _, lookup, auto in found]
-        for (name, lookup, auto), ratio in zip(found, ratios, strict=True):
-            print(
-                f"{cells[0]} {name}: {auto:.2f}, lookup {lookup:.2f}: {ratio:.3f}", file=sys.stderr
-            )
-        goal = EDIT_GOAL if is_edit else GOAL
-        gain, mean = (geometric_mean(each) for each in ([auto for *_, auto in found], ratios))
-        missed = sum(ratio < goal for ratio in ratios)
-        cells += [f"{gain:.2f}", f"{mean:.3f} ({min(ratios):.3f})", f"{missed} of {len(ratios)}"]
+            text, sampling = groups[group][name], SamplingParams(args.temperature, seed=turn)
+            messages = () if args.clock else (ChatMessage("user", text),)
+            request = GenerateCommand(text, sampling, args.tokens, messages=messages)
+            for spec in ("off", forced, "auto"):
+                answer = generate_answer(engine, replace(request, spec=spec))
+                answers.append(list(answer.rounds)[1:])
+    values, cells = iter((speeds if args.clock else speedups)(answers)), [Path(target).stem]
+    triples = zip(values, values, values, strict=True)
+    found = defaultdict[str, list[tuple[float, float]]](list)
+    for (group, name), (plain, drafted, auto) in zip(names * args.rounds, triples, strict=True):
+        base = plain if args.clock else 1.0
+        found[group].append((auto / base, auto / max(base, drafted)))
+        shown = f"auto {auto / base:.3f}, {forced} {drafted / base:.3f}"
+        print(f"{cells[0]} {name}: {shown}", file=sys.stderr)
+    for pairs in found.values():
+        for goal, ratios in zip((GOAL, EDIT_GOAL), zip(*pairs, strict=True), strict=True):
+            cells.append(f"{geometric_mean(ratios):.3f} ({min(ratios):.3f})")
+            cells.append(f"{sum(ratio < goal for ratio in ratios)} of {len(ratios)}")
     return cells
+
+
+def load_command(target: str, args: argparse.Namespace) -> LoadCommand:
+    settings = ContextSettings(n_ctx=args.ctx)
+    files = [str(Path(name).resolve()) if name else None for name in (target, args.draft)]
+    return LoadCommand(str(files[0]), files[1], settings, settings)
+
+
+def speeds(answers: Sequence[Sequence[events.Round]]) -> list[float]:
+    """Of each answer: tokens per millisecond."""
+    return [sum(len(r.tokens) for r in rs) / sum(r.ms.total for r in rs) for rs in answers]
 
 
 def rounds_of(settings: Settings, case: Case, draft: str) -> list[events.Round]:

@@ -1,7 +1,6 @@
 """How far the logits of passes over several tokens differ from those of one-token passes.
 
     bench.py widths MODEL.gguf [--cells 64 480 640] [--threads 1 2] [--kv f16 q8_0]
-                               [--flash-attn auto|on|off]
 
 A text of random tokens fills the KV cache up to a number of cells. The next 16 tokens are decoded
 one by one, then again in passes of 2, 5 and 8, each over the keys and values that the passes before
@@ -33,16 +32,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cells", type=int, nargs="+", default=[64, 480, 640])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--kv", nargs="+", default=["f16", "q8_0"])
-    parser.add_argument("--flash-attn", choices=["auto", "on", "off"], default="auto")
 
 
 def main(args: argparse.Namespace) -> None:
     columns = ("KV", "threads", "cells", "largest difference")
     rows = [(*columns, "1 token, ms", "5 tokens, ms", "reading, ms")]
     for kv, threads in itertools.product(args.kv, args.threads):
-        settings = ContextSettings(
-            n_ctx=max(args.cells) + 256, n_threads=threads, kv_type=kv, flash_attn=args.flash_attn
-        )
+        settings = ContextSettings(n_ctx=max(args.cells) + 256, n_threads=threads, kv_type=kv)
         model = LlamaContext(args.model, ModelRole(settings, max(WIDTHS), max(WIDTHS)))
         rng = np.random.default_rng(0)
         for cells in args.cells:
