@@ -83,8 +83,6 @@ class VerifyEffort:
 
 
 class LosslessMeasurement:
-    """The measurement of `verify`."""
-
     heading = "Verify"
     begins_with_verdict = True
 

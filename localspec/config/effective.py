@@ -75,8 +75,6 @@ def resolve(
 
 
 class _SettingResolver:
-    """Resolves settings one by one, and collects the errors."""
-
     def __init__(
         self, file: ConfigFile, environ: Mapping[str, str], flags: Mapping[str, str]
     ) -> None:

@@ -251,7 +251,6 @@ class PromptBuilder:
         return ControlTokenGuard(self._vocabulary)
 
     def make_thinking_budget(self, prompt: Prompt, request: GenerateCommand) -> ThinkingBudget:
-        """The thinking budget of an answer."""
         vocabulary, closing = self._vocabulary, list[int]()
         if self._tags:
             text = f"\n{thinking_tags.with_answer_prefix(self._tags).close}"

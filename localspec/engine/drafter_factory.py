@@ -35,8 +35,6 @@ _BLOCK_HEADS = ("dspark", "dflash")
 
 @dataclass(frozen=True, slots=True)
 class AnswerDrafter:
-    """What drafts one answer."""
-
     drafter: Drafter
     controller: SpeculationController | None  # If it chooses source and length.
     overlapped: OverlappedDrafter | None

@@ -159,7 +159,6 @@ class PairProfiler:
                 self._threads_measured = was_measured
 
     def record_answer(self, plain_ms: float) -> None:
-        """Record the time of a one-token pass in an answer."""
         is_slow = self._measured_ms is not None and plain_ms > _SLOWER_RATIO * self._measured_ms
         self._n_slow_answers = self._n_slow_answers + 1 if is_slow else 0
         if self._n_slow_answers >= _MAX_SLOW_ANSWERS:

@@ -167,7 +167,6 @@ def blame_worker(engine_exit: EngineExit, workers: Sequence[str]) -> EngineExit:
 
 
 def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:
-    """The error to raise for an exit."""
     pattern = "|".join(["error", *(pattern for *_, pattern in _LOG_CAUSES)])
     lines = [line for line in engine_exit.log if re.search(pattern, line.lower())]
     last = f" Last log line: {lines[-1]}" if lines else ""

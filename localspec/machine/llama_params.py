@@ -179,7 +179,6 @@ def _tensor_split_array(c: Any, split: tuple[float, ...]) -> Any:
 
 
 def limit_to_trained(c: Any, model: Any, role: ModelRole) -> ModelRole:
-    """Applies `limit_to_trained_ctx`."""
     n_ctx_train = int(c.llama_model_n_ctx_train(model))
     n_ctx = role.settings.n_ctx
     if not (role.limit_to_trained_ctx and n_ctx and n_ctx_train):

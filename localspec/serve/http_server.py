@@ -187,8 +187,6 @@ class HttpServer:
 
 
 class ServerThread:
-    """A server in a thread of its own."""
-
     def __init__(self, server: HttpServer) -> None:
         self.url, self.activity = server.url, server.activity
         self.ready: EngineReady | None = None

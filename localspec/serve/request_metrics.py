@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Literal
 
 from localspec.chat.answer import GeneratedAnswer
@@ -32,17 +32,24 @@ class RequestActivity:
     status: int = 0  # The HTTP status; 0 until it is known.
     prompt_tokens: int = 0
     reused_tokens: int = 0
+    open_answer: tuple[Prefill, float, float] | None = None
+    """Before its end: the last Prefill, and the times of the first and the last one."""
     totals: RoundTotals = field(default_factory=RoundTotals)
     answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)  # Of the current choice.
 
     def add(self, event: Event) -> None:
         if isinstance(event, Prefill):
-            self.state = "reading"
+            self.state, now = "reading", time.monotonic()
+            self.open_answer = event, self.open_answer[1] if self.open_answer else now, now
         elif isinstance(event, Round):
+            if self.state == "reading" and self.open_answer is not None:
+                prefill, began, _ = self.open_answer  # this pass read the rest of it
+                self.open_answer = replace(prefill, done=prefill.total), began, time.monotonic()
             self.state = "answering"
             self.answer_began = self.answer_began or time.monotonic()
             self.totals.add(event)
         elif isinstance(event, GenerationFinished):
+            self.open_answer = None
             self.prompt_tokens += int(event.totals.get("prompt_tokens", 0))
             self.reused_tokens += int(event.totals.get("reused_tokens", 0))
 
@@ -80,6 +87,12 @@ class ServerActivity:
     def n_processing(self) -> int:
         return sum(request.state != "queued" for request in self.running)
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of the answers that have ended."""
+        n_tokens = self.totals.tokens - sum(request.totals.tokens for request in self.running)
+        return n_tokens / self.decode_seconds if self.decode_seconds else None
+
     def begin(self, route: str) -> RequestActivity:
         request = RequestActivity(next(self._numbers), route)
         self.running.append(request)
@@ -90,6 +103,13 @@ class ServerActivity:
         if request.ended is not None:
             return
         request.state, request.status, request.ended = state, status, time.monotonic()
+        if request.open_answer is not None:  # it was stopped: nobody waits for its last event
+            prefill, began, read = request.open_answer
+            for sums in (request, self):
+                sums.prompt_tokens += prefill.done
+                sums.reused_tokens += prefill.reused
+            self.prompt_seconds += read - began
+            self.decode_seconds += request.ended - read
         self.running.remove(request)
         self.finished.append(request)
         self.finished_by_state[state] += 1
@@ -110,8 +130,7 @@ class ServerActivity:
         """In Prometheus' text format, with the names of llama.cpp."""
         n_running, totals, decode_seconds = self.n_processing, self.totals, self.decode_seconds
         n_read = self.prompt_tokens - self.reused_tokens
-        read_rate = n_read / (self.prompt_seconds or math.inf)
-        write_rate = totals.tokens / (decode_seconds or math.inf)
+        read_rate, write_rate = n_read / (self.prompt_seconds or math.inf), self.tokens_per_second
         metrics = (
             ("prompt_tokens_total", "Prompt tokens read.", n_read),
             ("prompt_tokens_cached_total", "Prompt tokens in the KV cache.", self.reused_tokens),
@@ -124,7 +143,7 @@ class ServerActivity:
             ("n_tokens_max", "Tokens of the longest prompt with its answer.", self.longest),
             ("n_busy_slots_per_decode", "Answers per pass.", 1),
             ("prompt_tokens_seconds", "Prompt tokens read per second.", read_rate),
-            ("predicted_tokens_seconds", "Tokens of answers per second.", write_rate),
+            ("predicted_tokens_seconds", "Tokens of answers per second.", write_rate or 0),
             ("spec_decode_num_drafts_total", "Passes that verified a draft.", totals.rounds),
             ("spec_decode_num_draft_tokens_total", "Draft tokens.", totals.drafted),
             ("spec_decode_num_accepted_tokens_total", "Accepted draft tokens.", totals.accepted),

@@ -283,8 +283,6 @@ class EngineLoadFailed(Message):
 
 @dataclass(eq=False)
 class EngineLoadEvent(Message):
-    """An event while a pair is loaded or measured."""
-
     event: Event
 
 

@@ -23,12 +23,16 @@ def tokens_of(served: Served) -> int:
 
 @pytest.mark.parametrize("is_streamed", [True, False])
 def test_a_client_leaves_while_its_answer_is_written(chatter: Served, is_streamed: bool) -> None:
+    before = chatter.server.activity.decode_seconds
     with closing(chatter.connect()) as connection:
         body = json.dumps(ENDLESS | {"stream": is_streamed})
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         until(lambda: tokens_of(chatter) > 3, "an answer")
     until(chatter.is_idle, "the engine is free")
-    assert chatter.ended[-1].state == "cancelled" and chatter.ended[-1].totals.tokens < 15_000
+    ended, activity = chatter.ended[-1], chatter.server.activity
+    assert ended.state == "cancelled" and ended.totals.tokens < 15_000
+    assert ended.prompt_tokens == 2, "also counted where the answer was stopped"
+    assert activity.decode_seconds > before, "so that rates are of tokens with their time"
     assert chatter.post("/v1/completions", SHORT).status == 200
 
 

@@ -182,7 +182,6 @@ class PassCosts:
         return self.verify_loss(n_drafted) + self.draft_passes_ms(n_drafted) / self.plain_ms
 
     def record_draft(self, ms: float, n_passes: int) -> None:
-        """Record the milliseconds of a round's draft passes."""
         if not self.is_draft_measured:
             self.is_draft_measured = True
             self.first_draft_ms = ms / n_passes

@@ -44,7 +44,6 @@ class RegretBudget:
         return cost <= 0 or _CAUTION * cost <= balance + risk
 
     def record_round(self, n_tokens: int, time: float, *, is_copy: bool = False) -> None:
-        """Record the tokens that a round emitted, and its time."""
         self._allowance += _SHARE * n_tokens
         self._won = min(self._won + n_tokens - time, _MAX_WON)
         if is_copy:

@@ -24,8 +24,6 @@ _CACHEDIR_TAG = (
 
 @dataclass(frozen=True, slots=True)
 class DownloadJob:
-    """A file to download."""
-
     repo: str
     commit: str
     file: RepoFile

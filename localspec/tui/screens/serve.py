@@ -100,13 +100,12 @@ def format_totals(server: ServerThread) -> list[str]:
     finished = activity.finished_by_state
     counts = [f"{n_answering} answering", f"{len(running) - n_answering} waiting"]
     counts += [f"{finished[state]} {state}" for state in ("done", "cancelled", "failed")]
-    rate = totals.tokens / activity.decode_seconds if activity.decode_seconds else None
     reused = activity.reused_tokens / activity.prompt_tokens if activity.prompt_tokens else None
     prompts = f"prompt tokens {activity.prompt_tokens:,}, {percent(reused)} reused"
     lines = [
         _format_model(ready),
         "   ".join(counts),
-        f"{prompts}   tokens {totals.tokens:,}   {token_rate(rate)}",
+        f"{prompts}   tokens {totals.tokens:,}   {token_rate(activity.tokens_per_second)}",
         _format_speculation(totals),
     ]
     if len(totals.by_source) > 1:
