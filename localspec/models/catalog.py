@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,8 +33,11 @@ def load(path: Path | None = None, user_file: Path | None = None) -> Catalog:
     Raises UsageError, with entry, key and reason, for a damaged file.  Cached until a file changes.
     """
     user_file = user_file or (None if path else paths.user_catalog_file())
-    files = filter(None, (path or paths.catalog_file(), user_file))
-    return _load_cached(tuple((file, _file_stamp(file)) for file in files))
+    shipped = path or paths.catalog_file()
+    files = [(shipped, _file_stamp(shipped))]
+    if user_file and (stamp := _file_stamp(user_file)):
+        files.append((user_file, stamp))
+    return _load_cached(tuple(files))
 
 
 def load_valid() -> tuple[Catalog, UsageError | None]:
@@ -85,9 +87,7 @@ def _file_stamp(path: Path) -> tuple[int, int] | None:
 def _load_cached(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Catalog:
     from localspec.models import catalog_file  # noqa: PLC0415  yaml takes 30 ms to import
 
-    shipped, *user_files = (path for path, _ in files)
-    existing = [shipped, *(path for path in user_files if os.path.exists(path))]
-    return Catalog(*catalog_file.read_files((path, _read_text(path)) for path in existing))
+    return Catalog(*catalog_file.read_files((path, _read_text(path)) for path, _ in files))
 
 
 def _read_text(path: Path) -> str:

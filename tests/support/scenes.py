@@ -1,5 +1,6 @@
 """States of the app for tests: scripted engines, and the keys that lead to each state."""
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -264,7 +265,7 @@ async def failed(pilot: Pilot[Any]) -> None:
 
 
 async def settled(pilot: Pilot[Any]) -> None:
-    """Waits until the screen stays the same: some widgets update in later tasks.
+    """Waits until the screen stays the same: threads and timers may change it later.
 
     On a busy machine these may be late, so there it has to stay the same for longer.
     """
@@ -272,9 +273,10 @@ async def settled(pilot: Pilot[Any]) -> None:
     unchanged, wanted = 0.0, 0.1
     while unchanged < wanted:
         began = time.monotonic()
-        await pilot.pause(0.05)
+        await asyncio.sleep(0.02)
         took = time.monotonic() - began
-        wanted = max(wanted, 10 * (took - 0.05))
+        wanted = max(wanted, 10 * (took - 0.02))
+        await pilot.pause()
         now = pilot.app.screen._compositor.render_strips()
         unchanged = unchanged + took if now == shown else 0.0
         shown = now

@@ -1,18 +1,23 @@
 """Snapshots are compared only with the Python and Textual versions they were made with."""
 
+import asyncio
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
 
 import pytest
+import textual.app
+import textual.pilot
+from textual._context import active_app
 from textual._styles_cache import StylesCache
 from textual.widgets import Input
 
 from localspec.chat import copying
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.screens import chat
-from localspec.tui.widgets import transcript
+from localspec.tui.screens import chat, home, log, measurement, serve, wizard
+from localspec.tui.widgets import speculation_panel, transcript
 
 MADE_WITH = ((3, 11), "8.2.8")
 """Python and Textual (exact in pyproject.toml)."""
@@ -28,6 +33,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"Pictures are accepted with {made_with} only.")
     for item in pictures:
         item.add_marker(pytest.mark.skip(reason=f"pictures are compared with {made_with}"))
+
+
+async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
+    """Waits until only timers, threads and files can give the event loop something to do.
+
+    Textual's own looks whether the process uses the CPU for 20 ms: which are long, and on a busy
+    machine, where it does not get the CPU, the end of nothing.
+    """
+    loop: Any = asyncio.get_running_loop()
+    until = time.monotonic() + max_sleep
+    while time.monotonic() < until:
+        await asyncio.sleep(0)
+        if loop._ready:
+            continue
+        screens = active_app.get().screen_stack
+        if not screens or not screens[-1]._update_timer._active.is_set():
+            return
+        screens[-1]._on_timer_update()  # which it would do within 17 ms
+
+
+@pytest.fixture(autouse=True)
+def idle_is_told_by_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (textual.app, textual.pilot):
+        monkeypatch.setattr(module, "wait_for_idle", wait_for_idle)
 
 
 @pytest.fixture(autouse=True)
@@ -51,10 +80,19 @@ def code_is_coloured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def escape_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_long_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person waits a second after an answer; the chat has a test of it."""
     monkeypatch.setattr(chat, "LATE_ESCAPE_SECONDS", 0.0)
     monkeypatch.setattr(chat, "TYPING_SECONDS", 0.0)
+    for module, name in (
+        (home, "_DOWNLOAD_POLL_SECONDS"),
+        (log, "_POLL_SECONDS"),
+        (measurement, "_FRAME_SECONDS"),
+        (serve, "_DRAW_SECONDS"),
+        (speculation_panel, "REFRESH_SECONDS"),
+        (wizard, "_DIAL_SETTLE_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, 0.04)
 
 
 @pytest.fixture(autouse=True)

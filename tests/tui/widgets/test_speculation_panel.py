@@ -136,6 +136,7 @@ async def test_the_panel_leaves_the_chat_its_room() -> None:
             seen.append(panel.display and panel.styles.display == "block")
         assert seen == [True, False, True]
         await chat.pilot.resize_terminal(40, 24)
+        await chat.wait(lambda: chat.screen.has_class("-narrow"))
         await chat.press("f3")
         await chat.sees("needs 80 columns")
 
