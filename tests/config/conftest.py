@@ -1,7 +1,5 @@
 """A config.toml of one's own, and what is read from it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

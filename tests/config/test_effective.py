@@ -1,7 +1,5 @@
 """Effective settings: reading, errors with their positions, and origins."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -75,22 +73,6 @@ def test_privacy_is_not_lost_by_a_typo(file: Path) -> None:
     assert changed_values(config.resolve()) == {}
     file.write_bytes(b"\xff\xfe\x00")  # it is unknown what was set
     assert changed_values(config.resolve()) == PRIVATE
-
-
-def test_option_before_variable_before_file_before_default(file: Path) -> None:
-    file.write_text("[network]\noffline = true\n")
-    held = {
-        "default": config.resolve(environ={}).settings["screen.theme"],
-        "config.toml": config.resolve(environ={}).settings["network.offline"],
-        "environment": config.resolve(environ={"HF_HUB_OFFLINE": "0"}).settings["network.offline"],
-        "command line": config.resolve(
-            environ={"HF_HUB_OFFLINE": "1"}, flags={"HF_HUB_OFFLINE": "--offline"}
-        ).settings["network.offline"],
-    }
-    assert {name: one.origin for name, one in held.items()} == {name: name for name in held}
-    words = ["default", "config.toml", "HF_HUB_OFFLINE", "--offline"]
-    assert [one.origin_text for one in held.values()] == words
-    assert [one.current for one in held.values()] == ["localspec-dark", True, False, True]
 
 
 def test_every_value_has_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """The table of options: what the front ends and docs/settings.md are rendered from."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

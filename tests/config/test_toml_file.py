@@ -1,7 +1,5 @@
 """Changing config.toml: comments, order, unknown keys and the file's mode stay."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Folders of their own for the checks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

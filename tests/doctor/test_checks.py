@@ -1,7 +1,5 @@
 """Checks of disk, chats, models, network and terminal, and how all are run."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Findings: safe to share, and their report."""
 
-from __future__ import annotations
-
 import getpass
 
 import pytest

@@ -1,7 +1,5 @@
 """doctor/llama_build.py: a CPU-only build on a computer with a GPU, reported until dismissed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,16 +58,10 @@ def test_a_suitable_build(computer: Computer, hardware: SystemHardware, librarie
     assert llama_build.find_unused_gpu() is None
 
 
-def test_a_dismissed_finding_is_reported_by_doctor_only(computer: Computer) -> None:
-    computer(NVIDIA, "libggml-base.so libggml-cpu.so")
-    llama_build.dismiss()
-    assert llama_build.find_unused_gpu() is None and llama_build.find_mismatch() is not None
-
-
-def test_a_damaged_dismissed_file_counts_as_empty(computer: Computer, tmp_path: Path) -> None:
+def test_a_dismissed_finding_is_reported_by_doctor_only(computer: Computer, tmp_path: Path) -> None:
     computer(NVIDIA, "libggml-base.so libggml-cpu.so")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "dismissed.json").write_text("{no")
-    assert llama_build.find_unused_gpu() is not None
+    assert llama_build.find_unused_gpu() is not None, "a damaged file counts as empty"
     llama_build.dismiss()
-    assert llama_build.find_unused_gpu() is None
+    assert llama_build.find_unused_gpu() is None and llama_build.find_mismatch() is not None

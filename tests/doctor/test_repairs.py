@@ -1,7 +1,5 @@
 """doctor/: repair actions, and the commands they run."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 import threading

@@ -1,7 +1,5 @@
 """fit/calibration.py: speeds of synthetic machines are recovered from their passes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from math import nan
@@ -10,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.fit.calibration import calibrate, fit_line
+from localspec.fit.calibration import calibrate
 from localspec.fit.speed import TABLE_ERROR, TYPICAL_CPU_SPEED, DeviceSpeed, UseCase, from_devices
 from localspec.machine import gpu_catalog
 from localspec.machine.conversion_process import TIMED_WEIGHTS, TypeSpeed
@@ -47,19 +45,6 @@ def record(
 def learn(*records: PairMeasurement, kind: str = "Q8_0") -> DeviceSpeed:
     """The CPU's speed, learnt from these alone."""
     return calibrate(from_devices([]), records).find_speed(HOST, kind)
-
-
-@given(
-    st.floats(0.1, 3),
-    st.floats(10, 900),
-    st.lists(st.tuples(st.floats(1e8, 2e10), st.floats(0.95, 1.05)), min_size=1, max_size=9),
-)
-def test_noise_is_no_nonsense(a: float, gbps: float, noisy: list[tuple[float, float]]) -> None:
-    points = [(read, noise * (a + read / (gbps * 1e6))) for read, noise in noisy]
-    fixed, bandwidth, error = fit_line(points, 1.5)
-    assert fixed >= 0 and bandwidth > 0
-    for read, ms in points:
-        assert fixed + read / (bandwidth * 1e6) == pytest.approx(ms, rel=error + 1e-6)
 
 
 def test_one_pair_has_two_sizes() -> None:

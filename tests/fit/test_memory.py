@@ -1,9 +1,7 @@
 """fit/memory.py: the estimate against llama.cpp's own count, recorded GPUs and published logs."""
 
-from __future__ import annotations
-
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,12 +31,11 @@ from tests.support import (
     synthetic_header,
 )
 from tests.support.families import FAMILIES
-from tests.support.tinygguf import Model
+from tests.support.zoo import Zoo
 
 MIB = 1024**2
 GIB = 1024**3
 SETTINGS = ContextSettings(n_ctx=4096, n_threads=1)
-HYBRIDS = ("qwen35", "qwen35moe", "lfm2", "granitehybrid", "mamba2")
 LOWEST, HIGHEST, HIGHEST_OF_LARGE_BATCHES = 0.98, 1.06, 1.11
 """Estimate relative to all bytes of the pair.  localspec itself uses batches of up to 512."""
 TINY = 16 * MIB
@@ -219,40 +216,14 @@ def with_table(model: Header, type_name: str) -> Header:
 HEAD_SETTINGS = ContextSettings(
     n_ctx=512, n_threads=1, n_ubatch=64, flash_attn="on", n_gpu_layers=0
 )
-TARGETS: dict[str, Callable[[], Model]] = {
-    "mtp": head_models.mimo2, "mtp-alone": lambda: head_targets.without_layers(head_models.mimo2()),
-    "assistant": head_targets.gemma4,
+PAIRS = {
+    "eagle3": ("deep", "eagle3"), "eagle3-narrow": ("deep", "eagle3-own"),
+    "eagle3-reduced": ("deep", "eagle3-reduced"), "dflash": ("deep", "dflash"),
+    "dflash2": ("deep", "dflash2"), "dspark": ("deep", "dspark"), "mtp": ("mimo", "mimo"),
+    "assistant": ("gemma4", "assistant"),
 }  # fmt: skip
-KINDS = (*("eagle3", "eagle3-narrow", "eagle3-reduced", "dflash", "dflash2", "dspark"), *TARGETS)
+"""A target and its head, as in tests/support/zoo.py."""
 FULL = (*headshapes.HEADS, "mtp-qwen35")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("heads")
-
-
-def tiny(folder: Path, kind: str) -> tuple[Path, Path]:
-    """A target and its head, written once."""
-    models: dict[str, Callable[[], Model]] = {
-        "eagle3": head_models.eagle3,
-        "eagle3-narrow": lambda: head_models.eagle3(n_embd=32),
-        "eagle3-reduced": lambda: head_models.eagle3(reduced=range(50)),
-        "dflash": head_models.block,
-        "dflash2": lambda: head_models.with_selector(head_models.block()),
-        "dspark": lambda: head_models.block(markov=True),
-        "mtp-alone": lambda: head_targets.layer_alone(head_models.mimo2()),
-        "assistant": lambda: head_models.assistant(head_targets.gemma4()),
-    }
-    target = folder / f"{kind if kind in TARGETS else 'deep'}-target.gguf"
-    if not target.exists():
-        head_models.quantised(TARGETS.get(kind, head_models.deep)()).write(target)
-    if kind == "mtp":
-        return target, target
-    path = folder / f"{kind}.gguf"
-    if not path.exists():
-        head_models.quantised(models[kind]()).write(path)
-    return target, path
 
 
 def head_load(pair: tuple[Path, Path], settings: ContextSettings = HEAD_SETTINGS) -> LoadCommand:
@@ -280,10 +251,18 @@ def test_of_heads_that_people_run(kind: str, settings: dict[str, object]) -> Non
     assert abs(estimate.of(HOST).total - exact.of(HOST).total) <= estimate.error
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_real_passes_take_what_was_counted(folder: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", [*PAIRS, "mtp-alone"])
+def test_real_passes_take_what_was_counted(zoo: Zoo, tmp_path: Path, kind: str) -> None:
     """The first pass that outputs hidden states reserves the graph again: within the error."""
-    paths = tiny(folder, kind)
+    if kind == "mtp-alone":
+        target = head_targets.without_layers(head_models.mimo2())
+        layer = head_targets.layer_alone(head_models.mimo2())
+        paths = (
+            head_models.quantised(target).write(tmp_path / "target.gguf"),
+            head_models.quantised(layer).write(tmp_path / "layer.gguf"),
+        )
+    else:
+        paths = zoo[PAIRS[kind][0]], zoo[PAIRS[kind][1]]
     settings = replace(HEAD_SETTINGS, n_ubatch=32)
     _, found = counted(head_load(paths, settings), (reader.read(paths[0]), reader.read(paths[1])))
     assert found.draft is not None
@@ -291,7 +270,7 @@ def test_real_passes_take_what_was_counted(folder: Path, kind: str) -> None:
     try:
         LOG.clear()
         pair.target.decode(list(range(5, 37)), 17)
-        target = LOG.buffers.by_device() or pair.target._buffers
+        target_buffers = LOG.buffers.by_device() or pair.target._buffers
         LOG.clear()
         states = pair.source.states(32)
         if isinstance(pair.head, BlockHeadContext):
@@ -300,17 +279,18 @@ def test_real_passes_take_what_was_counted(folder: Path, kind: str) -> None:
         else:
             features = pair.head.encode(np.concatenate([states, states]))
             pair.head.decode([5] * 64, 64, features)
-        head = LOG.buffers.by_device() or pair.head._buffers
+        head_buffers = LOG.buffers.by_device() or pair.head._buffers
     finally:
         pair.close()
     rounding = 0.01 * MIB
-    off = found.target.of(HOST).compute - target[HOST].compute
+    off = found.target.of(HOST).compute - target_buffers[HOST].compute
     assert -rounding <= off <= found.error + rounding
-    assert abs(found.draft.of(HOST).compute - head[HOST].compute) <= found.error + rounding
+    assert abs(found.draft.of(HOST).compute - head_buffers[HOST].compute) <= found.error + rounding
 
 
-def test_ready_reports_the_estimated_memory(folder: Path) -> None:
-    advice = launch.choose_settings(SettingsRequest(head_load(tiny(folder, "eagle3"))))
+def test_ready_reports_the_estimated_memory(zoo: Zoo) -> None:
+    pair = zoo["deep"], zoo["eagle3"]
+    advice = launch.choose_settings(SettingsRequest(head_load(pair)))
     assert advice is not None and advice.fit.load.draft is not None
     engine = launch.start_engine(SettingsRequest(advice.fit.load))
     used = engine.ready.memory["used"]
@@ -319,26 +299,6 @@ def test_ready_reports_the_estimated_memory(folder: Path) -> None:
     assert used is not None
     foretold = estimate.of(HOST).total + estimate.output
     assert -0.1 * MIB <= foretold - used <= estimate.error
-
-
-def test_a_head_costs_what_it_takes() -> None:
-    """Including hidden states: one batch for every target layer it reads."""
-    target, head = headshapes.pair("eagle3-llama-8b-whole")
-    load = LoadCommand("t", "d", ContextSettings(n_ctx=8192), ContextSettings())
-    alone = shapes.estimate_pair(replace(load, draft=None), target, None, [])
-    both = shapes.estimate_pair(load, target, head, [])
-    states = 3 * 512 * 4096 * 4
-    assert both.target.output - alone.target.output == states
-    assert both.target.of(HOST).compute > alone.target.of(HOST).compute
-    assert both.target.of(HOST).weights == alone.target.of(HOST).weights and both.draft is not None
-    assert 0 <= both.draft.of(HOST).weights - head.weight_bytes < 4096  # nothing twice
-
-
-def test_an_assistant_has_weights_and_no_cache(folder: Path) -> None:
-    target, head = map(reader.read, tiny(folder, "assistant"))
-    estimate = shapes.estimate_pair(LoadCommand("t", "d", SETTINGS, SETTINGS), target, head, [])
-    assert estimate.draft is not None and estimate.draft.of(HOST).kv == 0
-    assert 0 <= estimate.draft.of(HOST).weights - head.weight_bytes <= head.weight_bytes
 
 
 def test_experts_go_to_the_computer_layer_by_layer() -> None:
@@ -375,17 +335,6 @@ def test_a_draft_is_split_by_what_the_target_leaves() -> None:
     load = replace(load_command("x", tensor_split=(1, 5)), draft="y")
     draft = shapes.estimate_pair(load, header("llama"), header("llama-tied"), cards(2)).draft
     assert draft is not None and draft.of("CUDA0").kv > draft.of("CUDA1").kv
-
-
-def test_a_draft_with_a_recurrent_state_has_one_of_them() -> None:
-    """It returns to a checkpoint; a target has one state for each token it can roll back."""
-    for name in HYBRIDS:
-        load = replace(load_command("x"), draft="y")
-        estimate = shapes.estimate_pair(load, header("llama"), header(name), cards(1))
-        assert estimate.draft is not None
-        alone = shapes.estimate_pair(load_command("x"), header(name), None, cards(1))
-        kv = [each.of("CUDA0").kv for each in (estimate.draft, alone.target)]
-        assert 0 < kv[0] <= kv[1]
 
 
 def test_an_unverified_architecture_has_a_larger_error() -> None:

@@ -1,7 +1,5 @@
 """fit/shape.py: headers with inconsistent numbers are refused with a message."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

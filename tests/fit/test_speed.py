@@ -1,7 +1,5 @@
 """fit/speed.py: published runs, invariants, bytes read per token, heads, unknown speeds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -20,25 +18,13 @@ from localspec.fit.speed import (
 )
 from localspec.machine import gpu_catalog
 from localspec.machine.device import HOST, Device
-from localspec.models.catalog_entries import CatalogShape
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
 from tests.support import headshapes, shapes, synthetic_header
 from tests.support.families import FAMILIES
 
-LLAMA = CatalogShape(
-    architecture="llama",
-    layers=32,
-    embd=4096,
-    ff=14336,
-    heads=32,
-    kv_heads=8,
-    vocab=128256,
-    context=131072,
-    rope_factors=True,
-)
-SMALL = replace(LLAMA, layers=16, embd=2048, ff=8192, head_dim=64, tied=True)
+LLAMA = FAMILIES["llama"].full
 BIG = synthetic_header.build(LLAMA, "Q4_K_M")
-DRAFT = synthetic_header.build(SMALL, "Q4_K_M")
+DRAFT = synthetic_header.build(FAMILIES["llama-tied"].full, "Q4_K_M")
 MOE = synthetic_header.build(FAMILIES["qwen3moe"].full, "Q4_K_M")
 LOAD = LoadCommand("target", "draft")
 CARD = Device("CUDA0", "a card", "gpu", 24 << 30, 24 << 30, "CUDA")
@@ -89,7 +75,6 @@ def test_small_and_sparse_models_on_fast_cards() -> None:
         ("RTX A4000", GPT_OSS, 93.6),
         ("RTX 5080", GPT_OSS, 190.1),
         ("M4 Pro", MOE, 70.6),
-        ("RX 7900 XT", MOE, 151.8),
         ("GB10", GPT_OSS, 84.0),
         ("M3 Ultra", GPT_OSS, 115.3),
         ("R9700", GPT_OSS, 163.3),
@@ -134,11 +119,6 @@ def test_usual_verify_curves_are_near_what_was_measured() -> None:
         ("M4", "BF16", 8, 1.6, 0.05),  # 0.6B
     ]:
         assert device_speed(card).verify_cost(width, family) == pytest.approx(seen, rel=within)
-
-
-def test_the_usual_verify_curve_of_a_cpu_is_near_what_was_measured() -> None:
-    """Xeon, one thread."""
-    assert TYPICAL_CPU_SPEED.verify_cost(8, "BF16") == pytest.approx(1.65, rel=0.1)
 
 
 def test_curves_of_mixtures_are_near_what_was_measured() -> None:
@@ -205,19 +185,6 @@ def test_high_temperature_and_prose_have_lower_acceptance(temperature: float) ->
     cold = estimate(LOAD, hardware_speed(), UseCase(temperature=0.0)).by_workload
     assert found["code"].speedup[1] >= found["chat"].speedup[1] >= found["writing"].speedup[1]
     assert cold["code"].speedup[1] >= found["code"].speedup[1]
-
-
-def test_every_family_is_priced() -> None:
-    for name in FAMILIES:
-        family = FAMILIES[name]
-        model = synthetic_header.build(family.full, family.quantisation)
-        found = shapes.estimate_speed(
-            replace(LOAD, draft=None), model, None, hardware_speed(gpu=2000)
-        )
-        assert found.plain is not None and found.speculative is not None
-        read = shapes.count_reads(model, EMPTY, [CARD])
-        assert 0 < read.weights <= model.weight_bytes * 1.01 + (600 * MIB if "gemma" in name else 0)
-        assert read.shape.weight_type
 
 
 def test_a_dense_model_reads_all_but_its_table_of_tokens() -> None:

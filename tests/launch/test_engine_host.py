@@ -1,7 +1,5 @@
 """One thread, one engine: the order of jobs, their stop, and the end."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +12,6 @@ from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, engine_host
 from localspec.launch.engine_host import EngineHost, EngineJob
 from localspec.machine import conversion_process
-from localspec.protocol.events import Event
 from localspec.protocol.wire import LoadCommand
 from tests.serve.conftest import until
 from tests.support.fake_engine import BareEngine
@@ -24,9 +21,8 @@ LIMIT = 20
 
 
 class CountedEngine(BareEngine):
-    def __init__(self) -> None:
-        self.n_stops = 0
-        self.closed = False
+    def __init__(self, name: str = "") -> None:
+        self.name, self.n_stops, self.closed = name, 0, False
 
     def stop(self) -> None:
         self.n_stops += 1
@@ -36,22 +32,20 @@ class CountedEngine(BareEngine):
 
 
 class Starter:
-    """A `StartEngine` that counts its engines."""
+    """A `StartEngine` of a machine that holds `room` engines."""
 
-    def __init__(self) -> None:
-        self.engines: list[CountedEngine] = []
-        self.kind = CountedEngine
+    def __init__(self, room: int = 9) -> None:
+        self.room, self.engines = room, list[CountedEngine]()
 
-    def __call__(
-        self,
-        request: SettingsRequest,
-        *,
-        probe: bool,
-        notify: Callable[[Event], None],
-        on_worker: Callable[[Engine], None] = lambda _: None,
-    ) -> Engine:
-        self.engines.append(self.kind())
+    def __call__(self, request: SettingsRequest, **_: Any) -> Engine:
+        if len(self.alive) >= self.room or request.load.target == "huge":
+            raise DoesNotFitError("It does not fit.")
+        self.engines.append(CountedEngine(request.load.target))
         return self.engines[-1]
+
+    @property
+    def alive(self) -> list[str]:
+        return [engine.name for engine in self.engines if engine.alive]
 
 
 @contextmanager
@@ -171,19 +165,6 @@ def test_an_engine_that_has_exited(reloads: bool) -> None:
         start.engines[0].closed = True
 
 
-def test_a_pair_is_loaded_when_the_one_before_is_gone() -> None:
-    with hosting() as (before, _):
-        first = begin(before)
-        start = Starter()
-        after = EngineHost(REQUEST, probe=False, start=start, after=before)
-        after.submit(job := EngineJob(lambda engine: engine))
-        before.end()
-        assert not start.engines
-        first.let_go.set()
-        job.result()
-        after.close()
-
-
 def test_a_load_without_a_process_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither who closes it, nor the next pair; the process that it creates later is closed."""
     monkeypatch.setattr(engine_host, "_STOP_TIMEOUT", None)
@@ -273,34 +254,9 @@ def test_weight_types_are_timed_while_there_is_no_job(monkeypatch: pytest.Monkey
 NAMES = ("a", "b", "c")
 
 
-class Machine:
-    """A `StartEngine` of a machine that holds `room` engines."""
-
-    def __init__(self, room: int = 9) -> None:
-        self.room = room
-        self.engines: list[tuple[str, CountedEngine]] = []
-
-    def __call__(
-        self,
-        request: SettingsRequest,
-        *,
-        probe: bool,
-        notify: Callable[[Event], None],
-        on_worker: Callable[[Engine], None] = lambda _: None,
-    ) -> Engine:
-        if len(self.alive) >= self.room or request.load.target == "huge":
-            raise DoesNotFitError("It does not fit.")
-        self.engines.append((request.load.target, CountedEngine()))
-        return self.engines[-1][1]
-
-    @property
-    def alive(self) -> list[str]:
-        return [name for name, engine in self.engines if engine.alive]
-
-
 @contextmanager
 def pooling(
-    machine: Machine, *names: str, keep: int = 1, idle_seconds: float | None = None
+    machine: Starter, *names: str, keep: int = 1, idle_seconds: float | None = None
 ) -> Iterator[EngineHost]:
     requests = {name: SettingsRequest(LoadCommand(name, None)) for name in names or NAMES}
     pool = EngineHost(next(iter(requests.values())), probe=False, start=machine)
@@ -320,26 +276,14 @@ def use(pool: EngineHost, name: str) -> Engine:
     return job.result()
 
 
-def test_one_is_loaded_at_a_time() -> None:
-    machine = Machine()
-    with pooling(machine) as pool:
-        first = use(pool, "")
-        assert (machine.alive, use(pool, "a")) == (["a"], first)
-        for name in ("b", "b", "c", "a"):
-            use(pool, name)
-            assert machine.alive == [name]
-            assert [each for each in NAMES if pool.is_loaded(each)] == [name]
-        assert [name for name, _ in machine.engines] == ["a", "b", "c", "a"]
-
-
 def test_those_used_last_stay_as_far_as_they_fit() -> None:
-    machine = Machine()
+    machine = Starter()
     with pooling(machine, keep=2) as pool:
         engines = {name: use(pool, name) for name in ("a", "b")}
         assert [use(pool, name) for name in ("a", "b", "a")] == [engines[n] for n in "aba"]
         use(pool, "c")
         assert machine.alive == ["a", "c"], "b was used before a"
-    machine = Machine(room=1)
+    machine = Starter(room=1)
     with pooling(machine, "a", "b", "huge", keep=3) as pool:
         for name in ("a", "b", "a"):
             use(pool, name)
@@ -350,11 +294,11 @@ def test_those_used_last_stay_as_far_as_they_fit() -> None:
 
 
 def test_unused_ones_are_unloaded() -> None:
-    machine = Machine()
+    machine = Starter()
     with pooling(machine, keep=2, idle_seconds=0.05) as pool:
         use(pool, "a")
         use(pool, "b")
         until(lambda: not machine.alive, "all are unloaded")
         assert not any(map(pool.is_loaded, NAMES))
         use(pool, "a")
-        assert [name for name, _ in machine.engines] == ["a", "b", "a"]
+        assert [engine.name for engine in machine.engines] == ["a", "b", "a"]

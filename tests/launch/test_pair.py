@@ -1,7 +1,5 @@
 """Resolving model and draft arguments to checked files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -81,16 +79,6 @@ def test_an_unknown_name_has_the_closest_in_its_hint(zoo: Zoo) -> None:
     with pytest.raises(NotFoundError) as failure:
         launch.resolve_pair("\x1b[31mred", "auto")
     assert "\x1b" not in failure.value.message + failure.value.hint
-
-
-@pytest.mark.parametrize(
-    "name", ["qwen3-8b", "gpt-oss-20b+gpt-oss-20b-eagle3", "org/Some-GGUF:Q4_K_M"]
-)
-def test_what_is_not_here_could_be_downloaded(name: str) -> None:
-    with pytest.raises(NotDownloadedError) as missing:
-        launch.resolve_pair(name, "auto")
-    assert missing.value.pull_reference == name
-    assert missing.value.hint == f"Get it: localspec pull {name}"
 
 
 def test_compatible_drafts(zoo: Zoo) -> None:

@@ -1,7 +1,5 @@
 """Choosing settings that fit, and what is said before a load."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

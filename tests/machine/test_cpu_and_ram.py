@@ -1,7 +1,5 @@
 """machine/cpu_and_ram.py: limits of containers, kinds of cores, and this computer."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """machine/llama_cpp_builds.py and installed_llama_cpp.py, with hardware as trees of files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,54 +34,24 @@ def test_a_computer_with_nothing_special_starts_no_program(tmp_path: Path) -> No
     assert (choice.backend, choice.wheel_index, choice.cmake) == ("cpu", None, "")
 
 
-@pytest.mark.parametrize("form", [NVRM, OPEN])
-def test_nvidias_driver_and_its_oldest_card(tmp_path: Path, form: str) -> None:
-    files = {"proc/driver/nvidia/version": form.format("570.86.15"), "dev/nvidia0": ""}
-    asked: list[Sequence[str]] = []
-
-    def smi(command: Sequence[str]) -> str:
-        asked.append(command)
-        return "570.86.15, 8.9\n570.86.15, 6.1\n"
-
-    hardware = detect(grow(tmp_path, files), smi)
-    assert (hardware.nvidia_driver, hardware.compute_capability) == ("570.86.15", 6.1)
-    assert asked[0][0] == "nvidia-smi"
+WSL = "usr/lib/wsl/lib/nvidia-smi"
 
 
-@pytest.mark.parametrize(
-    ("files", "said", "driver", "compute"),
-    [
-        (  # a driver whose program says nothing
-            {"proc/driver/nvidia/version": NVRM.format("535.183.01"), "dev/nvidia0": ""},
-            "",
-            "535.183.01",
-            None,
-        ),
-        (  # a container without the card
-            {"proc/driver/nvidia/version": NVRM.format("570.86.15"), "dev/nvidiactl": ""},
-            None,
-            None,
-            None,
-        ),
-        ({"usr/lib/wsl/lib/nvidia-smi": ""}, "566.36, 8.9\n", "566.36", 8.9),
+def test_nvidias_driver_and_its_oldest_card(tmp_path: Path) -> None:
+    for n, (version, device, said, driver, compute) in enumerate(
         (
-            {"usr/lib/wsl/lib/nvidia-smi": ""},
-            "NVIDIA-SMI has failed, because\n[N/A], [N/A]\n",
-            None,
-            None,
-        ),
-    ],
-)
-def test_odd_places_of_nvidias_driver(
-    tmp_path: Path,
-    files: dict[str, str],
-    said: str | None,
-    driver: str | None,
-    compute: float | None,
-) -> None:
-    run = silent if said is None else lambda _: said
-    hardware = detect(grow(tmp_path, files), run)
-    assert (hardware.nvidia_driver, hardware.compute_capability) == (driver, compute)
+            (NVRM.format("570.86.15"), "dev/nvidia0", "570.86.15, 8.9", "570.86.15", 8.9),
+            (OPEN.format("570.86.15"), "dev/nvidia0", "a, 8.9\na, 6.1\n", "570.86.15", 6.1),
+            (NVRM.format("535.183.01"), "dev/nvidia0", "", "535.183.01", None),
+            (NVRM.format("570.86.15"), "dev/nvidiactl", None, None, None),  # a container
+            ("", WSL, "566.36, 8.9\n", "566.36", 8.9),
+            ("", WSL, "NVIDIA-SMI has failed, because\n[N/A], [N/A]\n", None, None),
+        )
+    ):
+        files = {device: "", "proc/driver/nvidia/version": version}
+        run = silent if said is None else lambda _, said=said: said
+        hardware = detect(grow(tmp_path / str(n), files), run)
+        assert (hardware.nvidia_driver, hardware.compute_capability) == (driver, compute)
 
 
 def test_cards_of_amd_and_intel_count_with_memory_of_their_own(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """machine/llama_params.py: experts of some layers stay on the CPU, as llama.cpp's log shows."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """machine/measurements.py: measurements are stored and read, and errors never raise."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from dataclasses import replace
@@ -44,17 +42,6 @@ COSTS = MeasuredCosts(
     threads=4,
     survival={"greedy": {"model": {"b3": [2.0, 5.0]}}},
 )
-
-
-def test_stored_costs_are_read(tmp_path: Path) -> None:
-    store = MeasurementStore(tmp_path / "deep" / "measured.sqlite")
-    assert store.read_costs("a pair") is None and store.write_costs("a pair", COSTS)
-    assert store.write_costs("another", replace(COSTS, t1_ms=3.0))
-    assert store.read_costs("a pair") == COSTS
-    assert store.write_costs("a pair", replace(COSTS, c=None))
-    assert MeasurementStore(tmp_path / "deep" / "measured.sqlite").read_costs("a pair") == replace(
-        COSTS, c=None
-    )
 
 
 def run_sql(path: Path, *statements: str) -> None:

@@ -1,7 +1,5 @@
 """machine/published.py: what others measured, nearest to a computer."""
 
-from __future__ import annotations
-
 from localspec.fit import machine_profile
 from localspec.machine import gpu_catalog, published
 from localspec.models import catalog

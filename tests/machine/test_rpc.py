@@ -1,7 +1,5 @@
 """Workers without llama.cpp: addresses, and what a preflight refuses."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading
@@ -155,13 +153,6 @@ def test_bytes_that_drip_have_one_timeout_together(monkeypatch: pytest.MonkeyPat
                 preflight._ask_status(line, WorkerAddress("a", 1))
             else:
                 server._receive(line, 10**6)
-
-
-def test_a_good_worker_is_reported_with_its_line() -> None:
-    with listening(worker(status())) as address:
-        report = preflight.check(address)
-    assert report.status.devices == (CPU,)
-    assert report.round_trip_ms > 0 and report.bytes_per_second > 1e5
 
 
 def test_what_llama_cpp_would_abort_on_is_refused() -> None:

@@ -1,7 +1,5 @@
 """Fixtures of the hub's tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A Python package with a model file, installed in a test's own folder."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

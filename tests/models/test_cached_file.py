@@ -2,8 +2,6 @@
 after a kill at any moment, with a full disk, or with any call refused.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import random

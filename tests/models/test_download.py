@@ -1,7 +1,5 @@
 """Every way in which a network or a hub may fail, against a fake hub."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading
@@ -13,7 +11,7 @@ import pytest
 from localspec import errors
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError, RetryPolicy
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.download import DownloadPhase, download_file
+from localspec.models.hub.download import download_file
 from tests.support.downloads import DATA, FILE, MIB, QUICK, REPO, Desk, wait_for
 from tests.support.fake_hub import BODY, COMMIT, LINK, Fault
 
@@ -88,6 +86,9 @@ LASTING: dict[str, tuple[str, Fault, type[errors.LocalspecError], str]] = {
 def test_what_does_not_pass_is_said_and_leaves_nothing(name: str, desk: Desk) -> None:
     kind, fault, error, words = LASTING[name]
     desk.hub.always[kind] = fault
+    if fault.kind == "stall":  # each try waits for it
+        hurried = replace(QUICK, stall_timeout=0.2)
+        desk.client = HubClient(desk.hub.url, token=False, retry_policy=hurried)
     with pytest.raises(error, match=words) as raised:
         desk.fetch()
     assert raised.value.hint and desk.files() == set()
@@ -105,18 +106,6 @@ def test_what_cannot_be_verified_is_not_fetched(desk: Desk) -> None:
     assert desk.files() == set()
 
 
-def test_drops_without_a_byte_end_with_what_there_is(desk: Desk) -> None:
-    desk.hub.faults[BODY].append(Fault("drop", after=MIB))
-    desk.hub.always[BODY] = Fault("drop", after=0)
-    with pytest.raises(errors.DownloadError, match=r"stopped at 0.00 of 0.00 GB") as raised:
-        desk.fetch()
-    assert raised.value.exit_code == 6 and desk.part.read_bytes() == DATA[:MIB]
-    assert desk.final() == []
-    desk.hub.always.clear()
-    assert desk.is_whole(desk.fetch()) and desk.ranges()[-1] == f"bytes={MIB}-"
-    assert any(state.phase is DownloadPhase.CHECKING and state.done_bytes for state in desk.said)
-
-
 @pytest.mark.parametrize("desk", [False], indirect=True)
 def test_git_keeps_small_files_under_a_digest_of_its_own(desk: Desk) -> None:
     desk.hub.add(REPO, "MTP/mtp m (new).gguf", DATA[:5000], lfs=False)
@@ -126,18 +115,6 @@ def test_git_keeps_small_files_under_a_digest_of_its_own(desk: Desk) -> None:
     desk.hub.add(REPO, "other.gguf", DATA[:6000], lfs=False)
     with pytest.raises(errors.ChecksumError):
         desk.fetch(desk.job("other.gguf"))
-
-
-def test_a_gated_repository_names_the_page_to_open(desk: Desk) -> None:
-    desk.hub.gated[REPO] = "hf_good"
-    for token in (False, "hf_bad"):
-        desk.client = HubClient(desk.hub.url, token=token, retry_policy=QUICK)
-        with pytest.raises(errors.AccessDeniedError) as raised:
-            desk.fetch()
-        assert f"{desk.hub.url}/{REPO}" in raised.value.hint and raised.value.exit_code == 14
-        assert "hf_bad" not in raised.value.message + raised.value.hint
-    desk.client = HubClient(desk.hub.url, token="hf_good", retry_policy=QUICK)
-    assert desk.is_whole(desk.fetch())
 
 
 @pytest.mark.parametrize("desk", [True, False], indirect=True)
@@ -174,17 +151,8 @@ def test_what_is_no_gguf_inside_is_not_taken(desk: Desk) -> None:
     assert desk.files() == set()
 
 
-STALLS = {
-    "in-the-body": (BODY, Fault("stall", after=MIB)),
-    "before-the-body": (BODY, Fault("stall")),
-    "before-the-redirect": (LINK, Fault("stall")),
-}
-
-
-@pytest.mark.parametrize("name", STALLS)
-def test_stopping_is_quick_whatever_it_hangs_in(name: str, desk: Desk) -> None:
-    kind, fault = STALLS[name]
-    desk.hub.always[kind] = fault
+def test_stopping_is_quick_before_a_byte_came(desk: Desk) -> None:
+    desk.hub.always[LINK] = Fault("stall")
     patient = RetryPolicy(stall_timeout=60.0, connect_timeout=60.0)
     desk.client = HubClient(desk.hub.url, token=False, retry_policy=patient)
     importlib.import_module("huggingface_hub.utils").httpx  # noqa: B018  slow to import
@@ -197,34 +165,10 @@ def test_stopping_is_quick_whatever_it_hangs_in(name: str, desk: Desk) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    if fault.after:
-        desk.hub.wait_sent(fault.after)
-    else:
-        wait_for(lambda: any(seen.kind == kind for seen in desk.hub.seen))
+    wait_for(lambda: any(seen.kind == LINK for seen in desk.hub.seen))
     stop.cancel()
     thread.join(20)
     assert ended.is_set(), "the hub would hold it for 60 s"
-
-
-def test_offline_with_sockets_forbidden(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = desk.fetch()
-
-    def forbidden(*_: object, **__: object) -> None:
-        raise AssertionError("a socket was opened")
-
-    for name in ("socket", "create_connection", "getaddrinfo"):
-        monkeypatch.setattr(f"socket.{name}", forbidden)
-    desk.client = HubClient(desk.hub.url, offline=True)
-    assert desk.fetch() == path
-    for ask in (
-        lambda: desk.fetch(desk.job("other.gguf")),
-        lambda: desk.client.list_files(REPO),
-        lambda: desk.client.search("m"),
-        lambda: desk.client.read_header(REPO, "main", FILE),
-    ):
-        with pytest.raises(errors.OfflineError) as raised:
-            ask()
-        assert raised.value.exit_code == 10
 
 
 def test_a_missing_hub_is_offline_at_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Several downloads at once, each of which can be paused, resumed, cancelled and tried again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
@@ -14,7 +12,7 @@ from localspec.models.hub.cancellation import RetryPolicy
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase, DownloadState
 from localspec.models.hub.download_queue import DownloadQueue
-from tests.support.downloads import DATA, FILE, MIB, REPO, Desk, wait_for
+from tests.support.downloads import DATA, MIB, REPO, Desk, wait_for
 from tests.support.fake_hub import BODY, LINK, FakeHub, Fault
 
 
@@ -71,21 +69,6 @@ def test_no_more_at_once_than_allowed(desk: Desk, queue: DownloadQueue) -> None:
         busy = {DownloadPhase.CHECKING, DownloadPhase.LOADING, DownloadPhase.VERIFYING}
         most = max(most, sum(state.phase in busy for state in queue.states()))
     assert most == 2 and {state.phase for state in queue.states()} == {DownloadPhase.DONE}
-
-
-def test_progress_has_a_rate_and_an_end(desk: Desk, queue: DownloadQueue) -> None:
-    slowly(desk)
-    queue.add(desk.job())
-    seen: list[DownloadState] = []
-
-    def has_begun() -> bool:
-        seen.append(state(queue, desk.job()))
-        return seen[-1].done_bytes > MIB // 4
-
-    wait_for(has_begun)
-    found = seen[-1]
-    assert 0 < found.done_bytes < len(DATA) and found.rate is not None and found.eta is not None
-    assert 0 < found.rate < 4 * MIB and found.eta > 0
 
 
 def test_pause_and_resume_go_on_at_the_same_byte(desk: Desk, queue: DownloadQueue) -> None:
@@ -148,17 +131,3 @@ def test_the_limit_is_for_all_together_and_may_change(desk: Desk) -> None:
     queue.set_rate_limit(None)
     queue.add(desk.job())
     assert queue.wait(20), "with the limit it would take minutes"
-
-
-def test_closing_stops_everything_and_keeps_what_came(desk: Desk, queue: DownloadQueue) -> None:
-    slowly(desk)
-    queue.add(desk.job())
-    desk.hub.wait_sent(MIB)
-    wait_for(lambda: loading(queue, desk.job()))
-    queue.close()
-    n_bodies = len(desk.hub.bodies())
-    queue.add(desk.job("1.gguf"))
-    desk.hub.always.clear()
-    assert desk.is_whole(desk.fetch()) and desk.ranges()[n_bodies] is not None
-    assert state(queue, desk.job("1.gguf")).phase is DownloadPhase.WAITING
-    assert FILE in {Path(name).name for name in desk.files()}

@@ -1,7 +1,5 @@
 """Every way in which a head and a target do not go together is told before llama.cpp opens them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -174,11 +172,6 @@ def test_layers_that_do_not_chain(zoo: Zoo, tmp_path: Path) -> None:
     alone = reader.read(two.write(tmp_path / "mtp-two.gguf"))
     verdict = pair_compatibility.check_compatibility(header, alone)
     assert "MTP of qwen35 models" in verdict.detail
-
-
-def test_a_target_without_taps_is_refused(zoo: Zoo) -> None:
-    with pytest.raises(IncompatiblePairError, match="does not provide for gemma3 models"):
-        launch.resolve_pair(str(zoo["sliding"]), str(zoo["eagle3"]))
 
 
 def test_kinds(zoo: Zoo) -> None:

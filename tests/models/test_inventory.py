@@ -1,7 +1,5 @@
 """What is on this computer's disk: found where programs keep it, checked, and taken away."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -224,6 +222,7 @@ def layer(digest: str = f"sha256:{SHA}", size: object = len(BODY)) -> dict[str, 
 
 
 def test_ollama(home: Path) -> None:
+    """Its own name opens a model."""
     blob = put(home / "ollama" / "blobs" / f"sha256-{SHA}")
     other = {"mediaType": "application/vnd.ollama.image.license", "digest": "x", "size": 1}
     manifest(home, "registry.ollama.ai/library/llama3.2/3b", [other, layer()])
@@ -232,13 +231,7 @@ def test_ollama(home: Path) -> None:
     assert (stored.sha256, stored.origin, stored.removable) == (SHA, "ollama", False)
     local_model.save_checksum(blob, SHA)
     assert only().verified
-
-
-def test_ollamas_own_name_opens_its_model(home: Path) -> None:
-    blob = put(home / "ollama" / "blobs" / f"sha256-{SHA}")
-    manifest(home, "registry.ollama.ai/library/llama3.2/3b", [layer()])
-    model = only()
-    assert model_lookup.shortest_reference(model, [model]) == "llama3.2:3b"
+    assert model_lookup.shortest_reference(stored, [stored]) == "llama3.2:3b"
     manifest(home, "registry.ollama.ai/library/llama3.2/latest", [layer()])
     for tag in ("3b", "latest"):
         assert model_lookup.resolve(f"llama3.2:{tag}").target.path == blob

@@ -1,7 +1,5 @@
 """Chat templates: what real ones use, roles they refuse, and those that do not work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -102,16 +100,6 @@ def test_features_that_real_templates_use() -> None:
         assert text(source) == expected
 
 
-def test_a_wish_to_think_reaches_templates_that_ask() -> None:
-    for name in ("enable_thinking", "thinking"):
-        source = f"{{{{ {name} if {name} is defined else 'as you like' }}}}"
-        assert [text(source, think=wish) for wish in (None, True, False)] == [
-            "as you like",
-            "True",
-            "False",
-        ]
-
-
 def test_an_earlier_answers_thinking_is_given_by_its_own_name() -> None:
     for said, expected in [
         ("<think>\nhm\n</think>\n\nHello", "hm|Hello"),
@@ -186,16 +174,6 @@ def test_what_a_template_refuses_altogether_is_an_error_that_says_so() -> None:
         render("{{ raise_exception('never \x1b[31mred') }}", CHAT, TOKENS)
     assert raised.value.message == "The model's chat template rejects this chat: never red."
     assert "--template: alpaca, chatml" in raised.value.hint
-
-
-def test_calls_and_their_results_are_not_joined() -> None:
-    call = ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),))
-    done = ChatMessage("tool", "a", tool_call_id="1")
-    source = ALTERNATING.replace("(m.role == 'user') != (loop.index0 % 2 == 0)", "m.role == 'x'")
-    chat = (HI, MORE, call, HELLO, done, done)
-    refused = "{% if messages[1].role == 'user' %}{{ raise_exception('no') }}{% endif %}"
-    rendered = render(refused + source, chat, TOKENS)
-    assert rendered.text == "[user]Hi\n\nMore[assistant][assistant]Hello[tool]a[tool]a"
 
 
 def test_a_template_that_does_not_work_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

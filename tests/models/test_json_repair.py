@@ -1,7 +1,5 @@
 """JSON that a model writes: as written where it is JSON, and made JSON where it is not."""
 
-from __future__ import annotations
-
 import json
 import random
 

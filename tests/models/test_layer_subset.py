@@ -1,7 +1,5 @@
 """A copy of a model with some of its layers is the model that has only these."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import closing

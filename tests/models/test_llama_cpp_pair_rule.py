@@ -4,8 +4,6 @@ The rule is common_speculative_are_compatible (common/speculative.cpp), which th
 export: a child process evaluates it token by token with the library's functions.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

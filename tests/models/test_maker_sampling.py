@@ -1,7 +1,5 @@
 """models/maker_sampling.py: the values of a model's makers, from its file or the catalogue."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -69,10 +67,3 @@ def test_nothing_is_invented(demo: Header) -> None:
     assert maker_sampling.find(demo, None) is None
     assert ChatSettings.from_catalog(PairSettings()).sampling == SamplingParams()
     assert maker_sampling.find(with_keys(demo, temp=-1.0, top_p=7.0, min_p="x"), None) is None
-
-
-def test_every_value_of_the_catalogue_is_a_sampling_parameter() -> None:
-    for model in catalog.load().models.values():
-        for thinks in (True, False):
-            values = maker_sampling.parameters(model.sampling, thinks=thinks)
-            SamplingParams(**values)  # type: ignore[arg-type]

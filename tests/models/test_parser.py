@@ -1,7 +1,5 @@
 """Hostile headers: each is refused with its reason, before llama.cpp sees the file."""
 
-from __future__ import annotations
-
 import random
 import struct
 import time

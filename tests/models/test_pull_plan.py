@@ -1,7 +1,5 @@
 """What a pull would do, and what is refused before it does."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace

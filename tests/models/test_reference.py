@@ -1,7 +1,5 @@
 """References: what was typed, and which files of a repository it means."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

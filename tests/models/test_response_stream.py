@@ -1,7 +1,5 @@
 """Each refusal of the hub and each failure of the network becomes a cause and a next step."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 

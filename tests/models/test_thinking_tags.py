@@ -1,7 +1,5 @@
 """Thinking parts: which markers a template uses, and how they are split off a streamed answer."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,12 +81,6 @@ def test_parts() -> None:
         ("<thin", False, [AnswerPart(False, "<thin")]),
     ]:
         assert list(split_thinking(text, MARKERS, inside)) == parts
-
-
-def test_a_marker_begun_is_held_back() -> None:
-    splitter = ThinkingParser(MARKERS)
-    assert splitter.feed("<thi") == [] and splitter.feed("ng>") == [AnswerPart(False, "<thing>")]
-    assert not splitter.in_thinking
 
 
 TEMPLATE = (

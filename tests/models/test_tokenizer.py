@@ -1,14 +1,12 @@
 """A vocabulary from a header is what llama.cpp makes of the file."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 
 from localspec.models.gguf import architectures, reader, tokenizer
 from localspec.models.gguf.tokenizer import NULL_TOKEN, TokenizerMetadata
 from tests.models import gguffile
-from tests.models.gguffile import BOOL, STRING, U32, WORDS, File
+from tests.models.gguffile import U32, WORDS, File
 
 
 def read(file: File) -> TokenizerMetadata:
@@ -34,21 +32,6 @@ def test_what_holds_where_the_file_says_nothing() -> None:
         assert (found.kind, (found.bos, found.eos)) == (kind, special)
         assert (found.add_bos, found.add_eos) == adds
         assert found.is_supported == (kind != tokenizer.UNKNOWN)
-
-
-def test_a_pre_tokenizer_has_its_say() -> None:
-    for pre, said, add_bos, bos in [
-        (b"qwen2", None, False, 11),
-        (b"llama-bpe", None, True, 11),
-        (b"llama-bpe", False, False, 11),
-        (b"gemma4", False, True, 11),
-        (b"glm4", None, False, NULL_TOKEN),
-    ]:
-        file = gguffile.model(tokenizer=b"gpt2").add(b"tokenizer.ggml.pre", STRING, pre)
-        if said is not None:
-            file.add(b"tokenizer.ggml.add_bos_token", BOOL, said)
-        found = read(file)
-        assert (found.add_bos, found.bos) == (add_bos, bos)
 
 
 def test_tokens_that_end_an_answer() -> None:

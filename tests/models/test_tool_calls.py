@@ -1,7 +1,5 @@
 """Tool calls: what templates show of them is read back from a stream, however it is cut."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -65,15 +63,9 @@ SHORT |= {"<P=": "<parameter=", "</P>": "</parameter>", "<M>": "<|message|>", "<
 SHORT |= {"<K>": "<arg_key>", "</K>": "</arg_key>", "<V>": "<arg_value>", "</V>": "</arg_value>"}
 NESTED = '{"a": "x}\\"{", "b": [1, {"c": 2}]}'
 ANSWERS: tuple[tuple[tool_calls.ToolFormat, str, str], ...] = (
-    # An answer, and what is read of it: its text, and for each call → its name and arguments.
+    # An answer, and what is read of it: its text, and for each call → its name and arguments. The
+    # usual forms are in `write_call`.
     ("tags", f'Look.\n<C>\n{{"name": "f", "arguments": {NESTED}}}\n</C>', f"Look.→f{NESTED}"),
-    ("tags", '<C>{"arguments": {"a": 1}, "name": "f"}</C>', '→f{"a": 1}'),
-    (
-        "tags",
-        "<C>\n<F=f>\n<P=s>\n12\nx\n</P>\n<P=n>\n12\n</P>\n</F>\n</C>",
-        '→f{"s": "12\\nx", "n": 12}',
-    ),
-    ("llama3", '{"name": "f", "parameters": {"a": 1}}', '→f{"a": 1}'),
     (
         "mistral",
         '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "abcdefghi"}, '
@@ -85,39 +77,26 @@ ANSWERS: tuple[tuple[tool_calls.ToolFormat, str, str], ...] = (
         'Yes. [TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}',
         'Yes.→f{"a": 1}→g{}',
     ),
-    ("gpt-oss", '<CH>commentary to=functions.f <|constrain|>json<M>{"a": 1}<|call|>', '→f{"a": 1}'),
     ("gpt-oss", "<CH>final<M>Hi", "Hi"),
     ("tags", "1 < 2 and 3 <tool\n\n", "1 < 2 and 3 <tool\n\n"),
     ("tags", "a <C> is <b>", "a <tool_call> is <b>"),
     ("tags", '<C>\n{"nam}', '<tool_call>\n{"nam}'),  # broken JSON
-    ("tags", "Hi.\n<F=f>\n<P=s>\n12\n</P>\n</F>\n</C>", 'Hi.→f{"s": "12"}'),  # without the tag
     (  # types by the schema
         "tags",
         "<C>\n<F=f>\n<P=o>\n12\n</P>\n<P=r>\n{}\n</P>\n<P=e>\n12\n</P>\n<P=b>\nTrue\n</P>"
         "\n<P=l>\n[1]\n</P>\n<P=n>\nmany\n</P>\n</F>\n</C>",
         '→f{"o": "12", "r": "{}", "e": "12", "b": true, "l": [1], "n": "many"}',
     ),
-    (  # closing tags within a value
-        "tags",
-        "<C>\n<F=f>\n<P=s>\na </F> b </P> c </C>\n</P>\n<P=n>\n3\n</P>\n</F>\n</C>",
-        '→f{"s": "a </function> b </parameter> c </tool_call>", "n": 3}',
-    ),
     (  # a closing tag is missing
         "tags",
         "<C>\n<F=f>\n<P=s>\nRome\n<P=n>\n3\n</F>\n</C>",
         '→f{"s": "Rome", "n": 3}',
-    ),
-    (
-        "tags",
-        "<C>f<K>s</K><V>a</C> </V> b</V></C> ok",
-        ' ok→f{"s": "a</tool_call> </arg_value> b"}',
     ),
     ("tags", "<F=x>\n</F>", "<function=x>\n</function>"),  # a tool that is not offered
     ("tags", '<C>{"name": "f", "arguments": {"s": "Ro\nme\\q"}}</C>', '→f{"s": "Ro\\nme\\\\q"}'),
     ("llama3", '{"name": "John", "n": 3}', '{"name": "John", "n": 3}'),  # an answer in JSON
     # a bracket too many, also without an end, and one of the text
     ("tags", '<C>\n{"name": "f", "arguments": {"n": 1}}}\n</C> {x}', ' {x}→f{"n": 1}'),
-    ("mistral", '[TOOL_CALLS]f[ARGS]{"n": 1}}[TOOL_CALLS]g[ARGS]{}}', '→f{"n": 1}→g{}'),
     ("tags", '<C>{"name": "g", "arguments": {}}} x', "} x→g{}"),
     (
         "llama3",
@@ -164,30 +143,6 @@ def test_an_answer_may_end_with_a_call_in_its_thinking(thought: str, size: int) 
     for end in (tool_calls.ThinkingCallFinder.close, lambda finder: finder.finish(is_cut=True)[0]):
         shown = "".join(map(finder.feed, pieces))
         assert shown + end(finder) == thought, "a closed or a cut thought has no call"
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(-1e300, 1e300) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@settings(derandomize=True, max_examples=150)
-@given(
-    st.dictionaries(st.text(), JSON, max_size=4), st.integers(0, 1000), st.sampled_from([None, 2])
-)
-def test_any_arguments_come_through(arguments: Any, seed: int, indent: int | None) -> None:
-    """As they were written."""
-    written = json.dumps(arguments, ensure_ascii=seed % 2 == 0, indent=indent)
-    texts: dict[tool_calls.ToolFormat, str] = {
-        "tags": f'<tool_call>\n{{"name": "f", "arguments": {written}}}\n</tool_call>',
-        "llama3": f'{{"name": "f", "parameters": {written}}}',
-        "mistral": f"[TOOL_CALLS]f[ARGS]{written}",
-        "gpt-oss": f"<|channel|>commentary to=functions.f json<|message|>{written}<|call|>",
-    }
-    for form, text in texts.items():
-        assert read(form, cut(text, random.Random(seed))) == ("", [("f", written)])
 
 
 PARTS = (

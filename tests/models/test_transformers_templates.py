@@ -3,8 +3,6 @@
 Needs the extra `templates`, and a source tree of llama.cpp in LLAMA_CPP_CHECKOUT.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 The damage is seeded, so a run repeats.  What dies of a signal must be an end that has a name.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import random

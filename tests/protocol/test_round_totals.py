@@ -1,7 +1,5 @@
 """Totals are sums over rounds, and rates None where there is nothing to divide by."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from localspec.protocol.events import Overlap, Round, RoundTimes, Token

@@ -1,7 +1,5 @@
 """Commands and answers are read as they were written."""
 
-from __future__ import annotations
-
 import json
 from typing import get_args
 
@@ -61,16 +59,6 @@ def test_commands_and_replies_are_read_as_they_were_written() -> None:
         assert json.loads(wire.encode_command(3, read)) == json.loads(line)
     for answer in ANSWERS:
         assert wire.decode_output(wire.encode_output(3, answer)) == (3, answer)
-
-
-def test_names_on_the_wire() -> None:
-    names = ["load", "generate", "probe", "replay", "count", "tokenize", "inspect", "score_draft"]
-    assert list(wire._COMMAND_TYPES) == [*names, "stop"]
-    older = {"cmd": "generate", "id": 1, "said": [{"role": "user", "content": "a"}], "begun": [1]}
-    _, read = wire.decode_command(json.dumps(older).encode())
-    assert read == wire.GenerateCommand(
-        prior_messages=(wire.ChatMessage("user", "a"),), resumed_tokens=(1,)
-    )
 
 
 def test_what_is_no_command_is_refused() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import bootstrap
 import compiler
-import progress
 import pytest
 
 from tests.scripts import SCRIPTS
@@ -248,16 +247,3 @@ def test_without_a_compiler_nothing_is_installed(
     assert not checkout.venv.home.exists()
     monkeypatch.setenv("PIP_FIND_LINKS", "wheels")  # it may have a prebuilt wheel
     compiler.require_compiler()
-
-
-def test_the_progress_line_follows_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    building = "  Installing build dependencies\n  Installing collected packages: a"
-    assert "the build" in progress.progress(30, building)
-    compiling = "Building wheel for llama-cpp-python\n"
-    for text, line in (
-        ("", "0:30 of about 5:00, compiling llama.cpp"),
-        ("  [1/200] x\n  [100/200] y\n", "0:30 of about 3:00, compiling llama.cpp (100 of 200)"),
-        ("Installing collected packages: a", "installing"),
-    ):
-        assert line in progress.progress(30, compiling + text)

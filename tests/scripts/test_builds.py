@@ -1,7 +1,5 @@
 """scripts/builds.py: the way to a build for this computer's GPU, and back to a plain one."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

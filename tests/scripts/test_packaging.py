@@ -1,7 +1,5 @@
 """The content of a wheel, and what it does once it is installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """scripts/train without torch: prompts, the target's answers in shards, the head file."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Servers over real engines, each in a thread of its own, and clients for them."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json
@@ -155,30 +153,19 @@ def serving(
     assert not thread.is_alive()
 
 
-@pytest.fixture(scope="session")
-def chatty(zoo: Zoo) -> Iterator[Served]:
-    """A model with a chat template that gives one long answer."""
-    with serving(zoo["chatty"]) as served:
-        yield served
+def _served(name: str) -> Any:
+    """A fixture: a server of this model of the zoo."""
+
+    @pytest.fixture(scope="session")
+    def fixture(zoo: Zoo) -> Iterator[Served]:
+        with serving(zoo[name]) as served:
+            yield served
+
+    return fixture
 
 
-@pytest.fixture(scope="session")
-def thinker(zoo: Zoo) -> Iterator[Served]:
-    with serving(zoo["thinker"]) as served:
-        yield served
-
-
-@pytest.fixture(scope="session")
-def caller(zoo: Zoo) -> Iterator[Served]:
-    """A model that calls the tool `weather`."""
-    with serving(zoo["caller"]) as served:
-        yield served
-
-
-@pytest.fixture(scope="session")
-def infiller(zoo: Zoo) -> Iterator[Served]:
-    with serving(zoo["infiller"]) as served:
-        yield served
+# The last one calls the tool `weather`.
+chatty, thinker, infiller, caller = map(_served, ("chatty", "thinker", "infiller", "caller"))
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,6 @@ the demo pair, whatever model they ask for. So tests that expect the words of th
 docs/quality/llama-server.md says which, and why.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

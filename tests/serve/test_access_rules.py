@@ -1,7 +1,5 @@
 """Who may use the server: Host, Origin, key and method."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

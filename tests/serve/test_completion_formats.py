@@ -1,7 +1,5 @@
 """Answers in the JSON of each API, as the official `openai` client reads them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -53,20 +51,6 @@ def test_a_chat_streamed_and_not(client: OpenAI) -> None:
     assert answer.choices[0].message.content == CHAT_TEXT
 
 
-def test_logprobs(client: OpenAI) -> None:
-    answer = client.chat.completions.create(
-        model="any", messages=HI, logprobs=True, top_logprobs=3, max_tokens=8
-    )
-    logprobs = answer.choices[0].logprobs
-    assert logprobs is not None and logprobs.content
-    assert "".join(item.token for item in logprobs.content) == answer.choices[0].message.content
-    for item in logprobs.content:
-        assert bytes(item.bytes or []).decode() == item.token
-        tops = item.top_logprobs
-        assert len(tops) == 3 and tops[0].logprob == item.logprob  # greedy
-        assert [top.logprob for top in tops] == sorted((t.logprob for t in tops), reverse=True)
-
-
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_logprobs_have_an_entry_a_token(client: OpenAI, is_streamed: bool) -> None:
     """Where a stop string holds text back, and where a character takes several tokens."""
@@ -77,10 +61,14 @@ def test_logprobs_have_an_entry_a_token(client: OpenAI, is_streamed: bool) -> No
         parts = [part.choices[0] for part in answer] if is_streamed else answer.choices
         return [item for part in parts if part.logprobs for item in part.logprobs.content or []]
 
-    whole = items()
+    whole = items(top_logprobs=3)
+    for tops in (item.top_logprobs for item in whole):
+        assert len(tops) == 3
+        assert [top.logprob for top in tops] == sorted((t.logprob for t in tops), reverse=True)
+    assert all(item.top_logprobs[0].logprob == item.logprob for item in whole), "greedy"
     assert bytes(byte for item in whole for byte in item.bytes).decode() == CHAT_TEXT
-    assert items(stop=["what you wanted", "nowhere"]) == whole
-    cut = items(stop=[" asked for"])
+    assert items(top_logprobs=3, stop=["what you wanted", "nowhere"]) == whole
+    cut = items(top_logprobs=3, stop=[" asked for"])
     assert cut == whole[: len(cut)]
     assert "".join(item.token for item in cut) == CHAT_TEXT.partition(" asked")[0]
 

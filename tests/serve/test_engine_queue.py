@@ -1,7 +1,5 @@
 """The queue: order, bounds, clients that leave, engines that are killed, the end of the server."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Hostile requests: each costs one answer, no process, and nobody else's time."""
 
-from __future__ import annotations
-
 import json
 import threading
 from typing import Any

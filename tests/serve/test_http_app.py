@@ -1,7 +1,5 @@
 """Routes, and malformed requests: each gets an error of its own, none is a fault of the server."""
 
-from __future__ import annotations
-
 import copy
 import http.client
 import json

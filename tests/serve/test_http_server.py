@@ -1,7 +1,5 @@
 """The server as such: its end, its connections, and its limits."""
 
-from __future__ import annotations
-
 import socket
 import time
 from contextlib import closing

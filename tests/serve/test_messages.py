@@ -1,7 +1,5 @@
 """Anthropic's Messages API, with the official client."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from localspec.serve.json_fields import JsonFields
 from tests.serve.conftest import Served, serving
 from tests.serve.test_http_app import SAFE_STATUSES
 from tests.support import head_models, tinygguf, zoo
+from tests.support.long_cases import bulk
 from tests.support.tinygguf import Shape
 from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT
 
@@ -270,7 +269,11 @@ def test_errors_have_anthropics_form(chatty: Served, caller: Served, claude: Any
 
 
 def test_deeply_nested_arguments_are_no_fault(caller: Served) -> None:
-    for depth in (100, *range(700, 1000), 2000):  # the limits of reading and writing differ
+    for depth in (
+        100,
+        *range(700, 1000, bulk(7, 1)),
+        2000,
+    ):  # the limits of reading and writing differ
         call = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 0}}
         result = {"type": "tool_result", "tool_use_id": "1", "content": "b"}
         chat = [

@@ -3,8 +3,6 @@
 They are looked for in the virtual environment LOCALSPEC_TEST_CLIENTS, else in that of the tests.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

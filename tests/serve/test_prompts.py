@@ -1,7 +1,5 @@
 """Messages and tools of requests, with the official client and a model that calls one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +11,7 @@ from openai import OpenAI
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.json_fields import JsonFields, to_fields
 from localspec.serve.prompts import parse_input, parse_message
-from tests.serve.conftest import Served, serving
-from tests.support.zoo import Zoo
+from tests.serve.conftest import Served
 
 WEATHER: Any = {
     "type": "function",
@@ -114,15 +111,6 @@ def test_at_most_one_call_and_only_of_allowed_tools(caller: Served) -> None:
 def test_an_empty_answer_of_its_own_is_accepted(caller: Served) -> None:
     messages = [*HI, {"role": "assistant", "content": None}, *HI]
     assert caller.post("/v1/chat/completions", {"messages": messages}).status == 200
-
-
-def test_tools_of_a_request_change_no_later_answer(zoo: Zoo) -> None:
-    body = {"messages": HI, "temperature": 0}
-    with serving(zoo["caller"]) as served:
-        before = served.post("/v1/chat/completions", body).json["choices"]
-        with_tools = served.post("/v1/chat/completions", body | {"tools": [WEATHER]})
-        assert with_tools.json["choices"][0]["message"]["tool_calls"]
-        assert served.post("/v1/chat/completions", body).json["choices"] == before
 
 
 def test_no_call_without_tools(tools: OpenAI) -> None:

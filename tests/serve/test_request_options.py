@@ -1,7 +1,5 @@
 """Options of requests: what they change, and the errors of those that are wrong."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

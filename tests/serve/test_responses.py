@@ -1,7 +1,5 @@
 """OpenAI's Responses API, with the official client."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,20 +1,16 @@
 """The loaded pair as its requests need it: infill prompts, and what is kept of answers."""
 
-from __future__ import annotations
-
-import json
 from typing import Any
 
 from openai import OpenAI
 
-from tests.serve.conftest import Served, serving, until
+from tests.serve.conftest import Served, read_events, serving, streaming, until
 from tests.support.zoo import FIM_CONTROLS, HELLO_TEXT, Zoo
 
 
 def events_of(served: Served, path: str, body: dict[str, Any]) -> list[Any]:
-    response = served.post(path, body | {"stream": True})
-    lines = response.body.decode().split("\n\n")
-    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    with streaming(served, body | {"stream": True}, path) as response:
+        return read_events(response)
 
 
 def test_infill(infiller: Served, target: Served) -> None:
@@ -69,19 +65,6 @@ def test_an_infill_that_only_reads(infiller: Served) -> None:
     (last,) = events_of(infiller, "/infill", body)
     assert last["content"] == "" and last["stop"]
     assert infiller.post("/infill", body | {"n_predict": 4}).json["timings"]["cache_n"] >= 1
-
-
-def test_the_next_question_reads_only_what_is_new(client: OpenAI) -> None:
-    messages: list[Any] = [{"role": "user", "content": "Well, hello?"}]
-    first = client.chat.completions.create(model="any", messages=messages)
-    messages += [
-        {"role": "assistant", "content": first.choices[0].message.content},
-        {"role": "user", "content": "More?"},
-    ]
-    second = client.chat.completions.create(model="any", messages=messages)
-    assert first.usage and second.usage and second.usage.prompt_tokens_details
-    read = first.usage.prompt_tokens + first.usage.completion_tokens
-    assert (second.usage.prompt_tokens_details.cached_tokens or 0) >= read - 2
 
 
 def test_two_conversations_by_turns_read_only_what_is_new(zoo: Zoo) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import socket
-import struct
 import threading
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -30,8 +28,8 @@ _BLOCK = 1 << 16
 @dataclass(frozen=True)
 class Fault:
     kind: str
-    """drop, reset, stall, slow, short, corrupt, swap, norange, status, portal, bare (headers),
-    chunked, endless (chunked) or gzip."""
+    """drop, stall, slow, short, corrupt, swap, norange, status, portal, chunked, endless (chunked)
+    or gzip."""
     after: int = 0
     """Bytes of the response before it happens."""
     status: int = 503
@@ -90,8 +88,6 @@ class FakeHub:
         """Former names of repositories; the hub ignores case, too."""
         self.gated: dict[str, str] = {}
         """Repository to the token that opens it."""
-        self.lies: dict[str, dict[str, str | None]] = {}
-        """By path, headers that its HEAD has instead; None omits one."""
         self.faults: dict[str, deque[Fault]] = defaultdict(deque)
         self.always: dict[str, Fault] = {}
         self.seen: list[Seen] = []
@@ -279,9 +275,6 @@ class _Handler(BaseHTTPRequestHandler):
         if file.lfs:
             size = str(len(file.data))
             headers |= {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": size}
-        headers |= hub.lies.get(path, {})
-        if fault and fault.kind == "bare":
-            headers = {}
         if file.lfs and hub.cdn:
             headers["Location"] = f"{hub.cdn_url}/cdn/{file.sha256}"
             self._reply(302, b"", headers)
@@ -306,7 +299,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(data, fault)
 
     def _send(self, data: bytes, fault: Fault | None) -> None:
-        ends = fault.after if fault and fault.kind in ("drop", "reset", "stall") else len(data)
+        ends = fault.after if fault and fault.kind in ("drop", "stall") else len(data)
         chunked = fault is not None and fault.kind in ("chunked", "endless")
         for start in range(0, min(ends, len(data)), _BLOCK):
             block = data[start : min(start + _BLOCK, ends)]
@@ -319,15 +312,9 @@ class _Handler(BaseHTTPRequestHandler):
         if chunked:
             self.wfile.write(b"0\r\n\r\n")
         if ends < len(data) and fault:
-            self._end_early(fault.kind)
-
-    def _end_early(self, kind: str) -> None:
-        self.close_connection = True
-        if kind == "stall":
-            self.hub.closing.wait(60)
-        if kind == "reset":
-            linger = struct.pack("ii", 1, 0)
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.close_connection = True
+            if fault.kind == "stall":
+                self.hub.closing.wait(60)
 
     def _note(self, sent: int) -> None:
         with self.hub.changed:

@@ -169,9 +169,9 @@ def _renamed(token: int, text: str, words: Sequence[str] = WORDS) -> Model:
     return replace(model, tokens=tokens)
 
 
-def _with_tokens(change: Callable[[list[str]], list[str]]) -> Model:
+def _without_bytes() -> Model:
     model = tinygguf.llama(0)
-    return replace(model, tokens=change(model.vocabulary()))
+    return replace(model, tokens=[t.replace("<0x", "<byte ") for t in model.vocabulary()])
 
 
 MODELS: dict[str, Callable[[], Model | TrimmedModel]] = {
@@ -228,8 +228,7 @@ MODELS: dict[str, Callable[[], Model | TrimmedModel]] = {
     "wide": lambda: _renamed(257, "▁byte", WORDS + tuple(f"▁pad{i}" for i in range(200))),
     "renamed": lambda: _renamed(257, "▁other"),
     "renamed-rudely": lambda: _renamed(256, f"{ESC}]52;c;cHduZWQ={BEL}rude"),
-    "no-bytes": lambda: _with_tokens(lambda all_: [t.replace("<0x", "<byte ") for t in all_]),
-    "duplicate": lambda: _with_tokens(lambda all_: [*all_[:-1], all_[-2]]),
+    "no-bytes": _without_bytes,
     "vocabulary-only": lambda: replace(tinygguf.llama(0), tensors={}),
     "no-tokenizer": lambda: replace(tinygguf.llama(0), tokenizer="none"),
     # headers
