@@ -8,10 +8,8 @@ from localspec import config
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "config.toml"
-    monkeypatch.setenv("LOCALSPEC_CONFIG", str(path))
-    return path
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
 
 
 def changed_values(view: config.EffectiveConfig) -> dict[str, object]:

@@ -55,8 +55,7 @@ def test_a_cache_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_wrong_variable_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "config.toml").write_text("[chats]\nkeep = false\n")
+    (tmp_path / "config.toml").write_text("[chats]\nkeep = false\n")
     monkeypatch.setenv("LOCALSPEC_CHATS_OVERFLOW", "perhaps")
     found = by_id(checks.check_area("disk"))
     wrong = found["environment-wrong"]

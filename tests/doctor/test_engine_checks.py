@@ -1,22 +1,17 @@
 """Checks of the llama.cpp build, its threads, and devices."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from localspec import paths
 from localspec.doctor import checks
-from localspec.doctor.findings import Finding
 from localspec.machine import memory_probe
 from localspec.machine.device import Device
 from localspec.machine.measurements import MeasurementStore, make_key
 from localspec.machine.memory_probe import ProbeError
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
-
-
-def by_id(found: Iterator[Finding]) -> dict[str, Finding]:
-    return {one.id: one for one in found}
+from tests.doctor.test_checks import by_id
 
 
 def test_a_build_that_cannot_run_heads_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

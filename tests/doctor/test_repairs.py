@@ -28,15 +28,6 @@ def found(area: str, name: str) -> Finding:
     return {one.id: one for one in checks.check_area(area)}[name]
 
 
-def repaired(area: str, name: str) -> str:
-    """Runs the finding's action and returns its message; the finding is gone afterwards."""
-    action = found(area, name).action
-    assert action is not None and action.run is not None
-    message = action.run()
-    assert name not in {one.id for one in checks.check_area(area)}
-    return message
-
-
 def test_chats_are_recovered_from_a_damaged_database() -> None:
     assert [one.what for one in checks.check_chats()] == ["no saved chats"]
     with closing(ChatHistory.open()) as history:
@@ -54,7 +45,9 @@ def test_chats_are_recovered_from_a_damaged_database() -> None:
         file.write(b"\xff" * 12)
     damaged = paths.chats_file().read_bytes()
     assert found("chats", "chats-damaged").level == "error"
-    assert "3 chats recovered" in repaired("chats", "chats-damaged")
+    action = found("chats", "chats-damaged").action
+    assert action is not None and action.run is not None and "3 chats recovered" in action.run()
+    assert "chats-damaged" not in {one.id for one in checks.check_area("chats")}
     assert "1 damaged chat database kept" in found("chats", "chats-aside").what
     (aside,) = paths.chats_file().parent.glob("*.corrupt-*")
     assert aside.read_bytes() == damaged

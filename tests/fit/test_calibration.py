@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.fit.calibration import calibrate
+from localspec.fit.calibration import calibrate, summarize_reads
 from localspec.fit.speed import TABLE_ERROR, TYPICAL_CPU_SPEED, DeviceSpeed, UseCase, from_devices
 from localspec.machine import gpu_catalog
 from localspec.machine.conversion_process import TIMED_WEIGHTS, TypeSpeed
@@ -141,7 +141,7 @@ def test_a_calibrated_machine_predicts_another_model() -> None:
     settings = ContextSettings(n_threads=4)
     load = replace(LOAD, target_settings=settings, draft_settings=settings)
     found = shapes.estimate_speed(load, BIG, DRAFT, where, UseCase("code", context=0))
-    reads = shapes.summarize_reads(load, BIG, DRAFT, where)
+    reads = summarize_reads(load, *shapes.from_headers(BIG, DRAFT), where)
     assert reads.draft is not None and found.costs is not None and found.plain is not None
     t1 = a + reads.target.read / (gbps * 1e6)
     assert found.t1_ms == pytest.approx(t1, rel=0.01) and found.calibrated

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.fit import machine_profile
+from localspec.fit.advisor import SettingsAdvisor
 from localspec.fit.speed import (
     TYPICAL_CPU_SPEED,
     DeviceSpeed,
@@ -48,17 +49,6 @@ def estimate(
 def middle(one: SpeedEstimate) -> float:
     assert one.plain is not None
     return sum(one.plain) / 2
-
-
-def test_public_runs_of_llama_cpp_are_met() -> None:
-    """From community runs of llmfit: fitted efficiency and fixed time, times of single models."""
-    for model, bandwidth, eta, fixed, ms, within in [
-        (BIG, 800, 0.783, 1.66, 8.75, 0.05),  # RX 7900 XT, 8B
-        (DRAFT, 800, 0.783, 1.66, 2.66, 0.12),  # 1B; sizes were known to a percent or two
-    ]:
-        hardware = hardware_speed(bandwidth, eta=eta, fixed=fixed)
-        found = estimate_ms(shapes.count_reads(model, EMPTY, hardware.devices), hardware)
-        assert found == pytest.approx(ms, rel=within)
 
 
 LLAMA_3B = synthetic_header.build(
@@ -105,11 +95,6 @@ def test_layers_beside_a_mac_s_gpu_are_read_from_the_same_memory() -> None:
     assert beside_card == machine_profile.detect().hardware.find_speed(HOST, "Q4_K")
 
 
-def device_speed(card: str) -> DeviceSpeed:
-    device = gpu_catalog.find(card).as_device()
-    return from_devices([device]).find_speed(device.name, "Q4_K")
-
-
 def test_usual_verify_curves_are_near_what_was_measured() -> None:
     for card, family, width, seen, within in [
         ("RTX 3090", "Q4_K", 8, 2.39, 0.15),  # 27B
@@ -118,7 +103,9 @@ def test_usual_verify_curves_are_near_what_was_measured() -> None:
         ("M4", "Q4_K", 8, 6.54, 0.20),  # 27B
         ("M4", "BF16", 8, 1.6, 0.05),  # 0.6B
     ]:
-        assert device_speed(card).verify_cost(width, family) == pytest.approx(seen, rel=within)
+        device = gpu_catalog.find(card).as_device()
+        speed = from_devices([device]).find_speed(device.name, "Q4_K")
+        assert speed.verify_cost(width, family) == pytest.approx(seen, rel=within)
 
 
 def test_curves_of_mixtures_are_near_what_was_measured() -> None:
@@ -135,9 +122,6 @@ def test_curves_of_mixtures_are_near_what_was_measured() -> None:
         assert found == pytest.approx(curve, rel=within)
 
 
-LAYERS = st.integers(0, 33)
-
-
 @given(st.floats(60, 2000), st.floats(1.01, 3), st.integers(0, 32), st.integers(0, 100_000))
 def test_more_of_it_is_faster(bandwidth: float, more: float, layers: int, context: int) -> None:
     def speed(
@@ -149,34 +133,6 @@ def test_more_of_it_is_faster(bandwidth: float, more: float, layers: int, contex
     assert speed(bandwidth * more, n=max(1, layers)) > speed(n=max(1, layers))
     assert speed(cpu=20 * more) > speed() and speed(n=layers + 1) > speed()
     assert speed(context=context + 1000) < speed()
-
-
-@given(
-    st.floats(50, 2000),
-    LAYERS,
-    st.sampled_from(["chat", "code", "writing", "documents"]),
-    st.floats(0, 2),
-    st.integers(0, 16),
-    st.booleans(),
-)
-def test_ranges_are_ordered_and_speculation_costs_little(
-    bandwidth: float, layers: int, workload: str, temperature: float, longest: int, drafts: bool
-) -> None:
-    settings = ContextSettings(n_gpu_layers=layers)
-    load = LoadCommand("t", "d" if drafts else None, settings, settings, longest)
-    draft = DRAFT if drafts else None
-    found = shapes.estimate_speed(
-        load, BIG, draft, hardware_speed(bandwidth), UseCase(workload, temperature)
-    )
-    assert found.plain is not None and found.speculative is not None
-    assert 0 < found.plain[0] < found.plain[1]
-    assert found.plain[0] * 0.96 < found.speculative[0] < found.speculative[1]
-    assert found.speculative[1] >= found.plain[1]
-    for one in found.by_workload.values():
-        assert one.tokens_per_second[0] < one.tokens_per_second[1]
-        assert 0.96 < one.speedup[0] <= one.speedup[1]
-    if longest == 0:
-        assert found.speculative[1] == found.plain[1]
 
 
 @given(st.floats(0, 1))
@@ -216,21 +172,13 @@ def test_experts_can_stay_with_the_cpu() -> None:
     assert half[HOST].experts == half["CUDA0"].experts == found.by_device[HOST].experts / 2
 
 
-def test_sliding_layers_read_their_window_only() -> None:
-    model = synthetic_header.build(FAMILIES["gemma3"].full, "Q4_K_M")
-    caches = [
-        shapes.count_reads(model, EMPTY, [], n).by_device[HOST].kv_cache for n in (1024, 2048, 3072)
-    ]
-    assert caches[2] - caches[1] == caches[1] - caches[0]
-    assert caches[1] - caches[0] == 8 * 1024 * 8 * 2 * 256 * 2  # 8 of 48 layers see all
-
-
 @pytest.mark.parametrize("kind", [*headshapes.HEADS, "mtp-qwen35"])
 def test_heads_are_priced(kind: str) -> None:
     """Cheaper than a small model, but not free; a block costs one pass, however long it is."""
     machine = machine_profile.with_gpu("RTX 4090")
     load = LoadCommand("t", "d", ContextSettings(n_ctx=8192))
-    advisor = shapes.advisor(*headshapes.pair(kind), machine, UseCase("code"))
+    pair = shapes.from_headers(*headshapes.pair(kind))
+    advisor = SettingsAdvisor(*pair, machine, UseCase("code"))
     found = advisor.estimate_fit(load).speed
     assert found.plain is not None and found.speculative is not None and found.costs is not None
     gains = found.by_workload["code"].speedup[1] > 1

@@ -13,7 +13,7 @@ from localspec.launch import Engine, engine_host
 from localspec.launch.engine_host import EngineHost, EngineJob
 from localspec.machine import conversion_process
 from localspec.protocol.wire import LoadCommand
-from tests.serve.conftest import until
+from tests.support.downloads import wait_for
 from tests.support.fake_engine import BareEngine
 
 REQUEST = SettingsRequest(LoadCommand("one.gguf", None))
@@ -298,7 +298,7 @@ def test_unused_ones_are_unloaded() -> None:
     with pooling(machine, keep=2, idle_seconds=0.05) as pool:
         use(pool, "a")
         use(pool, "b")
-        until(lambda: not machine.alive, "all are unloaded")
+        wait_for(lambda: not machine.alive)
         assert not any(map(pool.is_loaded, NAMES))
         use(pool, "a")
         assert [engine.name for engine in machine.engines] == ["a", "b", "a"]

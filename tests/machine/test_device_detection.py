@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -132,57 +132,55 @@ class NVMLError(Exception):
     pass
 
 
-@dataclass
-class Card:
-    """One GPU of the fake package; None is not supported."""
+def fake_pynvml(*cards: dict[str, Any], starts: bool = True) -> SimpleNamespace:
+    """Functions of pynvml, by its names. What a card lacks is not supported."""
+    opened = list[int]()
 
-    bus: str | None = "00000000:C1:00.0"
-    free: int | None = 20000 * MIB
-    display: int | None = 1
-
-
-def fake_pynvml(*cards: Card, starts: bool = True) -> SimpleNamespace:
-    """Functions of pynvml, by its names."""
-
-    def supported(value: Any) -> Any:
-        if value is None:
+    def start() -> None:
+        if not starts:
             raise NVMLError
-        return value
+        opened.append(1)
 
-    def memory(card: Card, version: int) -> Any:
-        free = supported(card.free if version == 2 else None)
-        return SimpleNamespace(total=24564 * MIB, reserved=430 * MIB, free=free)
+    def read(name: str) -> Callable[..., Any]:
+        def answer(card: dict[str, Any], version: int | None = None) -> Any:
+            if name not in card or version not in (None, 2):
+                raise NVMLError
+            return card[name]
 
-    opened: list[int] = []
+        return answer
+
     return SimpleNamespace(
         NVMLError=NVMLError,
         nvmlMemory_v2=2,
-        nvmlInit=lambda: opened.append(supported(starts or None)),
+        nvmlInit=start,
         nvmlShutdown=opened.pop,
         nvmlDeviceGetCount=lambda: len(cards),
-        nvmlDeviceGetHandleByIndex=lambda index: cards[index],
+        nvmlDeviceGetHandleByIndex=cards.__getitem__,
         nvmlSystemGetDriverVersion=lambda: "570.86.15",
-        nvmlDeviceGetName=lambda card: "NVIDIA GeForce RTX 4090",
-        nvmlDeviceGetPciInfo=lambda card: SimpleNamespace(busId=supported(card.bus)),
-        nvmlDeviceGetDisplayActive=lambda card: supported(card.display),
-        nvmlDeviceGetMemoryInfo=memory,
+        nvmlDeviceGetName=read("name"),
+        nvmlDeviceGetPciInfo=read("bus"),
+        nvmlDeviceGetDisplayActive=read("display"),
+        nvmlDeviceGetMemoryInfo=read("memory"),
         opened=opened,
     )
 
 
 def test_nvml_says_what_it_knows_else_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    package = fake_pynvml(Card(), Card(free=None, display=None, bus=None))
+    memory = SimpleNamespace(total=24564 * MIB, reserved=430 * MIB, free=20000 * MIB)
+    name = {"name": "NVIDIA GeForce RTX 4090"}
+    bus = SimpleNamespace(busId="00000000:C1:00.0")
+    package = fake_pynvml(name | {"memory": memory, "bus": bus, "display": 1}, name)
     monkeypatch.setitem(sys.modules, "pynvml", package)
     known, old = device_detection.read_nvml()
     used = (24564 - 20000 - 430) * MIB  # without memory reserved by the driver
     assert known == DriverGpu(
-        *("NVML", "NVIDIA GeForce RTX 4090", "0000:c1:00.0", 20000 * MIB, 24564 * MIB, used),
+        *("NVML", name["name"], "0000:c1:00.0", 20000 * MIB, 24564 * MIB, used),
         driver="570.86.15",
         drives_display=True,
     )
     assert (old.total, old.free, old.used, old.drives_display, old.id) == (None,) * 5
     assert not package.opened
-    monkeypatch.setitem(sys.modules, "pynvml", fake_pynvml(Card(), starts=False))
+    monkeypatch.setitem(sys.modules, "pynvml", fake_pynvml(name, starts=False))
     with pytest.raises(NVMLError):
         list(device_detection.read_nvml())
 

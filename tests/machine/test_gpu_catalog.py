@@ -3,7 +3,6 @@
 import pytest
 
 from localspec.errors import NotFoundError, UsageError
-from localspec.fit import machine_profile
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 
@@ -106,36 +105,3 @@ def test_a_real_device_is_recognised_or_not_at_all() -> None:
     ]:
         found = gpu_catalog.match_device(device(description, gib))
         assert (found.name if found else None) == name
-
-
-def test_the_memory_of_a_mac_tells_which_chip_it_has() -> None:
-    """Metal reports two thirds or three quarters of it."""
-    for name, reported, bandwidth in [
-        ("Apple M3 Max", 27, 300),
-        ("Apple M3 Max", 36, 400),
-        ("Apple M3 Max", 72, 300),
-        ("Apple M4 Max", 96, 546),
-    ]:
-        found = gpu_catalog.match_device(device(name, reported))
-        assert found is not None and found.bandwidth == bandwidth
-
-
-def test_a_size_given_by_hand_keeps_or_chooses_the_bandwidth() -> None:
-    for name, gib, bandwidth in (
-        ("RTX 2080 Ti", 22, 616),
-        ("M4 Max", 128, 546),
-        ("M4 Max", 36, 410),
-    ):
-        (gpu,) = machine_profile.with_gpu(name, gib).devices
-        found = gpu_catalog.match_device(gpu)
-        assert found is not None and found.bandwidth == bandwidth
-
-
-def test_a_gpu_that_shares_memory_adds_no_second_pool() -> None:
-    for name, gib in (("M4 Max", 48), ("M1", 8)):
-        machine = machine_profile.with_gpu(name, gib)
-        (gpu,) = machine.devices
-        assert gpu.unified and gpu.free and machine.cpu.free
-        assert gpu.free + machine.cpu.free == gib * GIB
-    card = machine_profile.with_gpu("RTX 4060")
-    assert card.cpu.total == machine_profile.detect().cpu.total

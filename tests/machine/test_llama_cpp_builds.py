@@ -27,13 +27,6 @@ def detect(root: Path, run: llama_cpp_builds.RunCommand = silent) -> SystemHardw
     return llama_cpp_builds.detect_hardware(root, "Linux", "x86_64", run)
 
 
-def test_a_computer_with_nothing_special_starts_no_program(tmp_path: Path) -> None:
-    hardware = detect(tmp_path)
-    assert hardware == SystemHardware("Linux", "x86_64")
-    choice = llama_cpp_builds.choose_build(hardware)
-    assert (choice.backend, choice.wheel_index, choice.cmake) == ("cpu", None, "")
-
-
 WSL = "usr/lib/wsl/lib/nvidia-smi"
 
 

@@ -205,20 +205,31 @@ def stored() -> MeasuredCosts:
     return record.measured
 
 
+def answer_alone(request: SettingsRequest) -> MeasuredCosts:
+    """Without measuring costs before. Returns what is stored."""
+    engine = launch.start_engine(request)
+    try:
+        answer(engine)
+    finally:
+        engine.close()
+    return stored()
+
+
 def test_a_busy_hour(request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then only the acceptance counts are new; the next quiet answers count again."""
     quiet = measure(request_)
+    assert is_trusted(quiet) and machine_profile.detect().hardware.measured_speeds
     monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.6)
-    engine = launch.start_engine(request_)
-    try:
-        answer(engine)
-        engine.close()
-        after = stored()
-        assert after == replace(quiet, survival=after.survival) and after.survival != quiet.survival
-    finally:
-        engine.close()
+    after = answer_alone(request_)
+    assert after == replace(quiet, survival=after.survival) and after.survival != quiet.survival
     monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.0)
     assert measure(request_).curve != quiet.curve
+    # As of an earlier version, which did not record the load: after some quiet passes.
+    store = MeasurementStore(paths.data_dir() / "measured.sqlite")
+    (record,) = store.read_all()
+    assert store.write_costs(record.key, replace(quiet, other_load=None))
+    assert not machine_profile.detect().hardware.measured_speeds
+    assert is_trusted(answer_alone(request_)) and machine_profile.detect().hardware.measured_speeds
 
 
 QUIET = """
@@ -257,19 +268,3 @@ def test_untrusted_costs_are_measured_again_where_that_is_asked_for(
         wait_for(is_measured, 60)
     finally:
         engine.close()
-
-
-def test_what_a_quiet_computer_measures_is_believed(request_: SettingsRequest) -> None:
-    """Of an earlier version, which did not record the load, after some quiet passes."""
-    quiet = measure(request_)
-    assert is_trusted(quiet) and machine_profile.detect().hardware.measured_speeds
-    store = MeasurementStore(paths.data_dir() / "measured.sqlite")
-    (record,) = store.read_all()
-    assert store.write_costs(record.key, replace(quiet, other_load=None))
-    assert not machine_profile.detect().hardware.measured_speeds
-    engine = launch.start_engine(request_)
-    try:
-        answer(engine)
-    finally:
-        engine.close()
-    assert is_trusted(stored()) and machine_profile.detect().hardware.measured_speeds

@@ -4,9 +4,8 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,29 +96,6 @@ def http(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-class Dripping:
-    """A byte a second, for ever."""
-
-    def __init__(self) -> None:
-        self._timeout, self.now = 5.0, 0.0
-
-    def settimeout(self, seconds: float) -> None:
-        self._timeout = seconds
-
-    def gettimeout(self) -> float:
-        return self._timeout
-
-    def sendall(self, data: bytes) -> None:
-        pass
-
-    def recv(self, size: int) -> bytes:
-        if self._timeout < 1:
-            raise TimeoutError
-        self.now += 1
-        assert self.now < 10
-        return b" "
-
-
 def odd(**values: Any) -> Callable[[socket.socket], None]:
     device = asdict(CPU) | values
     version = installed_llama_cpp.version()
@@ -145,14 +121,19 @@ def test_values_that_no_worker_sends(values: dict[str, Any]) -> None:
 
 
 def test_bytes_that_drip_have_one_timeout_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (preflight, server):
-        line: Any = Dripping()
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda line=line: line.now))
-        with pytest.raises(TimeoutError):
-            if module is preflight:
-                preflight._ask_status(line, WorkerAddress("a", 1))
-            else:
-                server._receive(line, 10**6)
+    def drip(connection: socket.socket) -> None:
+        with suppress(OSError):  # the other end has closed it
+            for byte in b" " * 100 + b"\n":
+                connection.sendall(bytes([byte]))
+                threading.Event().wait(0.01)
+
+    monkeypatch.setattr(preflight, "_REPLY_SECONDS", 0.1)
+    with listening(drip) as address, pytest.raises(EngineError, match="does not answer"):
+        preflight.check(address)
+    with listening(drip) as address:
+        line = socket.create_connection((address.host, address.port), 0.1)
+        with line, pytest.raises(TimeoutError):
+            server._receive(line, 100)
 
 
 def test_what_llama_cpp_would_abort_on_is_refused() -> None:

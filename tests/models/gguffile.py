@@ -51,8 +51,6 @@ class File:
     version: int = 3
     n_keys: int | None = None
     n_tensors: int | None = None
-    alignment: int = 32
-    tail: bytes = b""
 
     def add(self, key: bytes, kind: int, value: Any) -> File:
         self.keys[key] = (kind, scalar(kind, value))
@@ -75,18 +73,18 @@ class File:
             at = offset if tensor.offset is None else tensor.offset
             shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
             parts += [text(tensor.name), shape, struct.pack("<IQ", tensor.kind, at)]
-            offset += _padded(tensor.size(), self.alignment)
+            offset += _padded(tensor.size())
         return b"".join(parts)
 
     def data(self) -> bytes:
         header = self.header()
-        start = bytes(_padded(len(header), self.alignment) - len(header))
-        body = b"".join(bytes(_padded(t.size(), self.alignment)) for t in self.tensors)
-        return header + start + body + self.tail
+        start = bytes(_padded(len(header)) - len(header))
+        body = b"".join(bytes(_padded(t.size())) for t in self.tensors)
+        return header + start + body
 
 
-def _padded(n: int, alignment: int) -> int:
-    return -(-n // alignment) * alignment
+def _padded(n: int) -> int:
+    return -(-n // 32) * 32
 
 
 def model(

@@ -9,10 +9,9 @@ import pytest
 from localspec.errors import NotFoundError, UsageError
 from localspec.models import catalog, reference
 from localspec.models.catalog import CatalogModel, CatalogPair, PairSettings
-from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.reference import is_model, is_safe_gguf_path
-from tests.support import synthetic_header
+from tests.support import families, synthetic_header
 
 MODEL = """
   - id: small
@@ -34,9 +33,8 @@ def written(folder: Path, text: str, name: str = "models.yaml") -> Path:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own(tmp_path: Path) -> Path:
     """Where a person's own file is looked for."""
-    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config.toml"))
     return tmp_path / "models.yaml"
 
 
@@ -99,16 +97,8 @@ pairs:
 def test_a_shape(tmp_path: Path) -> None:
     text = SHAPED.replace("tied: true", "tied: true, full_layers: [1, 3]")
     model = catalog.load(written(tmp_path, text.replace("a.gguf", "a-Q4_K_M.gguf"))).models["small"]
-    shape = CatalogShape(
-        architecture="llama",
-        layers=4,
-        embd=64,
-        ff=8,
-        heads=4,
-        vocab=100,
-        tied=True,
-        full_layers=(1, 3),
-    )
+    numbers = "llama layers=4 embd=64 ff=8 heads=4 vocab=100 tied=1 full_layers=1,3"
+    shape = families.make_shape(numbers)
     assert (model.shape, model.shape_source, model.quantization) == (shape, "me", "Q4_K_M")
     text = BOTH.replace("A model", "no").replace("user/name", "1.10/12")
     known = catalog.load(written(tmp_path, text))

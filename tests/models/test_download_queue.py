@@ -12,7 +12,7 @@ from localspec.models.hub.cancellation import RetryPolicy
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase, DownloadState
 from localspec.models.hub.download_queue import DownloadQueue
-from tests.support.downloads import DATA, MIB, REPO, Desk, wait_for
+from tests.support.downloads import DATA, FILE, MIB, REPO, Desk, wait_for
 from tests.support.fake_hub import BODY, LINK, FakeHub, Fault
 
 
@@ -131,3 +131,17 @@ def test_the_limit_is_for_all_together_and_may_change(desk: Desk) -> None:
     queue.set_rate_limit(None)
     queue.add(desk.job())
     assert queue.wait(20), "with the limit it would take minutes"
+
+
+def test_closing_stops_everything_and_keeps_what_came(desk: Desk, queue: DownloadQueue) -> None:
+    slowly(desk)
+    queue.add(desk.job())
+    desk.hub.wait_sent(MIB)
+    wait_for(lambda: loading(queue, desk.job()))
+    queue.close()
+    n_bodies = len(desk.hub.bodies())
+    queue.add(desk.job("1.gguf"))
+    desk.hub.always.clear()
+    assert desk.is_whole(desk.fetch()) and desk.ranges()[n_bodies] is not None
+    assert state(queue, desk.job("1.gguf")).phase is DownloadPhase.WAITING
+    assert FILE in {Path(name).name for name in desk.files()}

@@ -19,33 +19,17 @@ from tests.support.zoo import Zoo
 Make = Callable[[], Model]
 
 
-def _changed(change: Callable[[Model], object]) -> Make:
-    def make() -> Model:
-        model = made.eagle3(reduced=range(40, 340, 2))
+def _changed(change: Callable[[Model], object], make: Make | None = None) -> Make:
+    def changed() -> Model:
+        model = make() if make else made.eagle3(reduced=range(40, 340, 2))
         change(model)
         return model
 
-    return make
+    return changed
 
 
 def _block(change: Callable[[Model], object], *, markov: bool = False) -> Make:
-    def make() -> Model:
-        model = made.block(markov=markov)
-        change(model)
-        return model
-
-    return make
-
-
-def _own(name: str, rows: int) -> Make:
-    """A narrow head, one of whose own matrices has another number of rows."""
-    model = made.eagle3(n_embd=32)
-    model.tensors[name] = model.tensors[name][:rows]
-    return lambda: model
-
-
-def _mapped(at: int, token: int) -> Make:
-    return _changed(lambda m: m.tensors["d2t"].__setitem__(at, token))
+    return _changed(change, lambda: made.block(markov=markov))
 
 
 def _keys(**values: object) -> Callable[[Model], object]:
@@ -54,12 +38,6 @@ def _keys(**values: object) -> Callable[[Model], object]:
 
 def _tensors(**values: np.ndarray) -> Callable[[Model], object]:
     return lambda m: m.tensors.update({k.replace("__", "."): v for k, v in values.items()})
-
-
-def _padded_without_output() -> Model:
-    model = made.eagle3()
-    model.words = [*WORDS, "▁pad"]
-    return model
 
 
 def _masked_beyond(model: Model) -> None:
@@ -90,10 +68,14 @@ WRONG: dict[str, Make] = {
     "I32 and must be I64": _changed(lambda m: _tensors(d2t=m.tensors["d2t"].astype(np.int32))(m)),
     "its output has none": _changed(lambda m: m.tensors.pop("output.weight")),
     "it has 2": _changed(_keys(block_count=2)),
-    "token 9999 of 365": _mapped(7, 9999),
+    "token 9999 of 365": _changed(lambda m: m.tensors["d2t"].__setitem__(7, 9999)),
     "names tokens twice": _changed(_tensors(d2t=np.arange(150) // 2)),
-    "50 embeddings for 365": _own("token_embd.weight", 50),
-    "366 tokens; the target's has 365": _padded_without_output,
+    "50 embeddings for 365": _changed(
+        _tensors(token_embd__weight=np.zeros((50, 32), np.float32)), lambda: made.eagle3(n_embd=32)
+    ),
+    "366 tokens; the target's has 365": _changed(
+        lambda m: setattr(m, "words", [*WORDS, "▁pad"]), made.eagle3
+    ),
     "3 attention heads cannot share 2": _changed(_keys(attention__head_count=3)),
     "rotates 31 of 32": _changed(_keys(rope__dimension_count=31)),
     "it has no mask token": _block(lambda m: setattr(m, "mask", None)),

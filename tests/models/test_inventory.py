@@ -1,6 +1,7 @@
 """What is on this computer's disk: found where programs keep it, checked, and taken away."""
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -325,25 +326,21 @@ def test_a_folder_of_models_on_another_disk_is_listed_and_removed(home: Path, to
     assert model_lookup.resolve("user/name").target.require_path() == only().path
 
 
-SAME_ROOT = """
-import importlib, json, os, sys
-from huggingface_hub import constants
-from localspec.models.local_files import hub_cache
-
-for chosen in json.loads(sys.argv[1]):
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
-        os.environ.pop(name, None)
-    os.environ.update(chosen)
-    assert str(hub_cache.cache_root()) == importlib.reload(constants).HF_HUB_CACHE, chosen
-"""
-
-
-def test_the_cache_is_where_the_library_looks() -> None:
+def test_the_cache_is_where_the_library_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.find_spec("huggingface_hub.constants")
+    assert spec is not None and spec.loader is not None
+    monkeypatch.delenv("HF_HUB_CACHE")
     environments: tuple[dict[str, str], ...] = (
         {}, {"HF_HUB_CACHE": "~/a"}, {"HUGGINGFACE_HUB_CACHE": "$HOME/b"}, {"HF_HOME": "~/c"},
         {"XDG_CACHE_HOME": "/d"}, {"HF_HUB_CACHE": "/a", "HF_HOME": "/c"},
     )  # fmt: skip
-    subprocess.run([sys.executable, "-c", SAME_ROOT, json.dumps(environments)], check=True)
+    for chosen in environments:
+        with monkeypatch.context() as patch:
+            for name, value in chosen.items():
+                patch.setenv(name, value)
+            constants = importlib.util.module_from_spec(spec)  # a copy of its own
+            spec.loader.exec_module(constants)
+            assert str(hub_cache.cache_root()) == constants.HF_HUB_CACHE, chosen
 
 
 @pytest.fixture
@@ -401,24 +398,19 @@ def test_a_run_without_a_model_opens_it_and_imports_none_of_its_code(packaged: P
 
 
 def test_a_model_of_the_catalogue_is_the_quantisation_that_is_here(home: Path) -> None:
-    (home / "config").mkdir()
-    os.environ["LOCALSPEC_CONFIG"] = str(home / "config" / "config.toml")
-    (home / "config" / "models.yaml").write_text(
+    (home / "models.yaml").write_text(
         "models:\n  - {id: mine, title: Mine, repo: user/name-GGUF, file: m-Q4_K_M.gguf, "
         "about: 1.0 GiB, files: {Q8_0: 2.0 GiB}}\npairs:\n  - {target: mine}\n"
     )
-    try:
-        assert model_lookup.resolve("mine").name == "mine", "nothing is here"
-        path = cached(home, "m-Q8_0.gguf")
-        assert model_lookup.resolve("mine").name == "mine:Q8_0"
-        assert model_lookup.resolve("mine").target.find_path() == path
-        assert model_lookup.resolve("mine:Q4_K_M").target.find_path() is None, "named"
-        pair = model_lookup.resolve("mine+lookup:q8_0")
-        assert (pair.name, pair.target.find_path()) == ("mine+lookup:Q8_0", path)
-        (model,) = inventory.list_models()
-        assert model_lookup.shortest_reference(model, [model]) == "mine:Q8_0"
-        assert "mine+lookup:Q8_0" in [each.id for each in model_lookup.ready_pairs([model])]
-        with pytest.raises(NotFoundError, match="no quantisation Q2_K"):
-            model_lookup.resolve("mine+lookup:Q2_K")
-    finally:
-        del os.environ["LOCALSPEC_CONFIG"]
+    assert model_lookup.resolve("mine").name == "mine", "nothing is here"
+    path = cached(home, "m-Q8_0.gguf")
+    assert model_lookup.resolve("mine").name == "mine:Q8_0"
+    assert model_lookup.resolve("mine").target.find_path() == path
+    assert model_lookup.resolve("mine:Q4_K_M").target.find_path() is None, "named"
+    pair = model_lookup.resolve("mine+lookup:q8_0")
+    assert (pair.name, pair.target.find_path()) == ("mine+lookup:Q8_0", path)
+    (model,) = inventory.list_models()
+    assert model_lookup.shortest_reference(model, [model]) == "mine:Q8_0"
+    assert "mine+lookup:Q8_0" in [each.id for each in model_lookup.ready_pairs([model])]
+    with pytest.raises(NotFoundError, match="no quantisation Q2_K"):
+        model_lookup.resolve("mine+lookup:Q2_K")

@@ -100,18 +100,6 @@ def test_features_that_real_templates_use() -> None:
         assert text(source) == expected
 
 
-def test_an_earlier_answers_thinking_is_given_by_its_own_name() -> None:
-    for said, expected in [
-        ("<think>\nhm\n</think>\n\nHello", "hm|Hello"),
-        ("hm</think>Hello", "hm|Hello"),  # the prompt had begun it
-        ("<think>cut sho", "cut sho|"),
-        ("Hello", "|Hello"),
-        ("Say <think> to think.", "|Say <think> to think."),
-    ]:
-        source = "{{ messages[1].reasoning_content }}|{{ messages[1].content }}{# </think> #}"
-        assert text(source, HI, ChatMessage("assistant", said), MORE) == expected
-
-
 @pytest.mark.parametrize("source", [NO_SYSTEM, ALTERNATING])
 def test_a_refused_system_prompt_becomes_part_of_the_first_question(source: str) -> None:
     rendered = render(source, (SYSTEM, *CHAT), TOKENS)
@@ -174,6 +162,16 @@ def test_what_a_template_refuses_altogether_is_an_error_that_says_so() -> None:
         render("{{ raise_exception('never \x1b[31mred') }}", CHAT, TOKENS)
     assert raised.value.message == "The model's chat template rejects this chat: never red."
     assert "--template: alpaca, chatml" in raised.value.hint
+
+
+def test_calls_and_their_results_are_not_joined() -> None:
+    call = ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),))
+    done = ChatMessage("tool", "a", tool_call_id="1")
+    source = ALTERNATING.replace("(m.role == 'user') != (loop.index0 % 2 == 0)", "m.role == 'x'")
+    chat = (HI, MORE, call, HELLO, done, done)
+    refused = "{% if messages[1].role == 'user' %}{{ raise_exception('no') }}{% endif %}"
+    rendered = render(refused + source, chat, TOKENS)
+    assert rendered.text == "[user]Hi\n\nMore[assistant][assistant]Hello[tool]a[tool]a"
 
 
 def test_a_template_that_does_not_work_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,14 +115,10 @@ def test_layers_that_predict_are_left_out(zoo: Zoo, tmp_path: Path) -> None:
         layer_subset.copy_layers(zoo["mimo"], copy, [n])
 
 
-def _layerskip() -> Model:
+def test_the_command_makes_a_draft_that_drafts(tmp_path: Path) -> None:
     model = tinygguf.nudged(deep(kind=Kind.Q8_0), 1)
     model.keys["early_exit_layer"] = 4
-    return model
-
-
-def test_the_command_makes_a_draft_that_drafts(tmp_path: Path) -> None:
-    source = _layerskip().write(tmp_path / "whole.gguf")
+    source = model.write(tmp_path / "whole.gguf")
     draft, middle = tmp_path / "exit.gguf", tmp_path / "middle.gguf"
     done = localspec("make-draft", source, "--out", draft, "--json")
     assert (done.code, done.document["layers"], done.document["of"]) == (0, [0, 1, 2, 3], 6)

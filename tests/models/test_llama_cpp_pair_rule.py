@@ -1,23 +1,18 @@
 """Verdicts from two headers equal llama.cpp's rule on the loaded vocabularies.
 
 The rule is common_speculative_are_compatible (common/speculative.cpp), which the library does not
-export: a child process evaluates it token by token with the library's functions.
+export: here it is evaluated token by token with the library's functions.
 """
 
-import ctypes
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as C  # noqa: N812
 import pytest
 from gguf import GGUFWriter
 
+from localspec.engine.llama.library import C
 from localspec.models import pair_compatibility
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
@@ -28,20 +23,10 @@ CHECKOUT = os.environ.get("LLAMA_CPP_CHECKOUT", "")
 VocabularyFacts = dict[str, Any]
 
 
-def evaluate_rule(paths: Sequence[str]) -> dict[str, Any]:
-    """Properties of each file, and the rule for each pair."""
-    silent = C.llama_log_callback(lambda *_: None)
-    C.llama_log_set(silent, ctypes.c_void_p())
-    C.llama_backend_init()
-    known = [load_vocabulary(path) for path in paths]
-    pairs = [[are_compatible(*a, *b) for b in known] for a in known]
-    return {"facts": [facts for facts, _ in known], "pairs": pairs}
-
-
-def load_vocabulary(path: str) -> tuple[VocabularyFacts, list[bytes]]:
+def load_vocabulary(path: Path) -> tuple[VocabularyFacts, list[bytes]]:
     settings = C.llama_model_default_params()
     settings.vocab_only = True
-    model = C.llama_model_load_from_file(path.encode(), settings)
+    model = C.llama_model_load_from_file(os.fsencode(path), settings)
     vocab = C.llama_model_get_vocab(model)
     n_tokens = C.llama_vocab_n_tokens(vocab)
     facts = {
@@ -84,19 +69,16 @@ def are_compatible(
 def compare(folder: Path) -> set[tuple[bool, str]]:
     """Asserts that both sides agree on all files and pairs; returns the verdicts that occurred."""
     paths = sorted(folder.glob("*.gguf"))
-    command = [sys.executable, "-m", "tests.models.test_llama_cpp_pair_rule", *map(str, paths)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    theirs = json.loads(done.stdout)
+    theirs = [load_vocabulary(path) for path in paths]
     headers = [reader.read(path) for path in paths]
-    for path, header, facts in zip(paths, headers, theirs["facts"], strict=True):
-        assert facts_of(header) == facts, path.name
     verdicts = set()
-    for target, header, row in zip(paths, headers, theirs["pairs"], strict=True):
-        for draft, other, expected in zip(paths, headers, row, strict=True):
+    for target, header, known in zip(paths, headers, theirs, strict=True):
+        assert facts_of(header) == known[0], target.name
+        for draft, other, its in zip(paths, headers, theirs, strict=True):
             found = pair_compatibility.check_vocabularies(header.tokenizer, other.tokenizer)
-            verdict = [found.is_compatible, found.rule, found.token]
-            assert verdict == expected, f"{target.name} + {draft.name}"
-            verdicts.add((found.is_compatible, found.rule))
+            verdict = found.is_compatible, found.rule, found.token
+            assert verdict == are_compatible(*known, *its), f"{target.name} + {draft.name}"
+            verdicts.add(verdict[:2])
     return verdicts
 
 
@@ -166,7 +148,3 @@ def test_verdicts_on_made_vocabularies(tmp_path: Path) -> None:
 @pytest.mark.skipif(not CHECKOUT, reason="LLAMA_CPP_CHECKOUT names no source tree of llama.cpp")
 def test_verdicts_on_the_vocabularies_of_llama_cpp() -> None:
     assert compare(Path(CHECKOUT) / "models")
-
-
-if __name__ == "__main__":
-    print(json.dumps(evaluate_rule(sys.argv[1:])))

@@ -139,26 +139,12 @@ def test_a_header_without_end_is_given_up() -> None:
     assert read <= gguf.MAX_HEADER_BYTES + 2 * MIB
 
 
-def test_texts_are_walked_exactly() -> None:
-    for words in [
-        [b"w%d" % i for i in range(50_000)],
-        [b"x" * (i % 300) + b"%d" % i for i in range(5_000)],  # many are long
-        [b"" if i % 7 else b"%d" % i for i in range(10_000)],
-        [bytes(i % 20) for i in range(5_000)],  # only zero bytes
-        [bytes([i % 256]) * (250 + i % 8) for i in range(3_000)],  # around the longest short one
-        [b"y" * 70_000, b"z", b"y" * 65_536],
-        [b"a" + bytes(7), bytes(7) + b"b", b"\x05" + bytes(7) + b"hello"] * 50,
-        [b""],
-        [],
-    ]:
-        behind = text(b"the next key") + bytes(20)
-        data = b"".join(map(text, words)) + behind
-        for source in (
-            gguf.GgufByteStream(data, len(data)),
-            gguf.GgufByteStream(data, len(data), lambda *_: b""),
-        ):
-            assert source.read_strings(len(words), keep=True) == words
-            assert source.position == len(data) - len(behind)
+def test_texts_of_any_length_are_kept() -> None:
+    letters = (bytes([65 + i % 26]) * (250 + i % 8) for i in range(50))  # about 255 bytes
+    words = [b"y" * 70_000, b"", bytes(7), *letters]
+    source = gguf.GgufByteStream(data := b"".join(map(text, words)) + b"end", len(data))
+    assert source.read_strings(len(words), keep=True) == words
+    assert source.position == len(data) - 3
 
 
 LARGE = (0, 1, 127, 255, 256, 65_535, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)

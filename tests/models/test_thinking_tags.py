@@ -96,6 +96,9 @@ def test_the_template_is_given_thinking_apart() -> None:
         (ChatMessage("assistant", "a</think>b", starts_in_thinking=True), "<think>a</think>b"),
         (ChatMessage("assistant", "b", reasoning=" a\n"), "<think>a</think>b"),
         (ChatMessage("assistant", "<think>cut off"), "<think>cut off</think>"),
+        (ChatMessage("assistant", "<think>\na\n</think>\n\nb"), "<think>a</think>b"),
+        (ChatMessage("assistant", "a</think>b"), "<think>a</think>b"),  # the prompt had begun it
+        (ChatMessage("assistant", "Say <think> now."), "Say <think> now."),
         (ChatMessage("assistant", "b"), "b"),
     ]:
         chat = [ChatMessage("user", "hi"), message, ChatMessage("user", "and?")]

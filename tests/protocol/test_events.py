@@ -44,6 +44,14 @@ SAMPLE: list[Event] = [
 ]
 
 
+def test_the_keys_of_tokens_are_those_of_earlier_versions() -> None:
+    plain, scored = (json.loads(encode(event))["tokens"][0] for event in SAMPLE[4:6])
+    assert set(plain) == {"id", "text", "class"}
+    assert set(scored) == {"id", "text", "class", "p_target", "p_draft", "rank", "instead"}
+    draft_token = {"id": 8, "text": "x", "p": 0.25, "rank": 2, "p_draft": 0.75, "guessed": True}
+    assert scored["instead"][0] == draft_token and scored["instead"][1]["p_draft"] is None
+
+
 def test_unknown_fields_and_events_are_ignored() -> None:
     """A later version may say more of an event, a token, times, and a notice."""
     assert {type(event) for event in SAMPLE} == set(get_args(Event))

@@ -73,10 +73,3 @@ def test_what_is_no_command_is_refused() -> None:
         line = json.dumps(body).encode()
         with pytest.raises(ValueError):
             wire.decode_command(line)
-
-
-def test_fields_of_a_newer_version_are_ignored() -> None:
-    body = {"cmd": "count", "id": 1, "text": "hi", "new": 1}
-    body["messages"] = [{"role": "user", "content": "hi", "new": 1}]
-    _, read = wire.decode_command(json.dumps(body).encode())
-    assert read == wire.CountCommand("hi", (wire.ChatMessage("user", "hi"),))

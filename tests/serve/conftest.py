@@ -4,8 +4,7 @@ import asyncio
 import http.client
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from localspec.serve.engine_queue import MAX_WAITING
 from localspec.serve.http_server import HttpServer, ServerOptions
 from localspec.serve.request_metrics import RequestActivity
 from localspec.serve.served_model import ServedModel
+from tests.support.downloads import wait_for
 from tests.support.zoo import Zoo
 
 TIMEOUT = 60
@@ -104,13 +104,6 @@ class Served:
         return asyncio.run_coroutine_threadsafe(look(), self.server._loop).result(TIMEOUT)
 
 
-def until(condition: Callable[[], object], what: str = "") -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not happen: {what}"
-        time.sleep(0.005)
-
-
 @contextmanager
 def serving(
     model: Path,
@@ -143,7 +136,7 @@ def serving(
     thread.start()
     try:
         served = Served(server)
-        until(lambda: server.api.model is not None or not thread.is_alive(), "loading")
+        wait_for(lambda: server.api.model is not None or not thread.is_alive())
         assert thread.is_alive()
         yield served
     finally:

@@ -9,7 +9,8 @@ from contextlib import closing
 import openai
 import pytest
 
-from tests.serve.conftest import ENDLESS, Served, read_events, serving, streaming, until
+from tests.serve.conftest import ENDLESS, Served, read_events, serving, streaming
+from tests.support.downloads import wait_for
 from tests.support.zoo import Zoo
 
 SHORT = {"prompt": "a", "max_tokens": 3}
@@ -25,8 +26,8 @@ def test_a_client_leaves_while_its_answer_is_written(chatter: Served, is_streame
     with closing(chatter.connect()) as connection:
         body = json.dumps(ENDLESS | {"stream": is_streamed})
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-        until(lambda: tokens_of(chatter) > 3, "an answer")
-    until(chatter.is_idle, "the engine is free")
+        wait_for(lambda: tokens_of(chatter) > 3)
+    wait_for(chatter.is_idle)
     ended, activity = chatter.ended[-1], chatter.server.activity
     assert ended.state == "cancelled" and ended.totals.tokens < 15_000
     assert ended.prompt_tokens == 2, "also counted where the answer was stopped"
@@ -40,13 +41,13 @@ def test_a_client_leaves_the_queue_and_one_while_its_prompt_is_read(chatter: Ser
         with streaming(chatter) as queued:  # its headers come although it waits
             assert queued.headers["X-Queue-Position"] == "1"
             assert len(chatter.server.activity.running) == 2
-        until(lambda: len(chatter.server.activity.running) == 1, "it left the queue")
+        wait_for(lambda: len(chatter.server.activity.running) == 1)
         assert not chatter.is_idle()
-    until(chatter.is_idle)
+    wait_for(chatter.is_idle)
     words = "one two three four five " * 400
     with streaming(chatter, ENDLESS | {"prompt": words}):
         pass
-    until(chatter.is_idle, "the engine is free")
+    wait_for(chatter.is_idle)
 
 
 def test_answers_come_in_order_and_too_many_requests_are_refused(zoo: Zoo) -> None:
@@ -64,7 +65,7 @@ def test_answers_come_in_order_and_too_many_requests_are_refused(zoo: Zoo) -> No
             for number in (1, 2):
                 threads.append(threading.Thread(target=ask, args=(number,)))
                 threads[-1].start()
-                until(lambda n=number: len(served.server.activity.running) == 1 + n)  # type: ignore[misc]
+                wait_for(lambda n=number: len(served.server.activity.running) == 1 + n)  # type: ignore[misc]
             with pytest.raises(openai.RateLimitError) as refused:
                 client.completions.create(model="any", prompt="a")
             assert int(refused.value.response.headers["Retry-After"]) >= 1
@@ -72,7 +73,7 @@ def test_answers_come_in_order_and_too_many_requests_are_refused(zoo: Zoo) -> No
         for thread in threads:
             thread.join()
         assert sorted(done) == [1, 2]
-        until(lambda: len(served.ended) >= 3)
+        wait_for(lambda: len(served.ended) >= 3)
         assert [request.totals.tokens for request in served.ended[-2:]] == [1, 2]
 
 
@@ -85,21 +86,21 @@ def test_an_engine_that_is_killed_fails_one_request(chatter: Served) -> None:
         ("/v1/responses", {"input": "Hi?", "stream": True}, {}),
     ):
         with streaming(chatter, body, path) as response:
-            until(lambda: tokens_of(chatter) > 3, "an answer")
+            wait_for(lambda: tokens_of(chatter) > 3)
             os.kill(chatter.engine_pid(), signal.SIGKILL)
             *_, last = events = read_events(response)
         assert len(events) > 1 and error.items() <= last.get("response", last)["error"].items()
         assert last.get("type") in (None, "error", "response.failed")
-        until(chatter.is_idle)
+        wait_for(chatter.is_idle)
         assert chatter.ended[-1].state == "failed"
         assert chatter.post("/v1/completions", SHORT).status == 200
     before = chatter.engine_pid()
     os.kill(before, signal.SIGKILL)  # while nobody asks
-    until(lambda: not chatter.engine_alive(), "it ended")
+    wait_for(lambda: not chatter.engine_alive())
     assert chatter.post("/v1/completions", SHORT).status == 200 and chatter.engine_pid() != before
 
     def kill() -> None:
-        until(lambda: tokens_of(chatter) > 3, "an answer")
+        wait_for(lambda: tokens_of(chatter) > 3)
         os.kill(chatter.engine_pid(), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)

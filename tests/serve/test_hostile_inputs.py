@@ -8,7 +8,8 @@ import pytest
 
 from localspec.serve import responses
 from localspec.serve.json_fields import JsonFields
-from tests.serve.conftest import Served, read_events, streaming, until
+from tests.serve.conftest import Served, read_events, streaming
+from tests.support.downloads import wait_for
 
 TEXT = {"prompt": "a", "max_tokens": 2}
 CHAT: Any = {"messages": [{"role": "user", "content": "Hi?"}], "max_tokens": 2}
@@ -69,7 +70,7 @@ def test_an_internal_error_is_one_answer(target: Served, monkeypatch: pytest.Mon
         body = TEXT | {"stream": True, "timings_per_token": True}
         with streaming(target, body) as response:
             assert read_events(response)[-1]["error"]["code"] == "internal_error"
-    until(target.is_idle)
+    wait_for(target.is_idle)
     assert target.ended[-1].state == "failed" and target.post("/v1/completions", TEXT).status == 200
 
 

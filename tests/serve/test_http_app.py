@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.serve.conftest import Served, serving, until
+from tests.serve.conftest import Served, serving
+from tests.support.downloads import wait_for
 from tests.support.long_cases import bulk
 from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT, Zoo
 
@@ -209,7 +210,7 @@ def test_two_hundred_clients_at_once(chatty: Served) -> None:
     for thread in threads:
         thread.join()
     assert set(statuses) == {200, 429} and statuses.count(200) >= 17
-    until(chatty.is_idle)
+    wait_for(chatty.is_idle)
     assert chatty.post("/v1/chat/completions", CHAT).status == 200
 
 

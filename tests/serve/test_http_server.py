@@ -10,7 +10,8 @@ import pytest
 from localspec.serve import http_app, http_server
 from localspec.serve.access_rules import AccessRules
 from localspec.serve.http_app import MAX_BODY_BYTES
-from tests.serve.conftest import Served, read_events, serving, streaming, until
+from tests.serve.conftest import Served, read_events, serving, streaming
+from tests.support.downloads import wait_for
 from tests.support.zoo import Zoo
 
 
@@ -25,7 +26,7 @@ def test_the_end_of_the_server_ends_every_stream(zoo: Zoo, monkeypatch: pytest.M
                 assert read_events(response)[-1]["error"]["code"] == "shutting_down"
             assert time.monotonic() - began < 30
             with pytest.raises(OSError):
-                until(lambda: served.get("/health").status == 0)
+                wait_for(lambda: served.get("/health").status == 0)
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")

@@ -216,35 +216,28 @@ def test_blocks_become_the_messages_of_a_chat() -> None:
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
 
 
+def ask_with(content: Any, role: str = "user") -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content}]}
+
+
 def test_wrong_requests_are_refused(claude: Any) -> None:
     options: Any
+    result, budget = {"type": "tool_result", "content": [IMAGE]}, "thinking.budget_tokens"
+    form = {"format": {"type": "json_schema"}}
     for options, message in [
         ({"messages": []}, "messages: "),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].type: "),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
-            "messages[0].content[0].type: only text",
-        ),
-        (
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "tool_result", "content": [IMAGE]}]}
-                ]
-            },
-            "messages[0].content[0].content[0].type: ",
-        ),
-        ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role: "),
-        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content: "),
+        (ask_with([IMAGE]), "messages[0].content[0].type: "),
+        (ask_with([{"type": "document"}]), "messages[0].content[0].type: only text"),
+        (ask_with([result]), "messages[0].content[0].content[0].type: "),
+        (ask_with("a", "tool"), "messages[0].role: "),
+        (ask_with(3), "messages[0].content: "),
         ({"system": [IMAGE]}, "system[0].type: "),
         ({"max_tokens": 0}, "max_tokens: "),
         ({"stop_sequences": [3]}, "stop_sequences: "),
         ({"tools": [WEATHER]}, "tools: "),
         ({"tool_choice": {"type": "some"}}, "tool_choice.type: "),
-        ({"thinking": {"type": "enabled", "budget_tokens": "many"}}, "thinking.budget_tokens: "),
-        (
-            {"output_config": {"format": {"type": "json_schema"}}},
-            "output_config.format.json_schema",
-        ),
+        ({"thinking": {"type": "enabled", "budget_tokens": "many"}}, f"{budget}: "),
+        ({"output_config": form}, "output_config.format.json_schema"),
     ]:
         with pytest.raises(anthropic.BadRequestError) as error:
             claude.messages.create(**{**ASK, **options})

@@ -54,27 +54,6 @@ def test_a_call(tools: OpenAI) -> None:
     assert only_call(choice.message) == ("weather", {"city": "Rome"})
 
 
-def test_a_result_goes_back(tools: OpenAI) -> None:
-    call = {"id": "call_1", "type": "function"}
-    messages: Any = [
-        *HI,
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [call | {"function": {"name": "weather", "arguments": '{"a": 1}'}}],
-        },
-        {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
-    ]
-    given = parse_input(JsonFields({"messages": messages}))
-    called = ToolCall("call_1", "weather", '{"a": 1}')
-    assert given[1:] == (
-        ChatMessage("assistant", "", tool_calls=(called,)),
-        ChatMessage("tool", "sunny", tool_call_id="call_1"),
-    )
-    answer = tools.chat.completions.create(model="any", messages=messages, tools=[WEATHER])
-    assert answer.choices[0].message.tool_calls
-
-
 @pytest.mark.parametrize(
     "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
 )
@@ -168,11 +147,12 @@ CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
-def test_the_reasoning_of_a_message_is_kept(name: str) -> None:
+def test_calls_results_and_reasoning_of_a_chat_are_kept(name: str) -> None:
     answer: Any = {"role": "assistant", "content": None, "tool_calls": [CALL], name: "a plan"}
     tool = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
-    messages = parse_input(to_fields({"messages": [*HI, answer, tool]}, ""))
-    assert [message.reasoning for message in messages] == ["", "a plan", ""]
-    assert messages[1].tool_calls[0].name == "f"
+    assert parse_input(to_fields({"messages": [*HI, answer, tool]}, ""))[1:] == (
+        ChatMessage("assistant", "", tool_calls=(ToolCall("c", "f", "{}"),), reasoning="a plan"),
+        ChatMessage("tool", "sunny", tool_call_id="c"),
+    )
     answer[name] = {"effort": "high"}  # not a text
     assert parse_message(answer, "").reasoning == ""

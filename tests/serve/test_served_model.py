@@ -4,7 +4,8 @@ from typing import Any
 
 from openai import OpenAI
 
-from tests.serve.conftest import Served, read_events, serving, streaming, until
+from tests.serve.conftest import Served, read_events, serving, streaming
+from tests.support.downloads import wait_for
 from tests.support.zoo import FIM_CONTROLS, HELLO_TEXT, Zoo
 
 
@@ -60,7 +61,7 @@ def test_an_infill_that_only_reads(infiller: Served) -> None:
     read = infiller.post("/infill", body).json
     assert (read["content"], read["tokens"], read["tokens_predicted"]) == ("", [], 0)
     assert (read["timings"]["predicted_n"], read["generation_settings"]["n_predict"]) == (0, 0)
-    until(infiller.is_idle)
+    wait_for(infiller.is_idle)
     assert infiller.ended[-1].totals.tokens == 0, "the log and /metrics count none either"
     (last,) = events_of(infiller, "/infill", body)
     assert last["content"] == "" and last["stop"]

@@ -28,7 +28,7 @@ class Family:
     """Of the full model."""
 
 
-def _shape(numbers: str) -> CatalogShape:
+def make_shape(numbers: str) -> CatalogShape:
     """`llama layers=32 tied=1 full_layers=5,15`: an architecture and its numbers."""
     architecture, *pairs = numbers.split()
     values: dict[str, Any] = {}
@@ -51,7 +51,7 @@ _SMALL_DELTA = "head_dim=64 rope_dim=16 state=64 state_heads=8 groups=4 layers=8
 
 def _family(title: str, full: str, small: str = "", quantisation: str = "Q4_K_M") -> Family:
     """`small`: what differs in the small model, beside `_SMALL`."""
-    return Family(_shape(full), _shape(f"{full} {_SMALL} {small}"), quantisation, title)
+    return Family(make_shape(full), make_shape(f"{full} {_SMALL} {small}"), quantisation, title)
 
 
 FAMILIES: dict[str, Family] = {

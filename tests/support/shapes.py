@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from localspec.fit import calibration, memory, pair_shapes, shape, speed, verdict
-from localspec.fit.advisor import SettingsAdvisor
+from localspec.fit import memory, pair_shapes, shape, speed, verdict
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.memory import MemoryEstimate
 from localspec.fit.pair_shapes import PairShapes
@@ -11,7 +10,7 @@ from localspec.fit.shape import ModelShape, for_target
 from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed, PassReads, SpeedEstimate, UseCase
 from localspec.fit.verdict import FitReport
 from localspec.machine.device import Device
-from localspec.machine.measurements import MemoryMeasurement, PairReads
+from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_probe import PairBuffers
 from localspec.models import catalog
 from localspec.models.gguf.header import Header
@@ -71,18 +70,6 @@ def count_reads(
     header: Header, settings: ContextSettings, devices: Sequence[Device], context: int = 0
 ) -> PassReads:
     return speed.count_reads(from_header(header), settings, devices, context)
-
-
-def summarize_reads(
-    load: LoadCommand, target: Header, draft: Header | None, hardware: HardwareSpeed
-) -> PairReads:
-    return calibration.summarize_reads(load, *from_headers(target, draft), hardware)
-
-
-def advisor(
-    target: Header, draft: Header | None, machine: MachineProfile, use: UseCase | None = None
-) -> SettingsAdvisor:
-    return SettingsAdvisor(*from_headers(target, draft), machine, use)
 
 
 def catalog_pair(name: str) -> PairShapes:
