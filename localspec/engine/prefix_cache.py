@@ -159,11 +159,9 @@ class BranchCache(PrefixCache):
             return super().rewind_to(tokens, n_unchanged)
         new = tokens[self._n_text :] if tokens is self._branch_text else ()
         branch = next((b for b in self.branches if b.outcome == new and b.decoded), None)
+        self.drop_branches(branch.number if branch else 0)
         if branch is None:
-            self.drop_branches()
             return super().rewind_to(tokens, n_unchanged)
-        self._model.adopt(branch.number)
-        self.branches = []
         self._cached_tokens[self._n_text :] = branch.outcome[:-1]
         self._last_text, self._n_matched = tokens, self.n_cached
         self._ready.extend(zip(branch.decoded, branch.rows, strict=True))
@@ -234,9 +232,10 @@ class BranchCache(PrefixCache):
         last: Logits = rows[-1]
         return last
 
-    def drop_branches(self) -> None:
+    def drop_branches(self, adopted: int = 0) -> None:
+        """Free the memory of all branches; the `adopted` one becomes the text."""
         if self.branches:
-            self._model.drop_branches()
+            self._model.adopt(adopted)
             self.branches = []
 
 

@@ -91,10 +91,7 @@ class BranchingModel(LanguageModel, Protocol):
         """Append one token to each branch: pairs of branch and token; return one row for each."""
 
     def adopt(self, branch: int) -> None:
-        """Make a branch the text, and drop the others."""
-
-    def drop_branches(self) -> None:
-        """Free the memory of all branches."""
+        """Make a branch the text, or leave it as it is (0), and free the memory of the others."""
 
 
 class AutoregressiveHead(LanguageModel, Protocol):

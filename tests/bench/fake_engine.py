@@ -1,8 +1,9 @@
-"""A fake engine with scripted drafts, on a clock of its own."""
+"""Fake engines: of scripted drafts on a clock of its own, and of known distributions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from localspec.bench.benchmark import Benchmark
@@ -18,7 +19,13 @@ from localspec.protocol.events import (
     Token,
     TokenClass,
 )
-from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ProbeCommand
+from localspec.protocol.wire import (
+    GenerateCommand,
+    MeasuredCosts,
+    ProbeCommand,
+    ReplayCommand,
+    ReplayResult,
+)
 from tests.support.fake_engine import BareEngine
 
 READY = EngineReady({"llama_cpp_python": "0"}, "big.gguf", "small.gguf", ("CPU",), {}, {}, 1.0)
@@ -48,8 +55,6 @@ class FakeEngine(BareEngine):
     requests: list[GenerateCommand] = field(default_factory=list)
     ready: EngineReady = READY
     measured: MeasuredCosts | None = None
-    stop_at: int | None = None
-    """Index of the answer that stops by itself, as after Ctrl+C."""
     stopped: bool = False
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
@@ -62,7 +67,7 @@ class FakeEngine(BareEngine):
         began = self.clock.now
         n = at = 0
         while at < len(output):
-            if self.stopped or (len(self.requests) - 1 == self.stop_at and at):
+            if self.stopped:
                 yield GenerationFinished("cancelled")
                 return
             event = self._round(n, output, at, plain=request.spec == "off" or at == 0)
@@ -94,8 +99,56 @@ class FakeEngine(BareEngine):
     def stop(self) -> None:
         self.stopped = True
 
-    def close(self) -> None:
-        pass
+
+Draw = Callable[[GenerateCommand, int], int]
+"""Returns an engine's token at a position of its answer."""
+
+
+class Scripted(BareEngine):
+    """An engine with eight tokens, always equally likely; the seed selects one.
+
+    It answers with `draw`. A replay gives the honest tokens, or with `repeats` those of `draw`
+    again, as if rounding in wide passes caused them.
+    """
+
+    def __init__(self, draw: Draw, *, repeats: bool = False) -> None:
+        self._draw, self._repeats = draw, repeats
+        self.measured: MeasuredCosts | None = None
+        self.ready = EngineReady({}, "big.gguf", "small.gguf", (), {}, {}, 1.0)
+
+    def probe(self, probe: ProbeCommand) -> Iterator[Event]:
+        self.measured = MeasuredCosts(1.0, {"1": 1.0})
+        yield from ()
+
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        position = 0
+        while position < request.max_tokens:
+            width = 2 if position and request.spec != "off" else 1
+            ids = [self._draw(request, position + i) for i in range(width)]
+            ids = ids[: request.max_tokens - position]
+            tokens = tuple(Token(i, f"t{i}", "plain") for i in ids)
+            drafted = len(ids) - 1
+            yield Round(position, None, "", drafted, drafted, tokens, RoundTimes(0, 0, 0))
+            position += len(ids)
+        yield GenerationFinished("length")
+
+    def replay(self, replay: ReplayCommand) -> ReplayResult:
+        wide = max(replay.widths, default=1) > 1
+        request = GenerateCommand(replay.text, replay.sampling, spec="model" if wide else "off")
+        draw = self._draw if self._repeats else honest
+        n = len(replay.tokens)
+        return ReplayResult(
+            best=tuple(draw(request, position) for position in range(n)),
+            probability=tuple(1 / 8 if token < 8 else 0.0 for token in replay.tokens),
+            below=tuple(min(token / 8, 1.0) for token in replay.tokens),
+            above=tuple(min(token / 8, 1.0) for token in replay.tokens),
+        )
+
+
+def honest(request: GenerateCommand, position: int) -> int:
+    """The token of the right distribution; greedy answers ignore the seed."""
+    seed = request.sampling.seed if request.sampling.temperature else 0
+    return random.Random(1_000_003 * seed + position).randrange(8)
 
 
 def collect_runs(engine: FakeEngine, request: BenchRequest) -> list[BenchRun]:

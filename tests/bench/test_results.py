@@ -10,9 +10,7 @@ import pytest
 
 from localspec.bench import results, workloads
 from localspec.bench.workloads import BenchRequest, BenchRun, Workload
-from localspec.protocol.events import Round, RoundTimes, Token
-from localspec.protocol.round_totals import DraftTotals, RoundTotals
-from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
+from localspec.protocol.wire import MeasuredCosts
 from tests.bench.fake_engine import READY, Clock, FakeEngine, collect_runs
 
 CODE = Workload("code", "", ("a", "b", "c"))
@@ -133,26 +131,6 @@ def test_the_document_has_the_promised_keys() -> None:
         assert row["speedup"] is None or set(row["speedup"]) == {"median", "min", "max"}
         assert row["latency_ms"] is None or set(row["latency_ms"]) == {"p50", "p99"}
         assert len(row["trials"]) == 3
-
-
-def test_a_round_cut_at_the_end_of_its_answer_rejected_nothing() -> None:
-    tokens = (Token(1, "", "plain"), Token(2, "", "plain"))
-    totals = RoundTotals.of([Round(0, "model", "", 5, 2, tokens, RoundTimes(0, 0, 0))])
-    assert [(place.drafted, place.accepted) for place in totals.by_position] == [(1, 1), (1, 1)]
-
-
-def test_a_rare_position_uses_the_rate_of_the_one_before() -> None:
-    counts = [DraftTotals(1, 100, 80), DraftTotals(1, 80, 40), DraftTotals(1, 2, 0)]
-    assert results.cumulative_acceptance(counts)[:3] == pytest.approx([0.8, 0.4, 0.2])
-    assert len(results.cumulative_acceptance(counts)) == DRAFT_MAX
-
-
-@pytest.mark.parametrize(
-    ("ids", "share"),
-    [([1, 2, 3], None), ([1, 2, 3, 4], 1.0), ([1] * 8, 1 / 5), ([1, 2, 3, 4, 1, 2, 3, 4], 4 / 5)],
-)
-def test_distinct_runs_of_tokens(ids: list[int], share: float | None) -> None:
-    assert results.distinct_4grams(ids) == (None if share is None else pytest.approx(share))
 
 
 def test_white_space_does_not_count_for_the_copied_share() -> None:

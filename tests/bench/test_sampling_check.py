@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
@@ -21,15 +20,6 @@ from localspec.bench import sampling_check
 )
 def test_tails_of_tables(x: float, degrees: int, known: float) -> None:
     assert sampling_check.chi_square_tail(x, degrees) == pytest.approx(known, rel=1e-6, abs=1e-300)
-
-
-def test_power_of_one_degree() -> None:
-    for noncentrality, x, degrees, known in [
-        (4.0, 9.0, 1, math.erfc(1 / math.sqrt(2)) / 2 + math.erfc(5 / math.sqrt(2)) / 2)
-    ]:
-        assert sampling_check.chi_square_power(noncentrality, x, degrees) == pytest.approx(
-            known, rel=1e-9
-        )
 
 
 def test_known_sample_sizes() -> None:

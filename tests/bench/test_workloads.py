@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
 from localspec.bench import workloads
 from localspec.bench.workloads import BenchRequest, BenchRun, Workload
-from localspec.errors import EngineError, LocalspecError, UsageError
-from localspec.protocol.events import EngineExit, Event, Round
+from localspec.errors import UsageError
 from localspec.protocol.wire import GenerateCommand
 from tests.bench.fake_engine import Clock, FakeEngine, collect_runs
 
@@ -69,37 +67,7 @@ def test_speed_first_token_and_latencies() -> None:
     assert plain.answer.text.split()[0] == "w100"
 
 
-class Exiting(FakeEngine):
-    def generate(self, request: GenerateCommand) -> Iterator[Event]:
-        for event in super().generate(request):
-            yield event
-            if isinstance(event, Round) and len(self.requests) == 3:
-                yield EngineExit("signal 9")
-                return
-
-
-class NeverFinishing(FakeEngine):
-    def generate(self, request: GenerateCommand) -> Iterator[Event]:
-        yield from list(super().generate(request))[:-1]
-
-
-def test_an_engine_exit_and_a_missing_end_are_errors() -> None:
-    with pytest.raises(LocalspecError):
-        run(Exiting(Clock()))
-    with pytest.raises(EngineError):
-        run(NeverFinishing(Clock()))
-
-
 NAMES = ["code", "prose", "chat", "long-form", "copy-edit"]
-
-
-def test_every_workload_has_three_short_prompts() -> None:
-    loaded = workloads.load()
-    assert [workload.name for workload in loaded] == NAMES
-    prompts = [prompt for workload in loaded for prompt in workload.prompts]
-    assert all(len(workload.prompts) == 3 for workload in loaded)
-    assert all(10 < len(prompt.split()) <= 200 for prompt in prompts)
-    assert len(set(prompts)) == len(prompts)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

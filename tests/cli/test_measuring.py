@@ -15,7 +15,7 @@ from localspec.launch import ResolvedPair
 from localspec.models import model_lookup
 from localspec.protocol.events import EngineExit, EngineReady, Event
 from localspec.protocol.wire import GenerateCommand
-from tests.bench.pairs import Draw, Scripted, honest
+from tests.bench.fake_engine import Draw, Scripted, honest
 from tests.support.run_command import harmful, localspec
 from tests.support.zoo import Zoo
 

@@ -36,11 +36,11 @@ MOE = replace(FAMILIES["qwen3moe"].small, layers=8, embd=512, vocab=16000)
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Random weights: a target of 200 MB, a draft, and a mixture of experts."""
+    """A target of 200 MB, a draft, and a mixture of experts."""
     folder = tmp_path_factory.mktemp("device")
     shapes = {"target": LARGE, "draft": DRAFT, "moe": MOE}
     for name, shape in shapes.items():
-        families.write_real(shape, "Q8_0", folder / f"{name}.gguf")
+        families.write_ghost(shape, "Q8_0", folder / f"{name}.gguf")
     return {name: folder / f"{name}.gguf" for name in shapes}
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from localspec.engine.chat_prompt import ControlTokenGuard, PromptBuilder, reuse_answer_tokens
 from localspec.engine.llama.model import TextFinder
 from localspec.engine.session import Session
-from localspec.errors import PromptTooLongError, UsageError
-from localspec.protocol.events import Event, Notice, Prefill, SpeculationPlan
+from localspec.errors import UsageError
+from localspec.protocol.events import Event, Notice, Prefill
 from localspec.protocol.wire import (
     ChatMessage,
     ContextSettings,
@@ -94,24 +94,9 @@ def test_the_prompt_begins_with_one_bos(chatty: Session) -> None:
     assert said.totals["prompt_tokens"] == count == len(ids)
 
 
-def test_a_chat_that_is_too_long_or_empty_is_refused(chatty: Session) -> None:
-    with pytest.raises(PromptTooLongError):
-        ask(chatty, ChatMessage("user", "long " * 2000))
+def test_an_empty_chat_is_refused(chatty: Session) -> None:
     with pytest.raises(UsageError, match="empty"):
         render(chatty)
-
-
-def test_merged_roles_are_told_with_each_answer(zoo: Zoo) -> None:
-    with loaded(zoo["no-system"], settings=ROOMY) as session:
-        said, events = ask(session, SYSTEM, HI)
-        assert said.text == CHAT_TEXT
-        assert isinstance(events[0], SpeculationPlan)
-        assert isinstance(events[1], Notice), "before anything is read"
-        assert notices(events) == ["template-roles"]
-        assert notices(ask(session, SYSTEM, HI)[1]) == ["template-roles"], "perhaps another chat"
-        rendered = render(session, SYSTEM, HI)
-    assert "user\nBe kind.\n\nHi?<|im_end|>" in rendered.text
-    assert [notice.code for notice in rendered.notices] == ["template-roles"]
 
 
 def test_a_template_that_does_not_work_is_an_error_of_each_request(tmp_path: Path) -> None:
@@ -176,24 +161,6 @@ def test_a_name_instead_of_a_template_is_llama_cpps(
 def thinker(zoo: Zoo) -> Iterator[Session]:
     with loaded(zoo["thinker"], settings=ROOMY) as session:
         yield session
-
-
-@pytest.mark.parametrize(
-    ("think", "inside", "text"),
-    [
-        (None, False, THOUGHT_TEXT),
-        (True, True, THOUGHT_TEXT.removeprefix("<think>")),
-        (False, False, "Hello there."),
-    ],
-)
-def test_a_prompt_may_begin_the_thinking(
-    thinker: Session, think: bool | None, inside: bool, text: str
-) -> None:
-    said, events = ask(thinker, HI, think=think)
-    prefills = [event for event in events if isinstance(event, Prefill)]
-    assert prefills
-    assert {event.thinking for event in prefills} == {inside}
-    assert said.text == text
 
 
 @pytest.mark.parametrize(
@@ -415,11 +382,6 @@ def test_an_answers_own_tokens_are_reused(
     text: str, said: str, tokens: tuple[int, ...], found: list[int]
 ) -> None:
     assert prompt_of(text, answer(said, *tokens)) == found
-
-
-def test_a_question_that_quotes_the_answer() -> None:
-    found = prompt_of("<start>ab<end><start>ab<end>", asked("ab"), answer("ab", A, B))
-    assert found == [START, AB, END, START, A, B, END]
 
 
 @given(

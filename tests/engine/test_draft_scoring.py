@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
 from localspec.bench import draft_test
 from localspec.engine import draft_scoring
 from localspec.engine.draft_scoring import ScoredAnswer
-from localspec.engine.drafters import DrafterInputs
-from localspec.engine.drafters.cross_vocabulary import CrossVocabularyDrafter, VocabularyMap
-from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Drafter
 from localspec.engine.verifiers import make_verifier
@@ -24,10 +22,11 @@ from localspec.protocol.wire import (
     SamplingParams,
     ScoreDraftCommand,
 )
-from tests.engine.laws import PROMPT, SAMPLED, MakeModel, history, pairs
+from tests.engine.laws import PROMPT, SAMPLED, MakeModel, history
 from tests.support.fake_models import (
     GREEDY,
     N_VOCAB,
+    PLAIN,
     HistoryModel,
     StubbornModel,
     job,
@@ -35,7 +34,9 @@ from tests.support.fake_models import (
     plain,
     run,
 )
-from tests.support.fake_vocabularies import PERMUTED, PermutedModel, vocabulary
+from tests.support.fake_vocabularies import PERMUTED, PermutedModel, crossed
+from tests.support.sessions import loaded, require_same_logits_at_every_width, say
+from tests.support.zoo import Zoo
 
 COSTS = MeasuredCosts(10.0, {"1": 1.0, "2": 1.2, "9": 2.0}, 0.1)
 N = 60
@@ -82,29 +83,42 @@ def test_a_model_reaches_what_it_is_judged_to_reach(sampling: SamplingParams) ->
         assert [got.drafted, got.accepted, got.rounds] == expected
 
 
-def test_prompt_lookup_reaches_what_it_is_judged_to_reach() -> None:
-    answer, command = recorded(GREEDY, pairs)
-    score = draft_scoring.score_lookup(answer)
-    for length in (1, 3, 8):
-        got = rates(command, score)[length]
-        expected = counted(LookupDrafter(), GREEDY, length, pairs)
-        assert [got.drafted, got.accepted, got.rounds] == expected
-        assert got.accepted > 0
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
-def test_the_target_under_other_numbers_is_judged_to_be_always_right(
-    sampling: SamplingParams,
+@pytest.mark.parametrize(
+    ("target", "draft", "drafter"),
+    [
+        ("target", "cousin", "model"),
+        ("target", "cousin", "lookup"),
+        ("deep", "eagle3", "eagle3"),
+        ("mimo", "mimo", "mtp"),
+    ],
+)
+def test_a_loaded_draft_reaches_what_it_is_judged_to_reach(
+    zoo: Zoo, target: str, draft: str, drafter: str
 ) -> None:
-    answer, command = recorded(sampling)
-    vocabularies = VocabularyMap(vocabulary("abcdef"), vocabulary(PERMUTED))
+    """So hot that a head with random weights is right now and then."""
+    require_same_logits_at_every_width(zoo[target])
+    given: dict[str, Any] = {"sampling": replace(PLAIN, temperature=2.0, seed=3), "max_tokens": 90}
+    if drafter == "lookup":
+        given["sampling"] = GREEDY
+    with loaded(zoo[target], zoo[draft]) as session:
+        ids = tuple(say(session, "the one ", spec="off", **given).ids)
+        request = GenerateCommand("the one ", **given)
+        asked: Any = "lookup" if drafter == "lookup" else "model"
+        command = ScoreDraftCommand(request, ids, asked)
+        score = session.score_draft(command)
+        said = say(session, "the one ", spec=drafter, draft_length=3, **given)
+    got = rates(command, score)[3]
+    assert said.ids == list(ids)
+    assert got.accepted == said.speculation["accepted"] > 0
+    assert got.drafted == pytest.approx(said.speculation["drafted"], abs=3)
+
+
+def test_the_target_under_other_numbers_is_judged_to_be_always_right() -> None:
+    answer, command = recorded(SAMPLED)
     cache = PrefixCache(PermutedModel(history()))
-    inputs = DrafterInputs(
-        cache, answer.verifier, sampling, len(PROMPT), N_VOCAB, lambda _: False,
-        vocabularies=vocabularies,
-    )  # fmt: skip
-    score = draft_scoring.score_drafter(CrossVocabularyDrafter(cache, vocabularies, inputs), answer)
-    for found in rates(command, score).values():
+    pieces, n_prompt = ("abcdef", PERMUTED), len(PROMPT)
+    drafter = crossed(cache, answer.verifier, SAMPLED, n_prompt, pieces)
+    for found in rates(command, draft_scoring.score_drafter(drafter, answer)).values():
         assert found.acceptance_rate == 1.0
 
 

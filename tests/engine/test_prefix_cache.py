@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 
 from localspec.engine import prefix_cache
 from localspec.engine.llama.context import LlamaContext
-from localspec.engine.prefix_cache import (
-    BranchCache,
-    ConversationSnapshots,
-    PrefixCache,
-    common_prefix_length,
-)
+from localspec.engine.prefix_cache import BranchCache, ConversationSnapshots, PrefixCache
 from localspec.engine.protocols import Logits
 from localspec.engine.session import Session
 from localspec.machine.llama_params import ModelRole
@@ -29,17 +24,10 @@ from localspec.protocol.wire import (
     ChatMessage,
     CountCommand,
     GenerateCommand,
-    InspectCommand,
     LoadCommand,
     SamplingParams,
 )
-from tests.support.fake_models import (
-    BranchingModel,
-    CheckpointModel,
-    HistoryModel,
-    Stop,
-    StubbornModel,
-)
+from tests.support.fake_models import BranchingModel, CheckpointModel, HistoryModel, StubbornModel
 from tests.support.long_cases import often
 from tests.support.sessions import (
     GREEDY,
@@ -82,85 +70,6 @@ def test_whatever_was_read_before_the_logits_are_of_the_text(
         assert model.memory == text
         assert reader.n_cached == len(text)
         assert logits == model.row(text).tolist()
-
-
-@settings(derandomize=True, max_examples=80)
-@given(TOKENS, TOKENS)
-def test_what_is_shared_is_not_read_again(first: list[int], second: list[int]) -> None:
-    model = HistoryModel(1, n_batch=32)
-    reader = PrefixCache(model)
-    read_all(reader, first)
-    model.reads.clear()
-    read_all(reader, second)
-    shared = min(common_prefix_length(first, second), len(second) - 1)
-    assert model.reads == [len(second) - shared]
-
-
-def test_a_memory_that_cannot_be_cut_goes_back_to_a_mark() -> None:
-    """The end of a prompt may be spelt otherwise by the next, so one stands before it."""
-    model = CheckpointModel(1, n_batch=32)
-    reader = PrefixCache(model, model.save_checkpoint)
-    read_all(reader, [1] * 20)
-    assert model.reads == [12, 8]
-    read_all(reader, [1] * 30)
-    model.reads.clear()
-    read_all(reader, [*[1] * 20, 2, 2])  # another answer, or none at all: after the first prompt
-    assert model.reads == [2], "it stood there when the second prompt came"
-    model.reads.clear()
-    read_all(reader, [*[1] * 15, 2])
-    assert model.reads == [4]
-
-
-@settings(derandomize=True, max_examples=80)
-@given(TOKENS, st.data())
-def test_one_growing_text_with_guesses_read_between(text: list[int], data: st.DataObject) -> None:
-    """As in an answer: the same list all along, and guesses that did not happen."""
-    model = HistoryModel(1, n_batch=32)
-    reader = PrefixCache(model)
-    for _ in range(4):
-        known = reader.rewind_to(text)
-        assert model.memory == text[:known]
-        fresh = text[known:]
-        guesses = data.draw(st.lists(st.integers(0, 2), max_size=3))
-        rows = reader.decode([*fresh, *guesses], len(guesses) + 1)
-        assert rows[-1].tolist() == model.row([*text, *guesses]).tolist()
-        text += data.draw(TOKENS)[:4]
-
-
-@pytest.mark.parametrize(
-    ("n", "room", "n_batch", "reads"),
-    [
-        (12, 4, 4, [4, 4]),
-        (13, 4, 4, [4, 4, 4]),
-        (11, 2, 4, [4, 4, 2]),
-        (11, 9, 4, [4, 4]),
-        (4, 4, 4, []),
-        (5, 1, 1, [1, 1, 1, 1]),
-    ],
-)
-def test_a_prefill_reads_whole_batches_until_the_rest_has_room(
-    n: int, room: int, n_batch: int, reads: list[int]
-) -> None:
-    model = HistoryModel(1, n_batch=n_batch)
-    reader = PrefixCache(model)
-    text = [1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1][:n]
-    reader.rewind_to(text)
-    done = list(reader.prefill_until(text, room, never))
-    assert model.reads == reads
-    assert done == [sum(reads[: i + 1]) for i in range(len(reads))]
-    assert 0 < n - reader.n_cached <= min(room, n_batch)
-    assert model.memory == text[: reader.n_cached]
-    stopped = PrefixCache(HistoryModel(1, n_batch=n_batch))
-    assert list(stopped.prefill_until(text, room, Stop(after=2))) == done[:2]
-
-
-@settings(derandomize=True, max_examples=80)
-@given(TOKENS, TOKENS, st.integers(0, 14))
-def test_common_prefix(a: list[int], b: list[int], start: int) -> None:
-    n = common_prefix_length(a, b)
-    assert a[:n] == b[:n]
-    assert n == min(len(a), len(b)) or a[n] != b[n]
-    assert common_prefix_length(a, b, min(start, n)) == n
 
 
 N_TOKENS = 6
@@ -381,19 +290,6 @@ def last_row(reader: PrefixCache, text: list[int]) -> Logits:
     for _ in reader.prefill(text, lambda: False):
         pass
     return reader.decode(text[reader.n_cached :], 1).copy()
-
-
-def test_counting_and_inspecting_see_the_same_prompt(chat: tuple[str, Chat]) -> None:
-    talk = chat[1]
-    talk.ask("Tell me a story")
-    said = talk.ask("more of it")
-    asked = tuple(talk.messages[:-1])
-    counted = talk.session.count(CountCommand(messages=asked, template="chatml"))
-    assert counted.tokens == said.totals["prompt_tokens"]
-    tokens = tuple(said.ids)
-    inspect = InspectCommand(messages=asked, template="chatml", tokens=tokens)
-    places = [place for told in talk.session.inspect(inspect) for place in told.places]
-    assert [place.rank for place in places] == [1] * len(tokens), "they were the likeliest"
 
 
 def test_a_template_that_drops_thinking(zoo: Zoo) -> None:

@@ -77,25 +77,6 @@ def test_a_distribution_whose_parts_are_known(zoo: Zoo) -> None:
     assert np.all(above[order] - likelier <= rest + 1e-9)
 
 
-def test_passes_that_cannot_be_are_refused_and_a_stopped_replay_says_what_it_has(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with loaded(zoo["target"]) as session:
-        for wrong in (
-            ((1, 2, 3), (1,), (1,)),
-            ((1, 2), (1, 1), (1, 0)),
-            ((1, 2, 3), (1,), (2,)),
-            ((-1,), (), ()),
-            ((10**6,), (), ()),
-            ((), (1,), (1,)),
-        ):
-            with pytest.raises(UsageError):
-                session.replay(ReplayCommand(PROMPT, *wrong))
-        monkeypatch.setattr(session, "_is_cancelled", lambda: True)
-        found = session.replay(ReplayCommand(PROMPT, (5, 6), (1,), (1,)))
-        assert found == ReplayResult((), (), (), ())
-
-
 def written(n: int) -> tuple[list[int], list[TokenProbabilities]]:
     what = replace(job(laws.PROMPT, n, sampling=PLAIN), score_tokens=score_tokens)
     got = plain(HistoryModel(1), make_verifier("coupled", 2), what)

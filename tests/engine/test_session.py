@@ -12,11 +12,12 @@ import pytest
 from localspec.engine.session import Session
 from localspec.errors import EngineError, GrammarError, PromptTooLongError, UsageError
 from localspec.paths import package_data_dir
-from localspec.protocol.events import Prefill, Round
+from localspec.protocol.events import Prefill
 from localspec.protocol.wire import ChatMessage, GenerateCommand, SamplingParams, TokenizeCommand
 from tests.support.sessions import (
     GREEDY,
     SETTINGS,
+    Said,
     folded,
     loaded,
     require_same_logits_at_every_width,
@@ -98,20 +99,6 @@ def test_as_many_alternatives_as_asked_for(pair: Session) -> None:
         assert ranks[:20] == list(range(1, 21))
 
 
-def test_stopping_ends_the_answer_and_not_the_session(zoo: Zoo) -> None:
-    with loaded(zoo["chatter"], zoo["chatter"]) as session:
-        events = session.generate(GenerateCommand("a", max_tokens=400))
-        taken = []
-        for event in events:
-            taken.append(event)
-            if isinstance(event, Round) and event.n == 3:
-                session.stop()
-        said = folded(taken)
-        assert said.reason == "cancelled"
-        assert len(said.rounds) == 4
-        assert say(session, "a", max_tokens=20).reason == "length"
-
-
 def test_a_prompt_longer_than_the_context(zoo: Zoo) -> None:
     with loaded(zoo["target"]) as session:
         with pytest.raises(PromptTooLongError, match=r"The prompt has .* the context holds 512"):
@@ -158,8 +145,19 @@ def test_invalid_numbers_end_in_one_sentence_after_what_was_said_before(
                 say(session, "a", sampling=SamplingParams(seed=1, top_k=top_k, top_p=top_p))
 
 
-LENGTH = 24
 WARM = SamplingParams(temperature=0.9, seed=7, repeat_penalty=1.1)
+
+
+def check_seams(session: Session, asked: GenerateCommand, step: int = 1) -> Said:
+    """Cut anywhere, it says what it would have said; returns the whole answer."""
+    whole = folded(session.generate(replace(asked, spec="off")))
+    shown = [token.text for event in whole.rounds for token in event.tokens]
+    for cut in range(0, len(whole.ids) + 1, step):
+        begun = tuple(whole.ids[:cut])
+        rest = folded(session.generate(replace(asked, resumed_tokens=begun)))
+        assert [*begun, *rest.ids] == whole.ids, (asked.spec, cut)
+        assert ("".join(shown[:cut]) + rest.text, rest.reason) == (whole.text, whole.reason)
+    return whole
 
 
 @pytest.mark.parametrize(
@@ -172,60 +170,41 @@ WARM = SamplingParams(temperature=0.9, seed=7, repeat_penalty=1.1)
         ("recurrent", None),
     ],
 )
-def test_cut_anywhere_it_says_what_it_would_have_said(
+def test_an_answer_goes_on_in_this_process_and_in_another_one(
     zoo: Zoo, target: str, draft: str | None
 ) -> None:
-    """In the same process, and in another one, where everything is read first."""
+    """Where everything is read first."""
     require_same_logits_at_every_width(zoo[target])
-    files, n = (zoo[target], zoo[draft] if draft else None), LENGTH
+    files, asked = (zoo[target], zoo[draft] if draft else None), GenerateCommand(PROMPT, WARM, 24)
     with loaded(*files) as session:
-        for sampling in (GREEDY, WARM):
-            whole = say(session, PROMPT, spec="off", sampling=sampling, max_tokens=n)
-            specs = ("off", "model", "lookup", "auto") if draft else ("lookup",)
-            for spec, cut in product(specs, range(0, n, 3)):
-                begun = tuple(whole.ids[:cut])
-                asked = {"spec": spec, "sampling": sampling, "max_tokens": n}
-                rest = say(session, PROMPT, resumed_tokens=begun, **asked)
-                assert [*begun, *rest.ids] == whole.ids, (spec, cut)
-                assert rest.reason == "length"
+        specs = ("off", "model", "lookup", "auto") if draft else ("lookup",)
+        for sampling, spec in product((GREEDY, WARM), specs):
+            whole = check_seams(session, replace(asked, sampling=sampling, spec=spec), 3)
     with loaded(*files) as session:
         begun = tuple(whole.ids[:9])
-        events = list(session.generate(GenerateCommand(PROMPT, WARM, n, resumed_tokens=begun)))
+        events = list(session.generate(replace(asked, resumed_tokens=begun)))
     rest, known = folded(events), whole.totals["prompt_tokens"] + len(begun)
     assert [*begun, *rest.ids] == whole.ids
     assert {event.total for event in events if isinstance(event, Prefill)} == {known}
-    assert (rest.totals["prompt_tokens"], rest.totals["tokens"]) == (known, n - 9)
+    assert (rest.totals["prompt_tokens"], rest.totals["tokens"]) == (known, 24 - 9)
 
 
-@pytest.mark.parametrize("spec", ["off", "model"])
-def test_a_stop_text_is_found_across_the_seam(zoo: Zoo, spec: str) -> None:
-    """It is ` Hello, world!`, in pieces ▁Hello , ▁wor ld !"""
-    with loaded(zoo["parrot"], zoo["parrot"]) as session:
-        whole = say(session, "a", spec=spec)
-        for stop, told in (("world", " Hello, "), ("o, w", " Hell"), ("!\n", " Hello, world")):
-            cut = say(session, "a", spec=spec, stop=(stop,))
-            assert (cut.text, cut.reason) == (told, "stop")
-            for n in range(len(cut.ids) + 1):
-                rest = say(
-                    session, "a", spec=spec, stop=(stop,), resumed_tokens=tuple(whole.ids[:n])
-                )
-                before = say(session, "a", spec="off", stop=(stop,), max_tokens=n) if n else None
-                shown = "".join(t.text for r in before.rounds for t in r.tokens) if before else ""
-                assert (shown + rest.text, rest.reason) == (told, "stop")
+SEAMS = {
+    "a character": ("chatty", {"messages": (ChatMessage("user", "Hi?"),)}, CHAT_TEXT),
+    **{
+        f"{stop!r} of ▁Hello , ▁wor ld !": ("parrot", {"text": "a", "stop": (stop,)}, told)
+        for stop, told in (("world", " Hello, "), ("o, w", " Hell"), ("!\n", " Hello, world"))
+    },
+}
 
 
-def test_a_character_is_whole_across_the_seam(zoo: Zoo) -> None:
-    settings = replace(SETTINGS, n_ctx=2048)
-    with loaded(zoo["chatty"], settings=settings) as session:
-        asked = GenerateCommand(
-            messages=(ChatMessage("user", "Hi?"),), sampling=GREEDY, max_tokens=200, spec="off"
-        )
-        whole = folded(session.generate(asked))
-        assert whole.text == CHAT_TEXT
-        for cut in range(1, len(whole.ids)):
-            rest = folded(session.generate(replace(asked, resumed_tokens=tuple(whole.ids[:cut]))))
-            before = "".join(token.text for r in whole.rounds[:cut] for token in r.tokens)
-            assert before + rest.text == whole.text
+@pytest.mark.parametrize("seam", SEAMS)
+def test_a_character_and_a_stop_text_are_whole_across_the_seam(zoo: Zoo, seam: str) -> None:
+    name, request, text = SEAMS[seam]
+    with loaded(zoo[name], zoo[name], replace(SETTINGS, n_ctx=2048)) as session:
+        asked = GenerateCommand(sampling=GREEDY, max_tokens=200, **request)  # type: ignore[arg-type]
+        for spec in ("off", "model"):
+            assert check_seams(session, replace(asked, spec=spec)).text == text
 
 
 def test_an_answer_that_has_ended_stays_so(zoo: Zoo) -> None:
@@ -276,12 +255,9 @@ def test_a_seed_is_a_text_whatever_speculates(demo: Session) -> None:
 
 
 def test_an_answer_is_resumed_within_its_grammar(demo: Session) -> None:
-    whole = say(demo, DATA, json_schema=PERSON)
-    begun = tuple(whole.ids[:5])
-    rest = say(demo, DATA, json_schema=PERSON, resumed_tokens=begun)
-    assert [*begun, *rest.ids] == whole.ids
+    whole = check_seams(demo, GenerateCommand(DATA, GREEDY, json_schema=PERSON), 4)
     with pytest.raises(GrammarError, match="text so far"):
-        say(demo, DATA, grammar='root ::= "x"', resumed_tokens=begun)
+        say(demo, DATA, grammar='root ::= "x"', resumed_tokens=tuple(whole.ids[:5]))
 
 
 def test_an_unusable_grammar_leaves_the_session_usable_and_the_next_answer_is_free(

@@ -21,7 +21,6 @@ from tests.engine.laws import DRAFTERS, GUESSERS, MODES, PROMPT, SAMPLED, SEED, 
 from tests.support.fake_models import (
     GREEDY,
     PLAIN,
-    EmptyDrafter,
     FakeModel,
     HistoryModel,
     OracleDrafter,
@@ -129,21 +128,6 @@ def test_limits_are_exact_and_an_end_token_cuts_there(make: laws.MakeDrafter) ->
         laws.end_cuts(make, sampling)
 
 
-def test_a_round_with_an_end_inside_keeps_no_more_and_a_draft_model_stops_there() -> None:
-    free = plain(laws.history(), make_verifier("coupled", 0), job(PROMPT, 30)).tokens
-    end = next(token for token in range(6) if 1 < free.index(token) < 6)
-    at = free.index(end)
-    what, verifier = job(PROMPT, 30, draft_length=8, ends=[end]), make_verifier("coupled", 0)
-    got = run(laws.history(), OracleDrafter([*PROMPT, *free], 6), verifier, what)
-    assert got.steps[-1].tokens == free[1 : at + 1]
-    assert got.steps[-1].accepted == at
-    assert len(got.steps[-1].draft.tokens) == 8
-    model = model_drafter(HistoryModel(1), verifier, GREEDY, len(PROMPT), is_eog=what.is_eog)
-    got = run(laws.history(), model, verifier, what)
-    assert got.drafts[-1] == free[1 : at + 1]
-    assert got.accepted[-1] == len(got.drafts[-1])
-
-
 # --- law 6: whole at every yield --------------------------------------------------------
 
 
@@ -156,19 +140,6 @@ def test_closing_anywhere_leaves_no_trace(kind: type[HistoryModel], name: str) -
     seconds = ([*first.prompt, 0, 1], [1, 2, 4, 4, 1, 2], [5, 4, 3, 5, 4], [1, 2])
     for second in (PROMPT, *seconds, [*first.prompt, *said, 4, 4]):
         laws.closing_leaves_no_trace(name, kind, first, second)
-
-
-@every_drafter
-def test_at_every_round_the_target_has_read_all_but_the_last(make: laws.MakeDrafter) -> None:
-    what = job(PROMPT, 20, sampling=SAMPLED, draft_length=3)
-    text = [*PROMPT, *plain(laws.history(), make_verifier("coupled", SEED), what).tokens]
-    verifier, target, seen = make_verifier("coupled", SEED), laws.history(), 0
-    drafter = make(verifier, what, text)
-    for event in speculative_decode(PrefixCache(target), drafter, verifier, what):
-        if isinstance(event, RoundResult):
-            seen += len(event.tokens)
-            assert target.memory == text[: len(PROMPT) + seen - 1]
-    assert seen == 20
 
 
 class FailingModel(HistoryModel):
@@ -196,7 +167,7 @@ def test_after_a_read_that_failed_the_next_answer_is_right(left: str, again: boo
             if isinstance(event, RoundResult) and event.draft.tokens:
                 model.fails = left  # in the second round that drafts
     prompt = text[: reader.n_cached + 1] if again else PROMPT
-    assert run(reader, EmptyDrafter(), verifier, job(prompt, 8)).tokens == text[len(prompt) :][:8]
+    assert run(reader, NoDrafter(), verifier, job(prompt, 8)).tokens == text[len(prompt) :][:8]
 
 
 # --- law 7: the context never overflows -------------------------------------------------

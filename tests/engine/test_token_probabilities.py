@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from localspec.engine import speculative_loop
+from localspec.engine.drafters import NoDrafter
 from localspec.engine.protocols import Draft, Drafter, Logits
 from localspec.engine.speculative_loop import GenerationJob
 from localspec.engine.token_probabilities import N_ALTERNATIVES, TokenProbabilities, score_tokens
@@ -23,7 +24,6 @@ from tests.support.fake_models import (
     GREEDY,
     N_VOCAB,
     PLAIN,
-    EmptyDrafter,
     FakeModel,
     HistoryModel,
     OracleDrafter,
@@ -174,7 +174,7 @@ def test_the_time_of_looking_is_not_the_rounds(monkeypatch: pytest.MonkeyPatch) 
         watch: Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities, ...]] | None,
     ) -> float:
         what = replace(job(PROMPT, 10), score_tokens=watch)
-        got = run(HistoryModel(1), EmptyDrafter(), make_verifier("coupled", 0), what)
+        got = run(HistoryModel(1), NoDrafter(), make_verifier("coupled", 0), what)
         return max(abs(step.ms.host) for step in got.steps)
 
     assert host(slow) == pytest.approx(host(None), abs=1e-3)
@@ -193,16 +193,3 @@ def test_the_end_has_a_probability_and_no_text(zoo: Zoo) -> None:
     end = emitted(said)[-1]
     assert (said.reason, end.text, end.rank) == ("eog", "", 1)
     assert end.p_target is not None
-
-
-def test_text_of_what_was_not_taken(zoo: Zoo) -> None:
-    """Words as they would stand there; half a character, and what is no text at all."""
-    with loaded(zoo["chatter"]) as session:
-        words = session._target.vocabulary
-        said = say(session, "a", spec="off", probabilities=True, sampling=WARM, max_tokens=30)
-        for token in emitted(said):
-            for other in token.alternatives:
-                piece = words.piece(other.id) or words.token_text(other.id)
-                assert other.text == piece.decode("utf-8", "replace") != ""
-                if 3 + 0x80 <= other.id < 3 + 256:
-                    assert other.text == "\ufffd"

@@ -1,8 +1,8 @@
 """An engine process that fails as told: a scripted one, or the real one in the middle of real work.
 
 python failing_engine.py PARENT scripted|real PHASE FAULT
-PHASE: hello, load, probe, replay, prefill, decode, never. A scripted pair whose file begins with
-"gpu" is on a GPU.
+PHASE: hello, load, probe, replay, prefill, decode, never; of the real one decode or never. A
+scripted pair whose file begins with "gpu" is on a GPU.
 """
 
 from __future__ import annotations
@@ -125,27 +125,17 @@ class ScriptedEngine:
 
 
 class FailingServer(CommandServer):
-    """The real engine."""
+    """The real engine, which fails after its third round."""
 
     def __init__(self, out: int, phase: str, fault: str) -> None:
         super().__init__(os.dup(0), out)
-        self._phase, self._fault = phase, make_faults(out)[fault]
+        self._fault = make_faults(out)["none" if phase == "never" else fault]
 
     def _run_command(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
         for output in super()._run_command(command):
-            if self._phase == "load" and isinstance(command, wire.LoadCommand):
-                self._fault()  # before it is said to have gone well
             yield output
-            if self._phase == _phase_of(output):
+            if isinstance(output, events.Round) and output.n == 2:
                 self._fault()
-
-
-def _phase_of(output: wire.EngineOutput) -> str:
-    if isinstance(output, events.SpeculationPlan):
-        return "probe" if output.state == "probing" else ""
-    if isinstance(output, events.Prefill):
-        return "prefill" if output.done else ""
-    return "decode" if isinstance(output, events.Round) and output.n == 2 else ""
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import GGML_TYPES, TensorInfo
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests.support import (
-    fitted_heads,
     gpu_counts,
     head_models,
     head_targets,
+    heads_beside,
     headshapes,
     shapes,
     synthetic_header,
@@ -258,7 +258,7 @@ def test_real_passes_take_what_was_counted(zoo: Zoo, tmp_path: Path, kind: str) 
     settings = replace(HEAD_SETTINGS, n_ubatch=32)
     _, found = counted(head_load(paths, settings), (reader.read(paths[0]), reader.read(paths[1])))
     assert found.draft is not None
-    pair = fitted_heads.opened(*paths, n_ubatch=32)
+    pair = heads_beside.opened(*paths, n_ubatch=32)
     try:
         LOG.clear()
         pair.target.decode(list(range(5, 37)), 17)

@@ -22,7 +22,7 @@ N_MATRICES = 3  # Of a layer's experts.
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("mixture") / "moe.gguf"
     shape = replace(FAMILIES["qwen3moe"].small, layers=N_LAYERS)
-    families.write_real(shape, "Q8_0", path)
+    families.write_ghost(shape, "Q8_0", path)
     return path
 
 

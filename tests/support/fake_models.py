@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from localspec.engine import drafters
 from localspec.engine.constraints.output_constraint import ConstrainedDrafter
+from localspec.engine.control.controller import SpeculationController
 from localspec.engine.control.overlapped_drafter import (
     IsStopped,
     OverlappedDrafter,
@@ -127,27 +128,37 @@ class StubbornModel(HistoryModel):
 
 
 class BranchingModel(HistoryModel):
-    """Its memory also holds branches. It checks that one thread at a time uses it."""
+    """Its memory also holds branches, in the same cells.
+
+    It checks that one thread at a time uses it.
+    """
 
     def __init__(self, seed: int, *, n_branches: int = 5, **more: int) -> None:
         super().__init__(seed, **more)
         self.n_branches = n_branches
-        self._forked: dict[int, list[int]] = {}
+        self._forked: dict[int, tuple[int, list[int]]] = {}
+        """Of each branch: how many tokens it shares with the text, and its tokens."""
         self._in_use = threading.Lock()
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
         with self._one_caller():
-            return super().decode(tokens, outputs)
+            rows = super().decode(tokens, outputs)
+            self._count_cells()
+            return rows
 
     def truncate(self, n_past: int) -> None:
         with self._one_caller():
             super().truncate(n_past)
 
+    def _count_cells(self) -> None:
+        own = (len(memory) - n for n, memory in self._forked.values())
+        assert len(self.memory) + sum(own) <= self.n_ctx, "no cell is left"
+
     def fork(self, branch: int, n_past: int) -> None:
         assert 0 < branch <= self.n_branches, f"branch {branch} of {self.n_branches}"
         assert n_past <= self.n_past, f"a branch after {n_past} of {self.n_past}"
         with self._one_caller():
-            self._forked[branch] = self.memory[:n_past]
+            self._forked[branch] = n_past, self.memory[:n_past]
 
     def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
         assert len({branch for branch, _ in steps}) == len(steps) > 0, "a branch twice, or none"
@@ -156,10 +167,10 @@ class BranchingModel(HistoryModel):
             rows = []
             for branch, token in steps:
                 assert 0 <= token < self.n_vocab, "a token it does not have"
-                memory = self._forked[branch] if branch else self.memory
+                memory = self._forked[branch][1] if branch else self.memory
                 memory.append(token)
-                assert len(memory) <= self.n_ctx, "a full context"
                 rows.append(self.row(memory))
+            self._count_cells()
             self.reads.append(len(steps))
             self.decode_seconds += 1e-6
             self._rows = np.array(rows, np.float32)
@@ -167,11 +178,7 @@ class BranchingModel(HistoryModel):
 
     def adopt(self, branch: int) -> None:
         with self._one_caller():
-            self.memory = self._forked.get(branch, self.memory)
-            self._forked = {}
-
-    def drop_branches(self) -> None:
-        with self._one_caller():
+            self.memory = self._forked[branch][1] if branch else self.memory
             self._forked = {}
 
     @contextmanager
@@ -215,13 +222,6 @@ def _history_row(seed: int, n_vocab: int, past: tuple[int, ...]) -> Logits:
 
 
 # --- drafters ---------------------------------------------------------------------------
-
-
-class EmptyDrafter:
-    def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
-    ) -> Draft:
-        return Draft([], None, "empty")
 
 
 class RandomDrafter:
@@ -437,6 +437,8 @@ def run(
     inner = drafter._drafter if isinstance(drafter, ConstrainedDrafter) else drafter
     if isinstance(inner, OverlappedDrafter):
         what = inner.join_job(what)
+    if isinstance(inner, SpeculationController):
+        what = replace(what, on_round=inner.record_round)
     for event in speculative_decode(reader, drafter, verifier, what):
         assert not ends, "it continued after its end"
         if isinstance(event, RoundResult):

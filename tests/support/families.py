@@ -1,6 +1,7 @@
 """Model families for tests: for each a small shape, and the shape of a published model.
 
-A ghost is a sparse file with a correct header and no data; a real file has random weights.
+A ghost is a sparse file with a correct header, whose data are zeros: it loads, and takes the memory
+that the model takes.
 """
 
 import os
@@ -8,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
-from localspec.models.gguf.parser import GGML_TYPES, TensorInfo
 from tests.support import synthetic_header
 
 
@@ -161,7 +159,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def write_ghost(shape: CatalogShape | Header, quantisation: str, path: Path) -> Header:
-    """A sparse file with a correct header and no data."""
+    """The header that was written."""
     header = (
         synthetic_header.build(shape, quantisation) if isinstance(shape, CatalogShape) else shape
     )
@@ -169,47 +167,3 @@ def write_ghost(shape: CatalogShape | Header, quantisation: str, path: Path) -> 
     path.write_bytes(begins)
     os.truncate(path, len(begins) + writer.data_size(header))
     return header
-
-
-def write_real(shape: CatalogShape, quantisation: str, path: Path, seed: int = 0) -> Header:
-    """The file with random weights: it loads, and generates nonsense."""
-    header = write_ghost(shape, quantisation, path)
-    rng = np.random.default_rng(seed)
-    with path.open("r+b") as file:
-        for tensor in header.tensors:
-            file.seek(header.data_offset + tensor.offset)
-            file.write(_weights(rng, tensor))
-    return header
-
-
-def _weights(rng: np.random.Generator, tensor: TensorInfo) -> bytes:
-    """Small numbers in the tensor's type; all blocks of a quantised tensor have equal scales."""
-    name, block, block_bytes = GGML_TYPES[tensor.type]
-    if tensor.name.endswith("norm.weight"):
-        return np.ones(tensor.n_elements, np.float32).tobytes()
-    if name in ("F32", "F16"):
-        values = rng.standard_normal(tensor.n_elements, np.float32) * np.float32(0.05)
-        return values.astype(np.float32 if name == "F32" else np.float16).tobytes()
-    if name == "BF16":
-        values = rng.standard_normal(tensor.n_elements, np.float32) * np.float32(0.05)
-        return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
-    blocks = rng.integers(0, 256, (tensor.n_elements // block, block_bytes), np.uint8)
-    at, scales = _SCALES[name]
-    for i, scale in enumerate(scales):
-        blocks[:, at + 2 * i : at + 2 * i + 2] = np.frombuffer(np.float16(scale), np.uint8)
-    if name == "MXFP4":
-        blocks[:, 0] = 120  # 2 to the power of -8, and a half for its steps of a half
-    return blocks.tobytes()
-
-
-_SCALES: dict[str, tuple[int, tuple[float, ...]]] = {
-    "Q8_0": (0, (0.001,)),
-    "Q4_0": (0, (0.01,)),
-    "Q5_0": (0, (0.005,)),
-    "Q5_1": (0, (0.005, -0.08)),
-    "Q4_K": (0, (0.0003, 0.002)),
-    "Q5_K": (0, (0.00015, 0.002)),
-    "Q6_K": (208, (0.00005,)),
-    "MXFP4": (0, ()),
-}
-"""Offset of a block's scales, and scales that keep its values small (ggml-common.h)."""

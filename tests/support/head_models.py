@@ -158,8 +158,9 @@ def hy_v3(*, n_mtp: int = 3) -> Model:
     return model
 
 
-def assistant(target: Model, n_embd: int = 128) -> Model:
+def assistant(target: Model) -> Model:
     """A Gemma 4 assistant: four layers of queries for its target's keys and values."""
+    n_embd = 128
     of, keys, windows = target.keys["embedding_length"], target.keys, [True, True, True, False]
     per_layer = keys["attention.head_count_kv"]
     n_head_kv = per_layer if isinstance(per_layer, list) else [per_layer] * keys["block_count"]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
 from tests.support import synthetic_header
@@ -87,9 +86,9 @@ def of_target(name: str) -> Header:
     return synthetic_header.build(family.full, family.quantisation)
 
 
-def predicting(shape: CatalogShape | None = None) -> Header:
+def predicting() -> Header:
     """A model with a layer of its own that guesses (MTP): a qwen35."""
-    shape = shape or FAMILIES["qwen35"].full
+    shape = FAMILIES["qwen35"].full
     return synthetic_header.build(replace(shape, mtp_layers=1), "Q4_K_M")
 
 

@@ -7,14 +7,14 @@ from localspec.engine.llama.library import LOG, C
 from localspec.machine import llama_params
 from localspec.machine.device import DeviceMemory
 from localspec.protocol.wire import LoadCommand
-from tests.support.families import FAMILIES, write_real
+from tests.support.families import FAMILIES, write_ghost
 
 
 def real(folder: Path, name: str) -> Path:
-    """A small model of a family with random weights, written once; it has no vocabulary."""
+    """A small model of a family, written once; it has no vocabulary."""
     path = folder / f"{name}.gguf"
     if not path.exists():
-        write_real(FAMILIES[name].small, FAMILIES[name].quantisation, path)
+        write_ghost(FAMILIES[name].small, FAMILIES[name].quantisation, path)
     return path
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +95,18 @@ def say(session: Session, text: str, **request: Any) -> Said:
 
 def say_like_plain(
     session: Session,
-    spec: str = "model",
+    spec: str | Sequence[str] = "model",
     text: str = "the one ",
     lengths: Sequence[int | None] = (None,),
     **request: Any,
 ) -> list[Said]:
-    """An answer with drafts of each length; all have the tokens of plain decoding."""
-    plain, request = say(session, text, spec="off", **request), {"spec": spec, **request}
-    answers = [say(session, text, draft_length=length, **request) for length in lengths]
-    for length, said in zip(lengths, answers, strict=True):
-        assert (said.ids, said.reason) == (plain.ids, plain.reason), (spec, length)
+    """An answer by each method with drafts of each length: all have plain decoding's tokens."""
+    plain, answers = say(session, text, spec="off", **request), list[Said]()
+    specs = (spec,) if isinstance(spec, str) else spec
+    for each, length in product(specs, lengths):
+        said = say(session, text, spec=each, draft_length=length, **request)
+        assert (said.ids, said.reason) == (plain.ids, plain.reason), (each, length)
+        answers.append(said)
     return answers
 
 

@@ -270,11 +270,8 @@ class LlamaContext(OpenContext):
             C.llama_memory_seq_rm(self._memory, 0, -1, -1)
             C.llama_memory_seq_cp(self._memory, branch, 0, 0, n_past)
             self.n_past = n_past
-        self.drop_branches()
-
-    def drop_branches(self) -> None:
-        for branch in self._branch_past:
-            C.llama_memory_seq_rm(self._memory, branch, -1, -1)
+        for each in self._branch_past:
+            C.llama_memory_seq_rm(self._memory, each, -1, -1)
         self._branch_past = {}
 
     def set_listener(self, source: HiddenStateSource, listener: HiddenStateListener) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean
@@ -17,14 +16,10 @@ from localspec.engine.control.pair_stats import PairStats
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.prefix_cache import common_prefix_length
-from localspec.engine.protocols import Drafter, Verifier
-from localspec.engine.speculative_loop import GenerationJob, RoundResult
-from localspec.engine.verifiers import make_verifier
+from localspec.engine.speculative_loop import RoundResult
 from localspec.protocol.events import RoundTimes, SpeculationPlan
-from localspec.protocol.wire import MeasuredCosts, SamplingParams, VerifyMode
+from localspec.protocol.wire import MeasuredCosts
 from tests.engine.control.worlds import CLIFF, FLAT, STEEP, World, mixed, steady
-from tests.engine.laws import PROMPT, SAMPLED, drawn_from, tables_case
-from tests.support.fake_models import GREEDY, PLAIN, HistoryModel, job, model_drafter, plain, run
 
 HOPELESS = {
     "flat": World(steady(0.01)),
@@ -220,52 +215,3 @@ def test_an_edit_is_copied_again_soon_behind_a_copy_that_was_rejected() -> None:
     dear = {"1": 1.0, "2": 1.85, "4": 2.9, "8": 4.85, "16": 6.3}
     _, rate = copying(200, [*given, *edit], len(given), dear)
     assert rate > 3.2, "3.0 without that trust"
-
-
-COSTS = MeasuredCosts(10.0, {"1": 1.0, "8": 1.1}, 0.01)
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("other", [1, 2], ids=["twin", "stranger"])
-def test_all_sources_together_change_nothing(sampling: SamplingParams, other: int) -> None:
-    what = job([*PROMPT, *PROMPT], 120, sampling=sampling, draft_length=16)
-    verifier = make_verifier("coupled", sampling.seed)
-    draft = model_drafter(HistoryModel(other), verifier, sampling, len(what.prompt))
-    controller = SpeculationController(draft, LookupDrafter(1), PassCosts(COSTS), PairStats())
-    got = run(
-        HistoryModel(1), controller, verifier, replace(what, on_round=controller.record_round)
-    )
-    assert (
-        got.tokens == plain(HistoryModel(1), make_verifier("coupled", sampling.seed), what).tokens
-    )
-    assert {step.draft.source for step in got.steps} - {None}
-
-
-@pytest.mark.parametrize("mode", ["rejection", "match"])
-def test_mixed_drafts_keep_the_distribution(mode: VerifyMode) -> None:
-    """Over many seeds, after a prompt that invites copying."""
-
-    def make(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
-        model = case.drafter(verifier, what, text)
-        return SpeculationController(model, LookupDrafter(1), PassCosts(COSTS), PairStats())
-
-    case = tables_case(replace(PLAIN, temperature=0.8), n=4, draft_length=3)
-    counts: Counter[tuple[int, ...]] = Counter()
-    for seed in range(2000):
-        verifier = make_verifier(mode, seed)
-        got = run(case.target(), make(verifier, case.what, []), verifier, case.what)
-        counts[tuple(got.tokens)] += 1
-    drawn_from(counts, case.exact())
-
-
-@pytest.mark.parametrize(("n_prompt", "is_drafted"), [(40, True), (0, False)])
-def test_a_copy_of_the_prompt_is_drafted_at_its_second_token(
-    n_prompt: int, is_drafted: bool
-) -> None:
-    """The same text as its own repetition is not."""
-    costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "2": 1.45, "4": 2.05, "8": 3.2}))
-    controller = SpeculationController(None, LookupDrafter(), costs, PairStats(), n_prompt=n_prompt)
-    text = [*range(100, 140), 103, 104]
-    draft = controller.propose(text, 16)
-    assert bool(draft.tokens) == is_drafted
-    assert draft.tokens == text[5 : 5 + len(draft.tokens)]

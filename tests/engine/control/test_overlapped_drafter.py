@@ -74,6 +74,21 @@ def test_every_draft_is_the_same_as_without_overlap(fan: int) -> None:
             assert (got.drafts, got.tokens) == (expected.drafts, expected.tokens)
 
 
+@pytest.mark.parametrize("n_ctx", [26, 40])
+def test_branches_leave_their_cells_to_a_text_that_fills_the_context(n_ctx: int) -> None:
+    """Also those that did not come true; so near its end nothing is drafted ahead."""
+    what, drafts = job(PROMPT, 60, sampling=SAMPLED, draft_length=3), []
+    for fan in (0, 5):
+        verifier, model = make_verifier("coupled", SEED), LikeTarget(2, n_ctx=n_ctx)
+        drafter = (
+            overlapped_drafter(model, verifier, what, fan=fan)
+            if fan
+            else model_drafter(model, verifier, SAMPLED, len(PROMPT))
+        )
+        drafts.append(run(HistoryModel(1), drafter, verifier, what).drafts)
+    assert drafts[0] == drafts[1]
+
+
 def test_a_draft_that_is_always_right_is_always_there_already() -> None:
     what = job(PROMPT, 41, sampling=SAMPLED, draft_length=4)
     verifier, model = make_verifier("coupled", SEED), BranchingModel(1)

@@ -128,7 +128,7 @@ class World:
             ms += times.draft + verify + times.host
         return ms / (len(tokens) - self.prompt)
 
-    def fixed(self, length: int, n: int = 20_000) -> float:
+    def fixed(self, length: int, n: int = 8000) -> float:
         return 10.0 / self.run(self, n, length, None) if length else 1.0
 
     def best_fixed(self) -> float:

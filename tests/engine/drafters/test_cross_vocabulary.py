@@ -92,24 +92,6 @@ def test_a_text_is_read_as_it_grows(
         assert draft.join(reading.tokens) == text.encode()
 
 
-def test_words_and_bytes_that_are_no_text(
-    spm_and_bpe: tuple[SpelledVocabulary, SpelledVocabulary],
-) -> None:
-    target, draft = spm_and_bpe
-    text = b"class Stack is a thing that holds items and the one that came last goes first"
-    tokens = target.spell(text)
-    reading = DraftText(VocabularyMap(target, draft), None, 0)
-    for n in read_in_steps(reading, tokens, random.Random(1)):
-        reading.update(tokens[:n])
-    assert reading.tokens == draft.spell(text), "of words, it is spelled as at once"
-    ids = target.tokens.ids
-    tokens = [ids[b"a"], ids[b"\xf0"], ids[b"\x9f"], ids[b"a"], ids[b"\xff"], ids[b"a"]]
-    reading = DraftText(VocabularyMap(target, draft), None, 0)
-    whole = [reading.update(tokens[:n]) for n in range(1, len(tokens) + 1)]
-    assert whole == [True, False, False, True, True, True]
-    assert draft.join(reading.tokens).decode() == "a\ufffda\ufffda"
-
-
 def test_a_word_that_would_begin_with_another_space_is_spelled_without() -> None:
     """Llama 2's tokenizer adds a space before the first word."""
     plain = vocabulary(("a", "b", " ", "\n", " a", " ab"))
@@ -140,18 +122,6 @@ def test_a_longer_token_replaces_the_last_one() -> None:
     drafter = crossed(model, make_verifier("coupled", 0), GREEDY, 2)
     assert drafter.propose(text, 2).tokens == [TARGET.index("ab"), TARGET.index("ca")]
     assert model.memory == [DRAFT.index("a"), DRAFT.index("cab")]
-
-
-def test_the_longer_tokens_of_a_piece() -> None:
-    vocabularies = VocabularyMap(
-        vocabulary(TARGET), vocabulary(("a", "ab", "abc", "b", "aa", "ac"))
-    )
-    assert sorted(vocabularies.longer_draft_tokens(b"a").tolist()) == [1, 2, 4, 5]
-    assert vocabularies.longer_draft_tokens(b"ab").tolist() == [2]
-    assert vocabularies.longer_draft_tokens(b"c").tolist() == []
-    last = vocabulary(("a",))
-    for piece in (b"\xff", b"\xff\xff", b"a\xff"):
-        assert VocabularyMap(last, last).longer_draft_tokens(piece).tolist() == []
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.engine.drafters.lookup import LookupDrafter, SuffixAutomaton
+from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.protocols import Draft
 
 TEXTS = st.lists(st.integers(0, 2), max_size=40) | st.lists(st.integers(0, 1), max_size=40)
@@ -17,21 +17,6 @@ def longest_repeat(text: list[int]) -> int:
         if any(text[at : at + length] == text[n - length :] for at in range(n - length)):
             return length
     return 0
-
-
-@settings(derandomize=True, max_examples=150)
-@given(TEXTS)
-def test_the_automaton_finds_the_longest_repeat(text: list[int]) -> None:
-    automaton = SuffixAutomaton()
-    for n, token in enumerate(text, 1):
-        automaton.extend(token)
-        match, place = automaton.match_length, automaton.match_end
-        assert match == longest_repeat(text[:n])
-        if match:
-            assert place < n - 1, "the repeat is itself"
-            assert text[place - match + 1 : place + 1] == text[n - match : n]
-        assert automaton.size == n
-        assert len(automaton._next) <= 2 * n and sum(map(len, automaton._next)) <= 3 * n
 
 
 @settings(derandomize=True, max_examples=150)

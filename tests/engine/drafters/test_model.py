@@ -6,13 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.engine import drafters
-from localspec.engine.drafters import NoDrafter
-from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.drafters.model import ModelDrafter
-from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import Draft
-from localspec.engine.sampling import compute_distribution
 from localspec.engine.verifiers import (
     GumbelCoupledVerifier,
     RejectionVerifier,
@@ -43,21 +38,6 @@ def said(text: list[int], n: int) -> list[int]:
     return plain(HistoryModel(1), COUPLED, job(text, n)).tokens
 
 
-@pytest.mark.parametrize("sampling", [SAMPLED, replace(PLAIN, repeat_penalty=1.5, repeat_last_n=3)])
-def test_its_distributions_are_those_it_drew_from(sampling: SamplingParams) -> None:
-    """With its own draft tokens among those that are penalised."""
-    for verifier in (GumbelCoupledVerifier(3), RejectionVerifier(SeededRandom(3))):
-        model, text = HistoryModel(1), list(PROMPT)
-        draft = model_drafter(model, verifier, sampling, len(PROMPT)).propose(PROMPT, 5)
-        assert draft.distributions is not None
-        for token, own in zip(draft.tokens, draft.distributions, strict=True):
-            expected = compute_distribution(model.row(text), sampling, text)
-            assert own.ids.tolist() == expected.ids.tolist()
-            assert own.probs.tolist() == expected.probs.tolist()
-            assert own.prob(token) > 0
-            text.append(token)
-
-
 def test_what_it_has_not_read_rides_along() -> None:
     """One llama_decode a token, also after a round of which it knows all but the last two."""
     model = HistoryModel(1)
@@ -79,13 +59,6 @@ def test_it_drafts_no_further_than_its_context(n_ctx: int, n_tokens: int) -> Non
         assert model.reads == []
 
 
-def test_it_recovers_from_a_text_that_was_too_long() -> None:
-    drafter = greedy(HistoryModel(1, n_ctx=8))
-    expected = drafter.propose(PROMPT, 3).tokens
-    assert drafter.propose([*PROMPT, 0, 0, 0, 0], 3).tokens == []
-    assert drafter.propose(list(PROMPT), 3).tokens == expected
-
-
 def test_tokens_that_the_target_lacks_are_not_drafted() -> None:
     model, verifier = HistoryModel(1, n_vocab=9), RejectionVerifier(SeededRandom(0))
     draft = model_drafter(model, verifier, PLAIN, 5, n_vocab=6).propose(PROMPT, 20)
@@ -103,16 +76,3 @@ def test_tokens_that_the_draft_lacks_change_nothing(sampling: SamplingParams) ->
     assert {4, 5} & set(expected)
     drafter = model_drafter(HistoryModel(2, n_vocab=4), verifier, sampling, 5, n_vocab=6)
     assert run(HistoryModel(1), drafter, verifier, what).tokens == expected
-
-
-def test_a_drafter_by_its_name() -> None:
-    model = PrefixCache(HistoryModel(1))
-    inputs = drafters.DrafterInputs(model, COUPLED, GREEDY, 5, 6, lambda token: False)
-    kinds = {"none": NoDrafter, "lookup": LookupDrafter, "model": ModelDrafter}
-    for name, kind in kinds.items():
-        assert isinstance(drafters.make(name, inputs), kind)
-    for unknown in ("magic", "", "../model", "MODEL"):
-        with pytest.raises(KeyError):
-            drafters.make(unknown, inputs)
-    with pytest.raises(KeyError):
-        drafters.make("model", replace(inputs, draft_cache=None))

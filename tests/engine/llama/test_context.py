@@ -11,17 +11,11 @@ import pytest
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import DecodeInterrupted, Logits
-from localspec.errors import (
-    DoesNotFitError,
-    EngineError,
-    LocalspecError,
-    ModelFileError,
-    UsageError,
-)
+from localspec.errors import DoesNotFitError, LocalspecError, ModelFileError, UsageError
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from localspec.protocol.wire import ContextSettings
-from tests.engine.llama.conftest import OUTPUTS, Open
+from tests.engine.llama.conftest import Open
 from tests.support.sessions import require_same_logits_at_every_width
 from tests.support.zoo import Zoo
 
@@ -137,39 +131,6 @@ def _last_row(model: LlamaContext, tokens: list[int]) -> Logits:
     return row
 
 
-def test_a_hybrid_has_snapshots_and_a_recurrent_model_has_none(opened: Open) -> None:
-    assert [opened("hybrid", rollback=n).rollback for n in (7, 0)] == [7, 0]
-    assert opened("recurrent").rollback == 0
-    assert opened("target").rollback > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "n_read", "cuts", "kept"),
-    [
-        ("hybrid", 30, [3], 0),
-        ("recurrent", 30, [3], 0),
-        ("hybrid", 10, [8], 8),
-        ("hybrid", 10, [8, 6], 0),  # its snapshot is used once: what is kept after would be wrong
-        ("target", 2, [2, 100], 2),
-        ("hybrid", 2, [2, 100], 2),
-        ("recurrent", 2, [2, 100], 2),
-    ],
-)
-def test_a_memory_is_cut_or_emptied(
-    opened: Open, name: str, n_read: int, cuts: list[int], kept: int
-) -> None:
-    model, fresh = opened(name), opened(name)
-    tokens = list(range(5, 5 + n_read))
-    model.decode(tokens, 0)
-    for cut in cuts:
-        model.truncate(cut)
-    assert model.n_past == kept
-    if kept:
-        fresh.decode(tokens[:kept], 0)
-    rows = [one.decode([7, 8], 1) for one in (model, fresh)]
-    np.testing.assert_allclose(rows[0], rows[1], rtol=0, atol=0 if kept != 8 else 0.01)
-
-
 DEMO = package_data_dir() / "demo" / "demo-target.gguf"
 LONG = [int(token) for token in np.random.default_rng(0).integers(100, 300, 1200)]
 
@@ -193,37 +154,6 @@ def test_what_was_read_may_be_interrupted() -> None:
         assert model.n_past == 0
         model.is_interrupted = lambda: False
         np.testing.assert_array_equal(read(), expected)
-
-
-def test_a_token_outside_the_vocabulary_is_refused(opened: Open) -> None:
-    model = opened("target")
-    model.decode([5, 6], 0)
-    for token in (-1, 2**31 - 1, -(2**31), model.n_vocab):
-        with pytest.raises(EngineError, match="rejected the tokens"):
-            model.decode([7, token], 1)
-        assert model.n_past == 2
-    at_once = opened("target").decode([5, 6, 7], 1)  # another width: its last bits may differ
-    np.testing.assert_allclose(model.decode([7], 1), at_once, rtol=0, atol=0.01)
-
-
-def test_a_batch_that_would_abort_is_refused(opened: Open) -> None:
-    model = opened("target")
-    for width, outputs in ((0, 0), (0, 1), (33, 1), (5000, 1), (8, OUTPUTS + 1), (2, 3), (2, -1)):
-        with pytest.raises(EngineError):
-            model.decode([5] * width, outputs)
-        assert model.n_past == 0
-    assert model.decode([5], 1).shape == (1, model.n_vocab)
-
-
-def test_the_context_ends_where_it_says(opened: Open) -> None:
-    model = opened("target", n_ctx=256)
-    for _ in range(model.n_ctx // 32):
-        model.decode([5] * 32, 0)
-    assert model.n_past == model.n_ctx
-    with pytest.raises(EngineError, match="cannot decode"):
-        model.decode([5], 1)
-    model.truncate(model.n_ctx - 1)
-    assert model.decode([5], 1).shape == (1, model.n_vocab)
 
 
 KEYS = {"kv_type": "q8_0", "flash_attn": "on"}
@@ -259,8 +189,3 @@ def test_what_cannot_be_loaded_says_why(
     with pytest.raises(kind) as failure:
         opened(name, **settings)
     assert message in failure.value.message and hint in failure.value.hint
-
-
-def test_a_missing_file_is_no_abort(zoo: Zoo) -> None:
-    with pytest.raises(ModelFileError, match="cannot be loaded"):
-        LlamaContext(zoo.folder / "absent.gguf", ModelRole(ContextSettings(), 1, 0))

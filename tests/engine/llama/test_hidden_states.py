@@ -11,7 +11,6 @@ import pytest
 from localspec.engine.llama import hidden_states
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.hidden_states import LayerHiddenStates
-from localspec.errors import EngineError
 from tests.engine.llama.conftest import Open
 from tests.support.head_models import TAPS
 from tests.support.sessions import loaded, say
@@ -39,23 +38,6 @@ def test_states_are_of_every_token_of_the_last_pass_and_in_the_order_of_the_laye
         target.decode([token], 0)
         alone.append(source.states(1))
     np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("name", "layers", "reason"),
-    [
-        ("deep", (), "no layer"),
-        ("deep", (1, 2, 4), "no layer"),
-        ("deep", (-1, 1, 2), "no layer"),
-        ("sliding", (0,), "gemma3"),
-    ],
-)
-def test_layers_and_architectures_that_llama_cpp_would_abort_on(
-    opened: Open, name: str, layers: tuple[int, ...], reason: str
-) -> None:
-    target = opened(name)
-    with pytest.raises(EngineError, match=reason):
-        LayerHiddenStates(target.handle, target.model, layers)
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.model import LlamaVocab
-from localspec.errors import EngineError
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from tests.support import tinygguf
@@ -82,14 +81,6 @@ def test_an_eos_that_a_file_adds_ends_no_prompt(words: LlamaVocab, tmp_path: Pat
         assert adding.add_eos
         for text in ("the", "the</s>", ""):
             assert adding.tokenize(text) == words.tokenize(text)
-
-
-def test_an_id_outside_is_an_error_not_an_abort(words: LlamaVocab) -> None:
-    for outside in (-1, words.n_tokens, 2**31 - 1, -(2**31)):
-        assert not words.is_eog(outside)
-        for ask in (words.piece, words.token_text):
-            with pytest.raises(EngineError, match="outside the vocabulary"):
-                ask(outside)
 
 
 DIGITS, LETTERS = string.digits, string.ascii_letters

@@ -25,8 +25,7 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.measurement import MeasurementScreen, make_benchmark
-from tests.bench.fake_engine import Clock, FakeEngine
-from tests.bench.pairs import Draw, Scripted, honest
+from tests.bench.fake_engine import Clock, Draw, FakeEngine, Scripted, honest
 from tests.support import scenes
 from tests.support.app_driver import AppDriver
 from tests.support.scenes import Steps
