@@ -157,7 +157,6 @@ def _read_folder(typed: str) -> str:
 
 
 def _check_texts(value: Any) -> tuple[str, ...]:
-    """One text or several."""
     is_list = isinstance(value, Iterable) and not isinstance(value, str)
     texts = tuple(value) if is_list else (value,)
     if not all(isinstance(each, str) and each for each in texts):

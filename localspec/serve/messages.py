@@ -26,7 +26,7 @@ _SIGNATURE = "localspec"  # Of thinking; some clients send back only thinking th
 _NAMES = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
-    "reasoning_effort": "output_config.effort",
+    "effort_hint": "output_config.effort",
     "thinking_budget_tokens": "thinking.budget_tokens",
 }
 """The names that fields of chat completions have here."""
@@ -95,7 +95,8 @@ def to_chat_fields(fields: JsonFields) -> JsonFields:
         tool_choice=named if kind == "tool" else _CHOICES[kind],
         parallel_tool_calls=not choice.flag("disable_parallel_tool_use"),
         response_format=schema if form.values else None,
-        reasoning_effort="none" if thinks == "disabled" else output.get("effort"),
+        reasoning_effort="none" if thinks == "disabled" else None,
+        effort_hint=output.get("effort"),
         chat_template_kwargs={"enable_thinking": True} if thinks == "enabled" else None,
         thinking_budget_tokens=thinking.integer("budget_tokens", 1, MAX_INT),
     )

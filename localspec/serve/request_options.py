@@ -127,7 +127,8 @@ def _parse_thinking(
     fields: JsonFields, settings: ChatSettings, controls: Sequence[str]
 ) -> ChatSettings:
     kwargs = fields.fields("chat_template_kwargs")
-    effort = fields.choice("reasoning_effort", EFFORTS)
+    effort, hint = (fields.choice(name, EFFORTS) for name in ("reasoning_effort", "effort_hint"))
+    effort = effort or (hint if controls else None)  # Claude Code gives one to every model
     budget = fields.integer("thinking_budget_tokens", 0, MAX_INT)
     for name, value in (("reasoning_effort", effort), ("thinking_budget_tokens", budget)):
         if value not in (None, "none", "minimal") and not controls:

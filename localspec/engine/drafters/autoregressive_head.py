@@ -109,8 +109,6 @@ class HeadRunner(HeadStates):
 
 
 class HeadDrafter:
-    """Drafts one answer with a `HeadRunner`."""
-
     def __init__(self, head_runner: HeadRunner, inputs: DrafterInputs) -> None:
         self._head_runner = head_runner
         self._sampler = DraftSampler(inputs, head_runner.kind, head_runner.head)
