@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 from collections.abc import Mapping
@@ -103,15 +102,6 @@ def test_exact_mode_is_chosen_at_the_load(load: Load) -> None:
     assert "exact" in [notice.code for notice in llm.notices]
     with pytest.warns(UserWarning, match="exact is ignored here"):
         assert llm.generate("Hello", exact=False, max_tokens=4).tokens
-
-
-def test_help_shows_every_option() -> None:
-    shown = inspect.signature(LLM.generate).parameters
-    assert list(shown)[:4] == ["self", "prompt", "max_tokens", "temperature"]
-    assert shown["seed"].annotation == "int | None" and shown["seed"].default is None
-    assert "options" not in shown and "kv" in inspect.signature(LLM.__init__).parameters
-    for method in (LLM.generate, LLM.chat, LLM.stream, LLM.agenerate, LLM.achat, LLM.astream):
-        assert "stop" in inspect.signature(method).parameters and method.__doc__
 
 
 def test_answers_satisfy_a_schema_or_follow_a_grammar(load: Load) -> None:

@@ -6,8 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.run_command import ROOT, finish
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -18,13 +16,20 @@ def examples() -> list[str]:
     return [block for text in texts for block in BLOCK.findall(text)]
 
 
-def test_the_first_has_five_lines() -> None:
-    assert len([line for line in examples()[0].splitlines() if line]) <= 5
+RUN_ALL = """\
+import runpy, sys
+for path in sys.argv[1:]:
+    print("#")
+    runpy.run_path(path)
+"""
 
 
-@pytest.mark.parametrize("number", range(len(examples())))
-def test_an_example_runs_as_printed(number: int, tmp_path: Path) -> None:
-    script = tmp_path / "example.py"
-    script.write_text(examples()[number], encoding="utf-8")
-    done = finish([sys.executable, "-W", "error", "-P", script], cwd=tmp_path)
-    assert (done.code, done.err) == (0, "") and done.out.strip()
+def test_the_examples_run_as_printed(tmp_path: Path) -> None:
+    """Each as a script of its own, in one process."""
+    scripts = [tmp_path / f"{number}.py" for number in range(len(examples()))]
+    for script, block in zip(scripts, examples(), strict=True):
+        script.write_text(block, encoding="utf-8")
+    asked = [sys.executable, "-W", "error", "-P", "-c", RUN_ALL, *map(str, scripts)]
+    done = finish(asked, cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert all(said.strip() for said in done.text.split("#\n")[1:])

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-import pytest
-
-import localspec
 from tests.support.run_command import ROOT, finish
 
 HEAVY = {"click", "textual", "rich", "llama_cpp", "numpy", "huggingface_hub", "yaml", "psutil"}
@@ -33,11 +29,3 @@ def test_an_llm_brings_nothing_that_draws_or_computes() -> None:
     brought = imported("from localspec import LLM, Answer, Piece, Stream, Token")
     heavy = HEAVY - {"yaml", "psutil"} | {"asyncio", "localspec.engine", "localspec.cli"}
     assert not brought & heavy
-
-
-def test_the_names_that_are_offered() -> None:
-    for name in localspec.__all__:
-        assert name in dir(localspec) and getattr(localspec, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        localspec.nonsense  # noqa: B018
-    assert (Path(localspec.__file__).parent / "py.typed").is_file()

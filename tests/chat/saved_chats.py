@@ -37,8 +37,8 @@ def add_events(conversation: Conversation, events: Sequence[ev.Event]) -> Turn:
     return turn
 
 
-def chat(*turns: tuple[str, str], seed: int = 7) -> Conversation:
-    conversation = Conversation(seed, "be brief")
+def chat(*turns: tuple[str, str], system: str = "be brief") -> Conversation:
+    conversation = Conversation(7, system)
     for question, said in turns:
         conversation.ask(question)
         add_events(conversation, answer(said))

@@ -20,11 +20,11 @@ from localspec.chat.conversation import SUMMARY_HEADING, Conversation, DroppedTu
 from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
 from localspec.errors import EngineError, PromptTooLongError
 from localspec.protocol import wire
-from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Prefill
+from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice
 from tests.chat.saved_chats import add_events
 from tests.support import sessions
 from tests.support.long_cases import often
-from tests.support.zoo import CHAT_TEXT, Zoo
+from tests.support.zoo import Zoo
 
 N_CTX = 512
 TIGHT = replace(sessions.SETTINGS, n_ctx=N_CTX)
@@ -315,16 +315,3 @@ def test_a_dead_engine_is_an_event(zoo: Zoo) -> None:
         assert next(stream).event == EngineExit("signal SIGKILL")
         with pytest.raises(EngineError, match="The engine stopped"):
             next(stream)
-
-
-def test_the_meter_is_exact(zoo: Zoo) -> None:
-    with engine(zoo, "chatty", None, replace(TIGHT, n_ctx=2048)) as one:
-        how = how_of(ChatSettings(wire.SamplingParams(temperature=0)), 2048, None)
-        conversation = Conversation(1, "Be kind.")
-        for question in ("Hi?", "And then?", "Ünïcode 漢字?"):
-            conversation.ask(question)
-            foretold = one.count(build_count(conversation, how))
-            said, events, _ = write(one, conversation, how)
-            assert said.text == CHAT_TEXT
-            read = [event for event in events if isinstance(event, Prefill)]
-            assert {event.total for event in read} == {foretold}

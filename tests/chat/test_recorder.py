@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import ChatHistory, schema
 from localspec.chat.recorder import CHECKPOINT_TOKENS, ChatRecorder
 from localspec.chat.settings import ChatSettings
-from localspec.errors import InUseError, StorageError
+from localspec.errors import StorageError
 from localspec.protocol.events import Event, GenerationFinished, Notice
 from tests.chat.saved_chats import PAIR, answer, said, spoken
 from tests.support.run_command import ROOT, environment, finish
@@ -132,33 +131,6 @@ def test_all_but_a_checkpoint_is_on_the_disk(talk: Talk, monkeypatch: pytest.Mon
     assert talk.on_disk().turns[0].answer == f"{text}end"
 
 
-def test_an_answer_is_kept_with_the_model_that_gave_it(talk: Talk) -> None:
-    talk.ask("a", "b")
-    talk.recorder.pair = replace(PAIR, name="Llama 3")  # another model continues the chat
-    talk.ask("c", "d")
-    talk.recorder.pair = replace(PAIR, name="Phi 4")
-    talk.send(talk.conversation.retry(), *answer("e"))
-    assert [turn.model for turn in talk.on_disk().all_turns] == ["Qwen3 8B", "Llama 3", "Phi 4"]
-    assert talk.on_disk().all_turns == talk.conversation.all_turns
-
-
-def test_a_chat_is_gone_on_with(talk: Talk) -> None:
-    talk.ask("a", "b")
-    talk.send(talk.conversation.ask("c"))
-    talk.hear(*answer("d" * 90, "e")[:3])
-    chat = talk.recorder.chat_id
-    talk.recorder.close()  # as at exit
-    more = Talk(talk.path, chat)
-    assert more.conversation.turns == talk.conversation.turns
-    assert more.conversation.turns[-1].finish_reason is None
-    more.send(more.conversation.restart_answer(), *answer("D"))
-    more.ask("f", "g")
-    assert more.on_disk().all_turns == more.conversation.all_turns
-    assert [turn.answer for turn in more.on_disk().turns] == ["b", "D", "g"]
-    assert [one.id for one in more.history.list_chats()] == [chat]
-    more.recorder.close()
-
-
 def test_an_answer_that_is_written_again_replaces_the_old_when_it_is_longer(talk: Talk) -> None:
     talk.send(talk.conversation.ask("q"))
     talk.hear(*answer("x" * 500)[:3])
@@ -175,43 +147,6 @@ def test_an_answer_that_is_written_again_replaces_the_old_when_it_is_longer(talk
     again.hear(GenerationFinished("eog"))
     assert again.on_disk().all_turns == again.conversation.all_turns
     again.recorder.close()
-
-
-@pytest.mark.parametrize("change", ["ask", "retry", "restart_answer"])
-def test_what_was_refused_was_never_asked(change: str, talk: Talk) -> None:
-    talk.ask("a", "b")
-    before, mark = talk.on_disk(), talk.conversation.take_snapshot()
-    turn = getattr(talk.conversation, change)(*["c"] * (change == "ask"))
-    talk.send(turn)
-    talk.conversation.restore(mark)
-    talk.recorder.discard_turn(turn)
-    assert (talk.on_disk().all_turns, talk.on_disk().head) == (before.all_turns, before.head)
-    talk.ask("d", "e")
-    assert talk.on_disk().all_turns == talk.conversation.all_turns
-    only = Talk(talk.path)  # a chat of which no message is left is none
-    mark = only.conversation.take_snapshot()
-    turn = only.conversation.ask("too long")
-    only.send(turn)
-    only.conversation.restore(mark)
-    only.recorder.discard_turn(turn)
-    assert len(only.history.list_chats()) == 1 and only.recorder.chat_id is None
-    only.history.close()
-
-
-def test_a_second_window_only_reads(talk: Talk) -> None:
-    talk.ask("a", "b")
-    second = Talk(talk.path, talk.recorder.chat_id)
-    assert isinstance(second.recorder.lock_error, InUseError)
-    with pytest.raises(InUseError):
-        second.send(second.conversation.ask("c"))
-    second.conversation.undo()
-    second.recorder.save_metadata()
-    second.recorder.close()
-    assert talk.on_disk().all_turns == talk.conversation.all_turns
-    talk.recorder.close()
-    third = Talk(talk.path, talk.recorder.chat_id)
-    assert third.recorder.lock_error is None
-    third.recorder.close()
 
 
 def test_a_failed_save_is_said_once_and_made_good(talk: Talk) -> None:

@@ -83,6 +83,9 @@ def test_a_too_long_prompt_is_withdrawn_with_its_files(
     assert (talk.path, session.withdrawn_question) == ([("one", "yes")], "")
     stored = history.load_chat(history.find_last_id()).conversation
     assert stored.all_turns == session.conversation.all_turns and not session.is_answering
+    with pytest.raises(PromptTooLongError):
+        Talk(history, [TOO_LONG]).ask("too long")
+    assert len(history.list_chats()) == 1, "a chat of which no message is left is none"
 
 
 @pytest.mark.parametrize("end", [KILLED, FAILED], ids=["killed", "failed"])

@@ -259,15 +259,6 @@ def test_plain(how: str, zoo: Zoo) -> None:
         assert chat.end() == 0 and chat.said.isascii() and not harmful(chat.said.encode())
 
 
-def test_help_wraps_between_words(zoo: Zoo) -> None:
-    with Dialogue("run", zoo["parrot"], *GREEDY, env={"COLUMNS": "80"}) as chat:
-        chat.until("\n> ")
-        told = chat.line("/help")
-    assert max(map(len, told.splitlines())) < 80
-    words = " ".join(told.split())
-    assert all(command.help in words for command in COMMANDS)
-
-
 @pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1", "LC_ALL": "C", "PYTHONUTF8": "0"}])
 def test_nothing_hostile_reaches_the_terminal(env: dict[str, str], zoo: Zoo) -> None:
     with Dialogue("run", zoo["hostile"], *GREEDY, "--spec", "lookup", env=env) as chat:

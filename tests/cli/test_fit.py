@@ -73,12 +73,6 @@ def test_what_is_unknown_is_refused() -> None:
         assert done.code in codes and words in done.err
 
 
-def test_a_draft_with_a_recurrent_state_is_counted() -> None:
-    names = "qwen3.5-9b", "--draft", "qwen3.5-0.8b", "--gpu", "RTX 4060"
-    text = localspec("fit", *names, env=OFFLINE).text
-    assert "With speculation" in text and "With prompt lookup" not in text
-
-
 @pytest.mark.parametrize(("gpu", "method"), [((), "exact"), (("--gpu", "RTX 4060"), "analytic")])
 def test_from_a_remote_header(zoo: Zoo, gpu: tuple[str, ...], method: str) -> None:
     """Nothing is downloaded but the header."""

@@ -23,7 +23,7 @@ from tests.support.long_cases import often
 from tests.support.run_command import ROOT, Done, command, finish, harmful, localspec
 from tests.support.zoo import HELLO_TEXT, Zoo
 
-USAGE, NOT_FOUND, DOES_NOT_FIT, INCOMPATIBLE, STORAGE = 2, 3, 4, 5, 8
+USAGE, NOT_FOUND, INCOMPATIBLE, STORAGE = 2, 3, 5, 8
 ENGINE, MODEL_FILE, TOO_LONG = 9, 12, 13
 CODES = {
     USAGE: "usage", NOT_FOUND: "not-found", INCOMPATIBLE: "incompatible-pair", ENGINE: "engine",

@@ -21,8 +21,6 @@ from tests.support.zoo import Zoo
 
 FEW = ("--workload", "code", "--rounds", "1", "--max-tokens", "12", "--threads", "1")
 
-CIRCLE = ("--temperature", "0", "--max-tokens", "40")
-
 
 def test_the_demo_from_end_to_end() -> None:
     document = localspec("bench", "demo", *FEW, "--json").document
@@ -38,27 +36,6 @@ def test_the_demo_from_end_to_end() -> None:
         assert row["speedup"]["min"] <= row["speedup"]["median"] <= row["speedup"]["max"]
         assert 0 < row["acceptance_rate"] <= 1 and row["theory"]["best"] >= 1
         assert len(row["trials"]) == 3
-
-
-def test_a_model_that_guesses_for_itself_in_words(zoo: Zoo) -> None:
-    model = zoo["chatter"]
-    done = localspec("bench", model, "--draft", model, *FEW, *CIRCLE)
-    assert done.code == 0, done.err
-    lines = done.text.splitlines()
-    assert all(len(line) <= 80 for line in lines if not line.startswith(str(model)))
-    (row,) = (line for line in lines if line.startswith("code"))
-    assert row.split()[1] == "*", "nine words in a circle are left out"
-    said, of = row.split()[-1].split("/")
-    assert said == of and "repeats itself (3)" in done.text and "temperature 0.8" not in done.text
-    assert not harmful(done.out)
-
-
-def test_an_unknown_workload_is_told_the_known_ones() -> None:
-    done = localspec("bench", "demo", "--workload", "poems", "--json")
-    error = done.document["error"]
-    assert (done.code, error["code"]) == (2, "usage") and "poems" in error["message"]
-    for name in ("code", "prose", "chat", "long-form", "copy-edit"):
-        assert name in error["hint"]
 
 
 LITTLE = ("--seconds", "0", "--tokens", "8")

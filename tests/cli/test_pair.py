@@ -17,30 +17,22 @@ from tests.support.zoo import Zoo
 
 
 def test_pairs_for_a_gpu() -> None:
-    done = localspec("pair", "suggest", "--vram", "8", "--use", "chat", "--json")
+    done = localspec("pair", "suggest", "--gpu", "RTX 3060, 12 GiB", "--use", "chat", "--json")
     assert done.code == 0, done.err
-    first = done.document["pairs"][:3]
-    assert "qwen3.5-9b+mtp" in [pair["id"] for pair in first]
-    for pair in done.document["pairs"]:
+    said = done.document
+    assert said["gpu"] is True and 11 << 30 < said["memory"] <= 12 << 30
+    for pair in said["pairs"]:
         assert set(pair) == {
             *("id", "target", "draft", "bytes", "needed", "verdict", "speed", "reasons")
         }
-        assert pair["needed"] <= 8 * 1024**3 and pair["reasons"]
-
-
-def test_pairs_for_a_named_gpu() -> None:
-    named = localspec("pair", "suggest", "--gpu", "RTX 3060, 12 GiB", "--json").document
-    assert named["gpu"] is True and 11 << 30 < named["memory"] <= 12 << 30
+        assert pair["needed"] <= said["memory"] and pair["reasons"]
     unknown = localspec("pair", "suggest", "--gpu", "RTX 3960")
     assert unknown.code == 3 and "RTX 3" in unknown.err
 
 
-def test_pairs_for_this_computer_and_of_one_model() -> None:
+def test_pairs_for_this_computer() -> None:
     done = localspec("pair", "suggest", "--json")
     assert done.code == 0 and done.document["gpu"] is False and done.document["memory"] > 0
-    one = localspec("pair", "suggest", "llama-3.3-70b", "--vram", "2")
-    assert one.code == 0 and "more than 2.00 GiB" in one.text
-    assert localspec("pair", "suggest", "--vram", "0.02").text.startswith("1. demo")
 
 
 def test_all_pairs() -> None:
@@ -102,8 +94,6 @@ def test_what_does_not_match_is_named(computer: Installation) -> None:
     layers = computer.do("pair", "check", DEEP, f"hf://{DEEP}/dflash-Deep-Q8_0.gguf", "--json")
     assert layers.code == 5
     assert layers.document["rule"] == "layers" and "layer 9" in layers.document["detail"]
-    width = computer.do("pair", "check", "tiny", HEAD)
-    assert width.code == 5 and "Incompatible: " in width.text
     own = computer.do("pair", "check", INSIDE, INSIDE)
     assert own.code == 0 and "its own MTP layer" in own.text
     fit = computer.do("fit", "tiny", "--draft", HEAD)

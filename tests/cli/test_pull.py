@@ -165,8 +165,8 @@ def test_offline_no_socket_is_opened(computer: Installation) -> None:
         done = computer.do("--offline", *arguments, **env)
         assert done.code == code, done.err
         assert "RuntimeError" not in done.err and len(computer.hub.seen) == seen, arguments
-    done = computer.do("--offline", "search", "tiny", **env)
-    assert "Set by --offline" in done.err and "HF_HUB_OFFLINE" not in done.err
+        if code:
+            assert "Set by --offline" in done.err and "HF_HUB_OFFLINE" not in done.err
 
 
 @needs_terminal
@@ -250,19 +250,3 @@ def test_heads_beside_a_target_are_offered(computer: Installation) -> None:
     pulled = computer.do("pull", DEEP, "-y")
     assert pulled.code == 0, pulled.err
     assert f"In the same repository: EAGLE-3 head, 0.1 MB: localspec pull {HEAD}" in pulled.err
-
-
-def test_a_pair_of_the_catalogue_with_a_head(computer: Installation) -> None:
-    pulled = computer.do("pull", "deep+head", "-y")
-    assert pulled.code == 0, pulled.err
-    assert pulled.text == "Ready: localspec run deep+head\n"
-    assert "Compatible: " in pulled.err and "draft head (EAGLE-3)" in pulled.err
-    told = computer.do("run", "deep+head", *ASK, "--json")
-    assert told.code == 0 and told.document["draft"] == "Head-Q8_0.gguf", told.err
-    alone = computer.do("run", "deep", *ASK, "--json")
-    assert alone.code == 0 and alone.document["draft"] is None
-    skipped = "Not drafting with Head-Q8_0.gguf, the catalogue's draft for it: about "
-    assert skipped in alone.err, "so small a model gains nothing"
-    listed = computer.do("pair", "list", "--json").document["pairs"]
-    (entry,) = [one for one in listed if one["id"] == "deep+head"]
-    assert (entry["kind"], entry["here"]) == ("eagle3", True)

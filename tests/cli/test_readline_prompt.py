@@ -55,11 +55,6 @@ def test_commands_typed_ahead_are_not_joined() -> None:
     assert [composer.read_message(), composer.read_message()] == ["/stats", "/exit"]
 
 
-def test_the_end() -> None:
-    with pytest.raises(EOFError):
-        ReadlinePrompt("> ", Typist().ask, lambda: False).read_message()
-
-
 def test_unmarked_pastes_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with TERM=dumb: what waits already belongs to what was read."""
     monkeypatch.setenv("TERM", "dumb")

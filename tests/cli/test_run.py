@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from localspec.protocol.events import (
@@ -23,15 +20,12 @@ from localspec.protocol.events import (
     decode,
     token_to_json,
 )
-from tests.engine_process.ends import ended
 from tests.machine.test_rpc import refusing
-from tests.support.downloads import wait_for
 from tests.support.installation import DEEP, HEAD, INSIDE, Installation
-from tests.support.run_command import Done, command, environment, finish, harmful, hello, localspec
+from tests.support.run_command import Done, command, finish, harmful, hello, localspec
 from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
 
 GREEDY = ("--temperature", "0")
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 
 
 def test_files_beside_which_one_stands(zoo: Zoo) -> None:
@@ -229,39 +223,6 @@ def test_an_unusable_schema_or_grammar_is_refused() -> None:
         assert (done.code, bool(done.document["error"]["message"])) == (code, True)
 
 
-ENDS = {
-    "SIGKILL": (11, "most likely because memory ran out"),
-    "SIGSEGV": (9, "it crashed with SIGSEGV"),
-}
-JSON = ("--json",)
-
-
-@POSIX
-@pytest.mark.parametrize(("how", "form"), [("SIGKILL", ()), ("SIGSEGV", ()), ("SIGKILL", JSON)])
-def test_an_engine_killed(how: str, form: tuple[str, ...], zoo: Zoo, tmp_path: Path) -> None:
-    """What was said is kept; the error begins on a line of its own."""
-    events = tmp_path / "events"
-    endless = ("--max-tokens", "60000", *GREEDY, "--events", str(events), *form)
-    with subprocess.Popen(
-        command("run", zoo["chatter"], "-p", "a", *endless),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    ) as run:
-        wait_for(lambda: events.exists() and events.read_text().count('"ev":"round"') >= 20, 60)
-        (engine,) = psutil.Process(run.pid).children()
-        engine.send_signal(signal.Signals[how])
-        out, err = run.communicate(timeout=60)
-    code, words = ENDS[how]
-    assert run.returncode == code and b"Traceback" not in err and ended(engine.pid)
-    if form:
-        document = json.loads(out)
-        assert document["error"]["code"] == "out-of-memory"
-        assert document["text"].startswith(" one two")
-    else:
-        assert out.startswith(b" one two") and out.endswith(b"\n") and words in err.decode()
-
-
 def test_an_abort_of_llama_cpp_is_named_and_logged(zoo: Zoo, tmp_path: Path) -> None:
     env = {"LOCALSPEC_DATA_DIR": str(tmp_path)}
     model = Path(shutil.copy(zoo["no-bytes"], tmp_path / "model.gguf"))  # llama.cpp aborts
@@ -321,22 +282,9 @@ def test_a_pulled_head_is_used_and_said(computer: Installation) -> None:
     assert told.document["draft"] == "eagle3-Deep-Q8_0.gguf"
     assert told.document["text"] == alone.document["text"]
     assert f"D{said}. To disable: --draft none." in told.err
-    without = computer.do("run", DEEP, *ANSWER, "--json", "--draft", "none")
-    assert without.document["draft"] is None and "Drafting with" not in without.err
     named = computer.do("run", DEEP, *ANSWER, "--json", "--draft", HEAD)
     assert named.document["draft"] == "eagle3-Deep-Q8_0.gguf"
     assert "Drafting with" not in named.err, "who named it knows"
-
-
-def test_a_head_is_asked_for_by_its_name(computer: Installation) -> None:
-    computer.pulled(DEEP, HEAD)
-    told = computer.do("run", DEEP, *ANSWER, "--spec", "eagle3", "--json")
-    assert told.code == 0, told.err
-    assert set(told.document["speculation"]["by_source"]) == {"eagle3"}
-    other = computer.do("run", DEEP, *ANSWER, "--spec", "dspark")
-    assert other.code == 2 and other.text == ""
-    assert "does not support 'dspark': its draft is a head (eagle3)" in other.err
-    assert "Use one of: auto, off, model, lookup, eagle3." in other.err
 
 
 def test_a_model_that_predicts_uses_its_own_layer(computer: Installation) -> None:

@@ -4,12 +4,13 @@ python -m tests.support.drive_app WHAT [FILE ...], where WHAT is
 chat TARGET [DRAFT]   a chat with these files
 says FILE             a chat with an engine that says the file's words
 completes FILE        the same, of a text-completion model
-crash                 f12 raises inside a handler
+crash                 Home, where f12 raises inside a handler
 """
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from textual import events
 from textual.screen import Screen
@@ -26,8 +27,13 @@ from tests.support.scripted_engine import Opening, ScriptedEngine, answer, ready
 SECRET = "what they said to each other"
 
 
-class Crashing(app.LocalspecApp):
+class DrivenApp(app.LocalspecApp):
+    """What it notifies goes away after a second: tests wait for what is below."""
+
     CSS_PATH = str(Path(app.__file__).with_name("localspec.tcss"))
+
+    def notify(self, message: str, **how: Any) -> None:
+        super().notify(message, **how | {"timeout": 1.0})
 
     def on_key(self, event: events.Key) -> None:
         if event.key == "f12":
@@ -66,8 +72,7 @@ def main(what: str, *files: str) -> int:
     def first() -> Screen[None]:
         return ChatScreen(dialogue, runner, options)
 
-    kind = Crashing if what == "crash" else app.LocalspecApp
-    shown = kind(options, runner, first if files else None)
+    shown = DrivenApp(options, runner, first if files else None)
     try:
         shown.run()
     finally:

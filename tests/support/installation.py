@@ -1,11 +1,12 @@
 """A person's computer for tests of commands: a hub to pull from, an empty cache, own catalogue."""
 
+import functools
+import tempfile
 from pathlib import Path
 
 from tests.support import head_models
 from tests.support.fake_hub import FakeHub
 from tests.support.run_command import Done, localspec
-from tests.support.tinygguf import Model
 from tests.support.zoo import Zoo
 
 BIG, SMALL, ODD = "org/Tiny-GGUF", "org/Tiny-Draft-GGUF", "else/Odd-GGUF"
@@ -38,6 +39,25 @@ sys.addaudithook(_watch)
 """
 
 
+@functools.cache
+def _models() -> dict[tuple[str, str], bytes]:
+    """By repository and file name."""
+    models = {
+        (ODD, "Head-Q8_0.gguf"): head_models.eagle3(),
+        (DEEP, "Deep-Q8_0.gguf"): head_models.deep(),
+        (DEEP, "eagle3-Deep-Q8_0.gguf"): head_models.eagle3(),
+        (DEEP, "dflash-Deep-Q8_0.gguf"): head_models.eagle3(layers=(1, 2, 9)),
+        (DEEP, "mtp-Deep-Q8_0.gguf"): head_models.block(),
+        (INSIDE, "Inside-Q8_0.gguf"): head_models.mimo2(),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "made.gguf")
+        return {
+            place: head_models.quantised(model).write(path).read_bytes()
+            for place, model in models.items()
+        }
+
+
 class Installation:
     """Files of the zoo on a hub, under names as the catalogue has them."""
 
@@ -48,12 +68,8 @@ class Installation:
         hub.add(BIG, "Tiny-Q8_0.gguf", zoo["target"].read_bytes())
         hub.add(SMALL, "Tiny-Draft-Q8_0.gguf", zoo["cousin"].read_bytes())
         hub.add(ODD, "Odd-F32.gguf", zoo["renamed"].read_bytes())
-        hub.add(ODD, "Head-Q8_0.gguf", self._made(head_models.eagle3()))
-        hub.add(DEEP, "Deep-Q8_0.gguf", self._made(head_models.deep()))
-        hub.add(DEEP, "eagle3-Deep-Q8_0.gguf", self._made(head_models.eagle3()))
-        hub.add(DEEP, "dflash-Deep-Q8_0.gguf", self._made(head_models.eagle3(layers=(1, 2, 9))))
-        hub.add(DEEP, "mtp-Deep-Q8_0.gguf", self._made(head_models.block()))
-        hub.add(INSIDE, "Inside-Q8_0.gguf", self._made(head_models.mimo2()))
+        for (repo, file), data in _models().items():
+            hub.add(repo, file, data)
         hub.cards[BIG] = {"license": "mit"}
         own = folder / "config" / "models.yaml"
         own.parent.mkdir(parents=True)
@@ -64,9 +80,6 @@ class Installation:
             "LOCALSPEC_CONFIG": str(own.with_name("config.toml")),
             "HOME": str(folder),
         }
-
-    def _made(self, model: Model) -> bytes:
-        return head_models.quantised(model).write(self.folder / "made.gguf").read_bytes()
 
     def without_sockets(self) -> dict[str, str]:
         """For a process that dies of the first socket, and so do those that it starts."""

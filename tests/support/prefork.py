@@ -97,9 +97,11 @@ def serve(descriptor: int) -> None:
     if os.fork():
         os._exit(0)
     from localspec import cli  # noqa: PLC0415  not in the process of the tests
+    from localspec.models import catalog  # noqa: PLC0415
 
     for name in cli._COMMANDS:
         importlib.import_module(cli.module_of(name))
+    catalog.load()  # cached until its file changes
     gc.freeze()
     with socket.socket(fileno=descriptor) as requests:
         while True:

@@ -18,7 +18,7 @@ LIMIT = 60.0
 """Seconds to wait for a condition; long, because the machine may be busy."""
 
 PROMPT = "shell> "
-ENTER, ESCAPE, BACKTAB = "Enter", "Escape", "BTab"
+ENTER, ESCAPE = "Enter", "Escape"
 
 
 class Tmux:
@@ -70,7 +70,7 @@ class Tmux:
         self._tmux("send-keys", *keys)
 
     def leave_chat(self, home: str = "Ready to run") -> str:
-        """Presses escape until Home is shown: right after an answer it does nothing.
+        """Presses escape until Home is shown: within a second of an answer it does nothing.
 
         One at a time: the app would read an escape and the test's next key as one, with alt.
         """
@@ -78,7 +78,7 @@ class Tmux:
 
         def is_home(seen: str) -> bool:
             nonlocal pressed_at
-            if home not in seen and time.monotonic() > pressed_at + 2.0:
+            if home not in seen and time.monotonic() > pressed_at + 1.2:
                 self.press(ESCAPE)
                 pressed_at = time.monotonic()
             return home in seen

@@ -1,12 +1,22 @@
 """Rows of Home: what the survey of this computer finds."""
 
 import socket
+from pathlib import Path
 
+import pytest
+
+from localspec import paths
 from localspec.tui.home_rows import MachineSurvey, refine_survey
 from tests.machine.test_rpc import listening, status, worker
+from tests.support import wizards
 
 
-def test_home_counts_the_other_computers_that_answer() -> None:
+def test_home_counts_the_other_computers_that_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = tmp_path / "shelf.yaml"
+    shelf.write_text(wizards.MODELS)  # of the shipped catalogue each pair would be estimated
+    monkeypatch.setattr(paths, "catalog_file", lambda: shelf)
     with socket.socket() as closed, listening(worker(status())) as address:
         closed.bind(("127.0.0.1", 0))  # held, and nobody listens
         gone = "{}:{}".format(*closed.getsockname())

@@ -8,8 +8,6 @@ from textual.binding import Binding
 
 from localspec.tui import key_bindings
 from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, find_key_hint
-from tests.support.app_driver import Chat
-from tests.support.scenes import settled
 
 
 def test_keys_of_the_file() -> None:
@@ -59,22 +57,3 @@ def test_which_key_a_hint_shows(x: int, key: str) -> None:
     assert find_key_hint("enter send  ←→ change  esc back", x) == key
     assert find_key_hint("ctx 28 / 8.2k   / find", 18) == "slash"
     assert find_key_hint("ctx 28 / 8.2k", 2) == ""
-
-
-def hints(chat: Chat) -> set[str]:
-    line = chat.app.screen._compositor.render_strips()[-1].text
-    return {hint.strip() for hint in line.split("  ") if hint.strip()}
-
-
-async def test_key_lines_are_not_cut_in_the_middle_of_a_word() -> None:
-    async with Chat() as chat:
-        await chat.send("hi")
-        for keys in ((), ("f2",), ("escape", "f7")):
-            await chat.press(*keys)
-            await chat.pilot.resize_terminal(300, 24)
-            await settled(chat.pilot)
-            whole = hints(chat)
-            for width in (40, 60, 80):
-                await chat.pilot.resize_terminal(width, 24)
-                await settled(chat.pilot)
-                assert hints(chat) and hints(chat) <= whole

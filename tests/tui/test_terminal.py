@@ -32,7 +32,6 @@ if sys.platform == "win32":
 from localspec import tui
 from localspec.chat.history import ChatHistory
 from localspec.launch import ResolvedPair, recent_pairs
-from localspec.sanitize import sanitize
 from localspec.tui.terminal import ControlCharacterFilter, PasteParser
 from tests.support.drive_app import SECRET
 from tests.support.long_cases import bulk, often
@@ -46,13 +45,6 @@ UP, DOWN, RIGHT, LEFT, ESCAPE = b"\x1b[A", b"\x1b[B", b"\x1b[C", b"\x1b[D", b"\x
 CTRL_END = b"\x1b[1;5F"
 SAID = "seven eight nine one"
 ENDLESS = b"/set max_tokens 60000\rabc\r"
-
-
-@pytest.fixture
-def home() -> Iterator[Terminal]:
-    with Terminal(command()) as terminal:
-        terminal.wait_for("Ready to run")
-        yield terminal
 
 
 def chatting(zoo: Zoo) -> list[str]:
@@ -81,7 +73,13 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (CTRL_Q, 0), (CTRL_C, 130)]
+    ("how", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),  # "closed" below has its handler
+        (CTRL_Q, 0),
+        (CTRL_C, 130),
+    ],
 )
 def test_every_exit_leaves_the_terminal_whole_and_no_engine(
     answering: tuple[Terminal, list[psutil.Process]], how: signal.Signals | bytes, code: int
@@ -160,12 +158,14 @@ def test_without_a_terminal_there_is_help(how: str) -> None:
 # --- what terminals do ------------------------------------------------------------------------
 
 
-def test_bytes_that_are_no_text(home: Terminal) -> None:
-    home.type(b"/gr\xfcn\xff\x80\xed\xa0\x80")
-    home.wait_for("gr\ufffdn")
-    home.type(CTRL_Q)
-    home.ends_with(0)
-    home.assert_whole()
+def test_bytes_that_are_no_text() -> None:
+    with Terminal(command()) as terminal:
+        terminal.wait_for("Ready to run")
+        terminal.type(b"/gr\xfcn\xff\x80\xed\xa0\x80")
+        terminal.wait_for("gr\ufffdn")
+        terminal.type(CTRL_Q)
+        terminal.ends_with(0)
+        terminal.assert_whole()
 
 
 QUITS = bytes([0x03, 0x11, 0x1A])
@@ -301,13 +301,6 @@ def test_resizes_while_an_answer_comes(answering: tuple[Terminal, list[psutil.Pr
 # --- filters ----------------------------------------------------------------------------------
 
 BLACK = Color(0, 0, 0)
-
-
-@given(st.lists(st.text(max_size=12), max_size=4))
-def test_only_what_clean_lets_through(texts: list[str]) -> None:
-    kept = ControlCharacterFilter().apply([Segment(text) for text in texts], BLACK)
-    for segment in kept:
-        assert sanitize(segment.text, multiline=False) == segment.text
 
 
 def test_what_is_taken_out_leaves_its_room_and_clean_text_is_left_alone() -> None:

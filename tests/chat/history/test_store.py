@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.conversation import Attachment, Conversation
+from localspec.chat.conversation import Attachment
 from localspec.chat.history import ChatHistory, records, schema
 from localspec.chat.history.store import SearchIndex
 from localspec.chat.settings import ChatSettings
@@ -78,19 +78,6 @@ def test_the_last_used_comes_first(history: ChatHistory, monkeypatch: pytest.Mon
     assert [one.id for one in history.list_chats()] == [ids[2], *ids[:2]]
     assert [one.id for one in history.list_chats(1)] == [first.chat_id]
     assert history.find_last_id() == first.chat_id
-
-
-def test_an_answer_grows_by_checkpoints(history: ChatHistory) -> None:
-    talk = Conversation(1)
-    talk.ask("q")
-    place = history.save_chat(None, about(talk), talk.all_turns)
-    for part in (answer("a", "b")[:3], answer("c", "d")[3:]):
-        add_events(talk, part)
-        history.append_events(place, 1, part)
-    (turn,) = history.load_chat(place.chat_id).conversation.turns
-    assert turn == talk.turns[0]
-    with pytest.raises(NotFoundError):
-        history.append_events(place, 2, answer("x"))
 
 
 def test_a_tree_that_makes_no_sense_is_one_again(history: ChatHistory, path: Path) -> None:

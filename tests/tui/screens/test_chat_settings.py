@@ -3,21 +3,7 @@
 from textual.widgets import Input
 
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
-from tests.support.app_driver import Chat, said
-from tests.support.scripted_engine import ScriptedEngine
-
-
-async def test_settings_are_taken_over() -> None:
-    engine = ScriptedEngine(said)
-    async with Chat(engine) as chat:
-        await chat.press("f4", "0", ".", "3", "down", "x")
-        await chat.sees("cannot be")
-        await chat.press("backspace", "7", "up", "up")  # round to the system prompt
-        await chat.press(*"Hi", "escape")
-        await chat.send("hello")
-        request = engine.asked[-1]
-        assert (request.sampling.temperature, request.sampling.top_k) == (0.3, 7)
-        assert (request.messages[0].role, request.messages[0].content) == ("system", "Hi")
+from tests.support.app_driver import Chat
 
 
 async def test_an_invalid_setting_changes_nothing() -> None:

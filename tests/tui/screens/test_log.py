@@ -139,15 +139,6 @@ async def test_what_is_written_there_is_harmless() -> None:
         await tail.sees("[bold]markup")
 
 
-async def test_long_lines_and_wide_letters_are_wrapped() -> None:
-    write("x" * 500 + "END\n" + "漢字" * 60 + "終\n")
-    async with opened((60, 24)) as tail:
-        await tail.sees("END", "終")
-        await tail.pilot.resize_terminal(100, 24)
-        await settled(tail.pilot)
-        await tail.sees("END", "終")
-
-
 SAID = "".join(
     f"2026-01-01 10:00:{n % 60:02} 4242 "
     + (f"llama_model_loader: - kv {n:3}: tokenizer.ggml.key_{n} arr[str,151936] = a, b, c, …\n")

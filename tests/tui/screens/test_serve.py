@@ -17,7 +17,6 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.serve import ServeScreen
 from tests.support.app_driver import AppDriver
-from tests.support.scripted_engine import wait_until
 
 READY = EngineReady(
     {}, "Qwen3-8B-Q4_K_M.gguf", "Qwen3-0.6B-Q8_0.gguf", (), {"target": {"n_ctx": 8192}},
@@ -95,9 +94,3 @@ async def test_the_board_follows_the_server_and_ends_with_it() -> None:
         await shown.sees("120 of 180", "2 done", "75 % reused", "lookup 28 of 42")
         server.is_running = False
         await shown.wait(lambda: not shown.app.is_running)
-
-
-async def test_a_key_ends_the_server() -> None:
-    async with board(FakeServer()).run_test(size=(80, 24)) as pilot:
-        await pilot.press("q")
-        await wait_until(pilot, lambda: not pilot.app.is_running)

@@ -43,11 +43,6 @@ COMPUTERS = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path
-
-
 def survey(folder: Path, computer: str, **more: Any) -> MachineSurvey:
     place = COMPUTERS[computer]
     found = wizards.candidates(place, "chat", WhatIf(), wizards.catalogue(folder))
@@ -89,9 +84,9 @@ def test_it_is_not_due_where_somebody_was(trace: str, tmp_path: Path) -> None:
     assert not welcome.is_first_run()
 
 
-async def test_it_is_shown_once_and_escape_leads_home(folder: Path) -> None:
+async def test_it_is_shown_once_and_escape_leads_home(tmp_path: Path) -> None:
     for first in (WelcomeScreen, HomeScreen):
-        async with app(lambda: survey(folder, "one-card")).run_test(size=(80, 24)) as pilot:
+        async with app(lambda: survey(tmp_path, "one-card")).run_test(size=(80, 24)) as pilot:
             await settled(pilot)
             assert isinstance(pilot.app.screen, first)
             await pilot.press("escape")
@@ -100,11 +95,11 @@ async def test_it_is_shown_once_and_escape_leads_home(folder: Path) -> None:
 
 
 async def test_where_nothing_can_be_written_it_is_shown_all_the_same(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "file").touch()
-    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(folder / "file" / "data"))
-    async with app(lambda: survey(folder, "no-gpu")).run_test(size=(60, 15)) as pilot:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "file" / "data"))
+    async with app(lambda: survey(tmp_path, "no-gpu")).run_test(size=(60, 15)) as pilot:
         await told(pilot)
         assert isinstance(pilot.app.screen, WelcomeScreen)
         assert pilot.app.screen.max_scroll_y == 0 and "skip" in painted(pilot.app.screen)
@@ -114,9 +109,9 @@ async def test_where_nothing_can_be_written_it_is_shown_all_the_same(
 
 
 async def test_the_starter_is_the_first_row_and_what_enter_opens(
-    folder: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packagefile.install(folder / "packages", zoo["chatty"], monkeypatch)
+    packagefile.install(tmp_path / "packages", zoo["chatty"], monkeypatch)
     screens = app(lambda: MachineSurvey("8 cores", local_models=inventory.list_models()))
     async with screens.run_test(size=(80, 24)) as pilot:
         shown = AppDriver(pilot)
@@ -136,9 +131,9 @@ async def test_the_starter_is_the_first_row_and_what_enter_opens(
 
 @pytest.mark.parametrize(("key", "screen"), [("enter", ChatScreen), ("w", WizardScreen)])
 async def test_the_demo_and_the_wizard_are_one_key_away(
-    key: str, screen: type, folder: Path
+    key: str, screen: type, tmp_path: Path
 ) -> None:
-    async with app(lambda: survey(folder, "one-card")).run_test(size=(80, 24)) as pilot:
+    async with app(lambda: survey(tmp_path, "one-card")).run_test(size=(80, 24)) as pilot:
         shown = AppDriver(pilot)
         await told(pilot)
         await shown.press(key)
@@ -148,12 +143,12 @@ async def test_the_demo_and_the_wizard_are_one_key_away(
         await settled(pilot)
 
 
-def test_what_this_computer_can_do_and_what_is_unknown(folder: Path) -> None:
+def test_what_this_computer_can_do_and_what_is_unknown(tmp_path: Path) -> None:
     """The pictures show one card, and none."""
-    line, room, _ = welcome._capability_lines(survey(folder, "several-cards"))
+    line, room, _ = welcome._capability_lines(survey(tmp_path, "several-cards"))
     assert line == "2 × NVIDIA GeForce RTX 4070, together 24.0 GiB, 21.8 GiB free"
     assert room == "Runs models of about 15 billion parameters: phi-4"
-    seen = survey(folder, "one-card")
+    seen = survey(tmp_path, "one-card")
     strange = replace(wizards.PLACE, devices=(Device("Vulkan0", "\x1b[31mcard"), SMALLER))
     line, _, pace = welcome._capability_lines(
         replace(seen, machine_profile=strange, candidates=seen.candidates[2:])
@@ -166,12 +161,12 @@ def test_what_this_computer_can_do_and_what_is_unknown(folder: Path) -> None:
     assert pace == "This llama.cpp build cannot use your GPU: f9 fixes that."
 
 
-async def test_it_waits_for_nothing_and_what_is_found_out_is_put_in(folder: Path) -> None:
+async def test_it_waits_for_nothing_and_what_is_found_out_is_put_in(tmp_path: Path) -> None:
     gate = threading.Event()
 
     def closer(seen: MachineSurvey) -> MachineSurvey:
         gate.wait(60)
-        return survey(folder, "one-card", unused_gpu_hint="it cannot be used")
+        return survey(tmp_path, "one-card", unused_gpu_hint="it cannot be used")
 
     async with app(lambda: MachineSurvey("8 cores"), closer).run_test(
         size=(80, 24), notifications=True

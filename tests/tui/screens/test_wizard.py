@@ -49,22 +49,6 @@ def stock(tmp_path: Path) -> WizardServices:
     return wizards.stock(tmp_path)
 
 
-async def test_what_for_then_which_then_whether(stock: WizardServices) -> None:
-    async with shown(stock) as wizard:
-        await wizard.press("down", "enter")
-        await wizard.sees("2 of 3", "qwen3-8b+qwen3-0.6b", "76–106 tok/s", "5.7 GB")
-        await wizard.sees("2.4–2.8×")  # for code: the second use
-        await wizard.press("enter")
-        await wizard.sees("3 of 3", "fits, 3.4", "target 4.7", "draft 0.6", "KV 1.3", "38–44 tok/s")
-        await wizard.sees("recurrent state: none", "vocabularies: compared before", "212.0 GB free")
-        await wizard.press("escape")
-        await wizard.sees("2 of 3")
-        await wizard.press("escape")
-        await wizard.sees("1 of 3")
-        await wizard.press("4")
-        await wizard.sees("2.2–2.6×")  # documents
-
-
 async def test_a_dial_changes_price_and_speed_at_once(tmp_path: Path) -> None:
     held = threading.Event()
     begun = []

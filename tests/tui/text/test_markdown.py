@@ -33,6 +33,7 @@ BLOCKS = (
     '![a cat](https://c.example/cat.png) [t](https://d.example "hidden") &amp; <https://e.example>\n\n',
     "| a | b |\n|---|---|\n| 1 | 2 | one too many |\n\n",
     "~~~js title=x.js\nlet y\n~~~\n\n",
+    "````py\n```\nx\n````\nmore\n\n",
     "> <q>1. quoted</q>\n> - [^1]: note\n\n",
     "- 7) odd\n  <!-- comment -->\n\n",
     "\n\n",
@@ -66,13 +67,6 @@ def test_what_is_drawn() -> None:
     prose.write("some words that wrap\n\nand more\n")
     assert lines(prose, 10) == ["some words", "that wrap", "", "and more"]
     assert lines(prose, 30) == ["some words that wrap", "", "and more"]
-
-
-@pytest.mark.parametrize("size", range(1, 20))
-def test_a_closed_fence_is_finished_whatever_follows(size: int) -> None:
-    text = "one\n\n````py\n```\nx\n````\nmore\n\n~~~\ny\n~~~\n\nend"
-    chunks = [text[start : start + size] for start in range(0, len(text), size)]
-    assert drawn(chunks) == drawn([text])
 
 
 def test_no_ground_of_its_own() -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.speculation_stats import RECENT_ROUNDS, SpeculationStats
 from localspec.protocol.events import (
     Event,
@@ -191,15 +190,6 @@ async def test_how_plain_speed_becomes_known_and_stays_for_a_new_chat() -> None:
         assert "/spec off, once, measures it" in panel_of(chat)
 
 
-def test_nothing_is_known_before_anything_happened() -> None:
-    shown = stats()
-    assert (shown.speedup, shown.draft_sources, shown.totals.tokens_per_pass) == (None, [], None)
-    assert " ".join(lines(shown)) == (
-        "READY with speculation – tok/s plain decoding – tok/s  acceptance rate – now – chat "
-        "– tokens per pass"
-    )
-
-
 def test_the_acceptance_rate_of_the_chat_and_of_the_last_rounds() -> None:
     old = [round_(n, 4, 0) for n in range(RECENT_ROUNDS)]
     new = [round_(n, 4, 4) for n in range(RECENT_ROUNDS)]
@@ -252,13 +242,3 @@ def test_the_panel_fits_and_shows_whole_sections(height: int, ascii_only: bool) 
     bars = [round_(0, 0, 0), round_(1, 4, 0), round_(2, 4, 4), round_(3, 16, 12)]
     assert ("·×4+" in lines(stats(ON, *bars), ascii_only)) is ascii_only
     assert height < 38 or {"accepted tokens per round", "last round"} <= {*texts}
-
-
-def test_the_context_holds_prompt_and_answer_and_another_begins_anew() -> None:
-    shown = stats(Prefill(0, 40, 30), Prefill(40, 40, 30), round_(1, 4, 2))
-    assert (shown.context_tokens, shown.reused_tokens, shown.prefill) == (43, 30, None)
-    shown.add(GenerationFinished("eog", "", {"timings": {"first_token_ms": 12.0}}))
-    assert shown.answer.first_token_ms == 12.0
-    shown.start_answer(GeneratedAnswer())
-    assert (shown.recent.drafted, shown.totals.acceptance_rate) == (0, 0.5)
-    assert shown.answer.totals.tokens == 0

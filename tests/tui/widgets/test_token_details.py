@@ -1,18 +1,17 @@
 """The four token classes can be distinguished without colour."""
 
 from itertools import combinations
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
-from rich.color import Color, ColorType
+from rich.color import ColorType
 from rich.style import Style
 
 from localspec.protocol.events import TokenClass
-from localspec.tui.themes import ANSI, MONOCHROME, THEME_NAMES
+from localspec.tui.themes import ANSI, THEME_NAMES
 from localspec.tui.widgets.token_details import LEGEND
 from tests.support import scenes
 from tests.support.scenes import CODE, asking
-from tests.support.scripted_engine import painted
 
 KINDS: tuple[TokenClass, ...] = get_args(TokenClass)
 
@@ -42,27 +41,6 @@ async def test_classes_differ_without_their_colours(theme: str) -> None:
     assert {kind for kind in KINDS if any(looks[kind])} == set(KINDS) - {"plain"}
 
 
-@pytest.mark.parametrize("marks", ["·ˢ▔⁺", "-~^+"], ids=["rich", "ascii"])
-@pytest.mark.parametrize("how", [{"colour": False}, {"theme": MONOCHROME}], ids=["off", "mono"])
-async def test_without_colour_there_are_marks(how: dict[str, Any], marks: str) -> None:
-    app = scenes.chat(
-        lambda: scenes.spoken("aa bb cc dd ee ff gg hh ii"), ascii_only=marks.isascii(), **how
-    )
-    async with app.run_test(size=(100, 30)) as pilot:
-        await asking(CODE, "f2")(pilot)
-        shown = painted(pilot.app.screen)
-        strips = pilot.app.screen._compositor.render_strips()
-        colours = {s.style.color for strip in strips for s in strip if s.style}
-    plain, kept, fixed, bonus = list(marks)
-    mark = {"plain": plain, "accepted": kept, "correction": fixed, "bonus": bonus}
-    said = f"aa{plain} bb{kept} cc{kept} dd{kept} ee{fixed} ff{kept} gg{kept} hh{kept}"
-    assert f"{said} ii{bonus}" in shown
-    for kind, (words, _) in LEGEND.items():
-        assert f"{words}{mark[kind]}" in shown
-    if "colour" in how:
-        assert {grey(colour) for colour in colours if colour} == {True}
-
-
 @pytest.mark.parametrize("keys", [("f2",), ("f4",)])
 async def test_the_ansi_theme_has_only_the_terminals_own_colours(keys: tuple[str, ...]) -> None:
     """Its sixteen and its default, also in code, sheets and selections."""
@@ -82,8 +60,3 @@ async def test_the_ansi_theme_has_only_the_terminals_own_colours(keys: tuple[str
         }
     assert not others
     assert len({style.color for style in styles}) > 1
-
-
-def grey(colour: Color) -> bool:
-    triplet = colour.get_truecolor()
-    return triplet.red == triplet.green == triplet.blue

@@ -11,7 +11,6 @@ from localspec.chat.session import ChatSession
 from localspec.fit import pair_shapes
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.verdict import DeviceFit
-from localspec.launch import recent_pairs
 from localspec.machine.device import DeviceMemory
 from localspec.models import catalog
 from localspec.models.catalog import CatalogPair
@@ -99,13 +98,8 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
     inside = head_models.quantised(head_models.mimo2()).write(tmp_path / "inside.gguf")
     own = launch.with_default_draft(launch.ResolvedPair(inside, None))
     assert ChatSession(own).pair_name == "inside + built-in MTP layer"
-    recent_pairs.add_if_path(own)
     itself = launch.ResolvedPair(target, target)
-    recent_pairs.add_if_path(itself)
     assert ChatSession(itself).pair_name == "deep + deep", "it has no MTP layer"
-    recent = home_rows._recently_opened_rows(home_rows.MachineSurvey())
-    drafts = {row.name: row.description for row in recent}
-    assert drafts == {"inside": "+ built-in MTP layer", "deep": "+ deep"}
     note = AppOptions().build_load_request(own).draft_note
     assert note == "Drafting with the model's own MTP layer."
     assert home_rows._format_size(own) == home_rows._format_size(replace(own, draft=None)), (
@@ -116,14 +110,6 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
     wanted = ChatSessions(AppOptions(spec="eagle3"))
     assert wanted.for_pair(named).settings.spec == "eagle3"
     assert wanted.for_pair(own).settings.spec == "auto", "a preference is for pairs that have it"
-
-
-def test_home_names_the_head(tmp_path: Path) -> None:
-    shelf, nothing = stock(tmp_path).catalogue, home_rows.HomeSection("Recent chats", ())
-    sections = home_rows.build_sections(shelf, home_rows.MachineSurvey(), "dspark", nothing, (), ())
-    rows = next(each.rows for each in sections if each.heading == "In the catalogue")
-    found = {row.name: row.description for row in rows}
-    assert found == {PAIR: "chat, writing · DSpark head · untested"}
 
 
 @pytest.mark.parametrize("width", [24, 46, 64])
