@@ -113,8 +113,9 @@ def test_the_text_is_that_of_plain_decoding(zoo: Zoo, name: str) -> None:
     pair = pair_of(zoo, name)
     penalised = replace(HOT, repeat_penalty=1.1)
     with loaded(pair.target, pair.draft) as session:
+        first = hot_rounds(session, PROMPT)  # with "auto", a head may read the text's end only
         for sampling in (GREEDY, HOT, penalised):
-            asked: dict[str, Any] = {"sampling": sampling, "max_tokens": 40}
+            asked: dict[str, Any] = {"sampling": sampling, "max_tokens": 30}
             answers = say_like_plain(session, "model", lengths=(1, 3, 8), **asked)
             for length, said in zip((1, 3, 8), answers, strict=True):
                 assert set(said.speculation["by_source"]) == {pair.kind}
@@ -127,7 +128,6 @@ def test_the_text_is_that_of_plain_decoding(zoo: Zoo, name: str) -> None:
             drafted = [event.tokens[0] for event in said.rounds if event.drafted]
             assert all(token.p_draft is not None for token in drafted)
             assert len(say(session, PROMPT, spec="model", sampling=penalised, **asked).ids) == 30
-        first = hot_rounds(session, PROMPT)
         list(session.probe(ProbeCommand(0.1)))
         (measured,) = session.measured_costs()
         assert measured.c is not None
@@ -154,9 +154,9 @@ def test_answers_up_to_a_full_context(zoo: Zoo, name: str, n_ctx: int) -> None:
     """Far beyond the cells of a sliding window; the prompt takes most of it."""
     pair = pair_of(zoo, name)
     with loaded(pair.target, pair.draft, replace(SETTINGS, n_ctx=n_ctx)) as session:
-        specs, text = ("auto", "model", "lookup"), PROMPT * (n_ctx // 5)
+        specs, text = ("auto", "model", "lookup"), PROMPT * (n_ctx // 5 + 10)
         for full in say_like_plain(session, specs, text, (8,), sampling=HOT, max_tokens=2000):
-            assert full.reason == "context" and len(full.ids) > 40
+            assert full.reason == "context" and len(full.ids) > 9
             assert full.totals["prompt_tokens"] + len(full.ids) == n_ctx
 
 

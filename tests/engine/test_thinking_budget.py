@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 
 from localspec.engine.session import Session
-from localspec.engine.thinking_budget import ThinkingBudget
-from localspec.models.chat_template.thinking_tags import ThinkingTags
 from localspec.protocol.events import Event, Notice, Round
 from localspec.protocol.wire import ChatMessage, ContextSettings, GenerateCommand
 from tests.support.sessions import GREEDY, Said, folded, loaded
 from tests.support.zoo import Zoo
 
 ROOMY = ContextSettings(flash_attn="on", n_ctx=512, n_ubatch=64, n_threads=1)
-MARKERS = ThinkingTags("<think>", "</think>")
 ALL = 7
 """Tokens of the tiny model's thinking."""
 
@@ -67,22 +64,3 @@ def test_an_answer_that_ends_while_thinking_says_so(zoo: Zoo) -> None:
     with loaded(zoo["chatty"], settings=ROOMY) as session:
         said, _ = ask(session, think_budget=0)
         assert "thinking" not in said.totals and said.text.startswith("Sure!")
-
-
-@pytest.mark.parametrize(
-    ("pieces", "inside", "found"),
-    [
-        ((" ", "<thi", "nk>", "a", "b"), False, 2),
-        (("<thi", "s>", "a"), False, 0),
-        (("a", "<think>", "b"), False, 0),
-        (("a", "</th", "ink>", "b"), True, 2),
-        (("<think>", "a", "</think>", "<think>", "b"), False, 1),
-    ],
-)
-def test_markers_in_pieces(pieces: tuple[str, ...], inside: bool, found: int) -> None:
-    words = [piece.encode() for piece in pieces]
-    thought = ThinkingBudget(
-        MARKERS, is_open=inside, limit=None, piece=words.__getitem__, closing_tokens=()
-    )
-    assert thought.consume_tokens(range(len(words))) == len(words)
-    assert thought.n_tokens == found

@@ -74,19 +74,15 @@ def test_every_draft_is_the_same_as_without_overlap(fan: int) -> None:
             assert (got.drafts, got.tokens) == (expected.drafts, expected.tokens)
 
 
-@pytest.mark.parametrize("n_ctx", [26, 40])
-def test_branches_leave_their_cells_to_a_text_that_fills_the_context(n_ctx: int) -> None:
+def test_branches_leave_their_cells_to_a_text_that_fills_the_context() -> None:
     """Also those that did not come true; so near its end nothing is drafted ahead."""
-    what, drafts = job(PROMPT, 60, sampling=SAMPLED, draft_length=3), []
-    for fan in (0, 5):
-        verifier, model = make_verifier("coupled", SEED), LikeTarget(2, n_ctx=n_ctx)
-        drafter = (
-            overlapped_drafter(model, verifier, what, fan=fan)
-            if fan
-            else model_drafter(model, verifier, SAMPLED, len(PROMPT))
-        )
-        drafts.append(run(HistoryModel(1), drafter, verifier, what).drafts)
-    assert drafts[0] == drafts[1]
+    for seed, fan, n_ctx in product((2, 3, 4), FANS, (30, 37)):
+        what = job(PROMPT, 60, sampling=replace(SAMPLED, seed=seed), draft_length=3)
+        verifier = make_verifier("coupled", seed)
+        plain = model_drafter(LikeTarget(seed, n_ctx=n_ctx), verifier, what.sampling, len(PROMPT))
+        ahead = overlapped_drafter(LikeTarget(seed, n_ctx=n_ctx), verifier, what, fan=fan)
+        drafts = [run(HistoryModel(1), each, verifier, what).drafts for each in (plain, ahead)]
+        assert drafts[0] == drafts[1]
 
 
 def test_a_draft_that_is_always_right_is_always_there_already() -> None:

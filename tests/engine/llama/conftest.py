@@ -23,10 +23,8 @@ Open = Callable[..., LlamaContext]
 def opened(zoo: Zoo) -> Iterator[Open]:
     with ExitStack() as models:
 
-        def open_(
-            name: str, *, outputs: int = OUTPUTS, rollback: int = 16, **settings: Any
-        ) -> LlamaContext:
-            role = ModelRole(replace(SETTINGS, **settings), outputs, rollback)
+        def open_(name: str, *, outputs: int = OUTPUTS, **settings: Any) -> LlamaContext:
+            role = ModelRole(replace(SETTINGS, **settings), outputs, 16)
             return models.enter_context(closing(LlamaContext(zoo[name], role)))
 
         yield open_

@@ -95,42 +95,6 @@ def test_a_wrong_guess_leaves_no_trace(
         np.testing.assert_allclose(rows, expected, rtol=0, atol=0 if is_exact else 0.01)
 
 
-@pytest.mark.parametrize(
-    ("name", "n", "step", "fars"),
-    [
-        ("target", 160, 8, (1, 12, 100)),
-        ("sliding", 160, 8, (1, 12, 100)),
-        ("hybrid", 160, 8, (1, 8, 12, 100)),
-        ("hybrid", 5, 1, (3,)),  # as a draft's passes are, taken back together
-        ("sliding-f32", 900, 10, (1, 300, 896)),  # its window has left what would be needed
-    ],
-)
-def test_a_rollback_over_several_passes_leaves_no_trace(
-    opened: Open, zoo: Zoo, name: str, n: int, step: int, fars: tuple[int, ...]
-) -> None:
-    """Further than the last pass: the whole of it, some before it, and beyond the window."""
-    is_cut = name == "sliding-f32"
-    if not is_cut:
-        require_same_logits_at_every_width(zoo[name])
-    tokens = [int(token) for token in np.random.default_rng(n).integers(3, 300, n)]
-    for far in fars:
-        model, fresh = (opened(name, n_ctx=1024, swa_full=not is_cut) for _ in range(2))
-        for at in range(0, n, step):
-            model.decode(tokens[at : at + step], 0)
-        model.truncate(n - far)
-        assert model.n_past in (0, n - far)
-        assert not is_cut or (model.n_past == 0) == (far > 1)
-        continued = _last_row(model, [*tokens[model.n_past : n - far], 5, 6])
-        afresh = _last_row(fresh, [*tokens[: n - far], 5, 6])
-        np.testing.assert_allclose(continued, afresh, rtol=0, atol=0.01 if is_cut else 0)
-
-
-def _last_row(model: LlamaContext, tokens: list[int]) -> Logits:
-    for at in range(0, len(tokens), 10):
-        row = model.decode(tokens[at : at + 10], 1)
-    return row
-
-
 DEMO = package_data_dir() / "demo" / "demo-target.gguf"
 LONG = [int(token) for token in np.random.default_rng(0).integers(100, 300, 1200)]
 
