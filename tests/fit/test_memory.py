@@ -30,7 +30,7 @@ from tests.support import (
     shapes,
     synthetic_header,
 )
-from tests.support.families import FAMILIES
+from tests.support.families import FAMILIES, header
 from tests.support.long_cases import often
 from tests.support.zoo import Zoo
 
@@ -41,11 +41,6 @@ LOWEST, HIGHEST, HIGHEST_OF_LARGE_BATCHES = 0.98, 1.06, 1.11
 """Estimate relative to all bytes of the pair.  localspec itself uses batches of up to 512."""
 TINY = 16 * MIB
 """Absolute error allowed for models as small as those of the tests."""
-
-
-def header(name: str, *, small: bool = False) -> Header:
-    family = FAMILIES[name]
-    return synthetic_header.build(family.small if small else family.full, family.quantisation)
 
 
 def cards(count: int, backend: str = "CUDA") -> list[Device]:

@@ -10,15 +10,14 @@ from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.models.gguf import writer
 from localspec.models.gguf.reader import parse
 from localspec.protocol.wire import LoadCommand
-from tests.support import synthetic_header
+from tests.support import families
 from tests.support.families import FAMILIES
 from tests.support.long_cases import often
 
 
 @pytest.mark.parametrize("family", often(list(FAMILIES), list(FAMILIES)[::3]))
 def test_every_number_may_be_odd(family: str) -> None:
-    family_ = FAMILIES[family]
-    header = synthetic_header.build(family_.small, family_.quantisation)
+    header = families.header(family, small=True)
     machine = machine_profile.with_vram(8)
     for key, value in header.keys.items():
         if not isinstance(value, int) or isinstance(value, bool):

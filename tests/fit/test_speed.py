@@ -20,13 +20,11 @@ from localspec.fit.speed import (
 from localspec.machine import gpu_catalog
 from localspec.machine.device import HOST, Device
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
-from tests.support import headshapes, shapes, synthetic_header
+from tests.support import families, headshapes, shapes, synthetic_header
 from tests.support.families import FAMILIES
 
 LLAMA = FAMILIES["llama"].full
-BIG = synthetic_header.build(LLAMA, "Q4_K_M")
-DRAFT = synthetic_header.build(FAMILIES["llama-tied"].full, "Q4_K_M")
-MOE = synthetic_header.build(FAMILIES["qwen3moe"].full, "Q4_K_M")
+BIG, DRAFT, MOE = map(families.header, ("llama", "llama-tied", "qwen3moe"))
 LOAD = LoadCommand("target", "draft")
 CARD = Device("CUDA0", "a card", "gpu", 24 << 30, 24 << 30, "CUDA")
 EMPTY = ContextSettings()
@@ -54,7 +52,7 @@ def middle(one: SpeedEstimate) -> float:
 LLAMA_3B = synthetic_header.build(
     replace(LLAMA, layers=28, embd=3072, ff=8192, heads=24, tied=True), "Q4_K_M"
 )
-GPT_OSS = synthetic_header.build(FAMILIES["gpt-oss"].full, "MXFP4")
+GPT_OSS = families.header("gpt-oss")
 
 
 def test_small_and_sparse_models_on_fast_cards() -> None:

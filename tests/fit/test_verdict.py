@@ -14,8 +14,7 @@ from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_probe import ProbeError
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests.support import shapes, synthetic_header
-from tests.support.families import FAMILIES
+from tests.support import families, shapes
 from tests.support.zoo import Zoo
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -93,10 +92,9 @@ def test_what_is_said_of_shared_memory() -> None:
 
 @pytest.fixture(scope="module")
 def model() -> tuple[LoadCommand, Header]:
-    family = FAMILIES["mamba2"]
     settings = ContextSettings(n_ctx=4096, n_threads=1, n_gpu_layers=0)
     load = LoadCommand("mamba2", target_settings=settings)
-    return load, synthetic_header.build(family.full, family.quantisation)
+    return load, families.header("mamba2")
 
 
 def machine(free: int, *devices: Device) -> MachineProfile:
@@ -146,7 +144,7 @@ def test_a_count_on_other_devices_is_refused(model: tuple[LoadCommand, Header]) 
 
 
 GPU = Device("CUDA0", "a card", "gpu", 24 * GIB, 24 * GIB, "CUDA")
-QWEN = synthetic_header.build(FAMILIES["qwen3"].full, "Q4_K_M")
+QWEN = families.header("qwen3")
 LOAD = LoadCommand("target", None, ContextSettings(n_ctx=8192))
 
 

@@ -52,18 +52,32 @@ def files(folder: Path) -> list[str]:
     return [entry.name for entry in os.scandir(folder) if entry.name != "data"]  # the tests' own
 
 
+def write_model(folder: Path, name: str) -> Path:
+    if name == "experts":
+        file = folder / "experts.gguf"
+        families.write_ghost(families.FAMILIES["qwen3moe"].small, "Q8_0", file)
+        return file
+    shape = tinygguf.Shape(n_embd=256, n_ff=512)
+    model = tinygguf.llama(shape=shape, tied=name == "tied", kind=Kind.Q8_0)
+    if name != "splits":
+        return model.write(folder / "whole.gguf")
+    model.write(folder / "model.gguf", tensors_per_split=5)
+    return min(folder.glob("model-00001-of-*.gguf"))
+
+
 def test_a_copy_has_its_type_its_source_and_nearly_the_answers(tmp_path: Path) -> None:
-    converted = convert(conversion.open_source(DEMO), "F16", tmp_path / "copy.gguf", 64)
+    source, folder = conversion.open_source(write_model(tmp_path, "whole")), tmp_path / "copies"
+    converted = convert(source, "F16", folder / "copy.gguf", 64)
     header = reader.read(converted.path)
-    assert (header.quantization, header.keys["localspec.converted_from"]) == ("F16", DEMO.name)
-    assert files(tmp_path) == ["copy.gguf"]
+    assert (header.quantization, header.keys["localspec.converted_from"]) == ("F16", "whole.gguf")
+    assert files(folder) == ["copy.gguf"]
     compared = converted.comparison
     assert compared is not None and compared.tokens >= 60 and compared.same >= 0.9
     assert 0 <= compared.divergence < 0.02
     assert min(compared.source_ms, compared.copy_ms, compared.copy_read_ms) > 0
-    worse = convert(conversion.open_source(DEMO), "Q2_K", tmp_path / "Q2_K", 64, 1e-6)
+    worse = convert(source, "Q2_K", folder / "Q2_K", 64, 1e-6)
     assert worse.comparison and worse.comparison.divergence > 2 * compared.divergence
-    assert not worse.is_kept and files(tmp_path) == ["copy.gguf"], "beyond the bound"
+    assert not worse.is_kept and files(folder) == ["copy.gguf"], "beyond the bound"
 
 
 def test_types_that_cannot_be_written_are_refused(zoo: Zoo) -> None:
@@ -82,19 +96,6 @@ def test_types_that_cannot_be_written_are_refused(zoo: Zoo) -> None:
         with pytest.raises(UsageError, match=message) as refused:
             conversion.check_type(source, own)
         assert "\x1b" not in refused.value.message
-
-
-def write_model(folder: Path, name: str) -> Path:
-    if name == "experts":
-        file = folder / "experts.gguf"
-        families.write_ghost(families.FAMILIES["qwen3moe"].small, "Q8_0", file)
-        return file
-    shape = tinygguf.Shape(n_embd=256, n_ff=512)
-    model = tinygguf.llama(shape=shape, tied=name == "tied", kind=Kind.Q8_0)
-    if name != "splits":
-        return model.write(folder / "whole.gguf")
-    model.write(folder / "model.gguf", tensors_per_split=5)
-    return min(folder.glob("model-00001-of-*.gguf"))
 
 
 @pytest.mark.parametrize("name", ["splits", "experts", "tied"])

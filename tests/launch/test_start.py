@@ -19,6 +19,8 @@ from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 from tests.support.zoo import Zoo
 
+CPU = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
+
 
 def test_what_seems_not_to_fit_can_be_loaded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reported free memory may be wrong; --anyway overrides the check."""
@@ -53,9 +55,8 @@ def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
 
 
 def test_a_gpu_that_is_gone_is_said(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
     note = "llama.cpp is built for vulkan, but finds no such device"
-    gone = MachineDevices((), cpu, note=note)
+    gone = MachineDevices((), CPU, note=note)
     monkeypatch.setattr(device_detection, "detect_devices", lambda refresh=False: gone)
     for layers, n_notices in ((-1, 1), (0, 0)):
         notices: list[Event] = []
@@ -75,9 +76,8 @@ def test_an_option_for_a_gpu_that_is_not_here_is_explained(monkeypatch: pytest.M
         (ContextSettings(main_gpu=1, n_gpu_layers=0), 0, ""),
         (ContextSettings(), 0, ""),
     ]:
-        cpu = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
         gpus = tuple(Device(f"CUDA{i}", free=8 << 30, total=8 << 30) for i in range(n_gpus))
-        found = MachineDevices(gpus, cpu)
+        found = MachineDevices(gpus, CPU)
         monkeypatch.setattr(
             device_detection, "detect_devices", lambda refresh=False, found=found: found
         )

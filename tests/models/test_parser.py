@@ -34,11 +34,6 @@ def key(name: bytes, kind: int, value: bytes) -> bytes:
     return File(keys={name: (kind, value)}).data()
 
 
-def told(value: object) -> str:
-    """A test's name: the words, not the bytes."""
-    return value if isinstance(value, str) else ""
-
-
 U64_MAX = struct.pack("<Q", 2**64 - 1)
 
 

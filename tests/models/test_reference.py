@@ -18,7 +18,6 @@ from localspec.models.reference import (
     is_model,
     is_safe_gguf_path,
     parse,
-    parse_file_name,
 )
 
 COMMIT = "7c41481f57cb95916b40956ab2f0b139b296d974"
@@ -135,20 +134,6 @@ def test_names_that_may_be_paths() -> None:
         assert not is_safe_gguf_path(path)
 
 
-def test_what_a_file_name_says() -> None:
-    for path, *expected in (
-        ("Qwen3-8B-Q4_K_M.gguf", "Q4_K_M", 1, 1),
-        ("Qwen3.5-9B-UD-Q4_K_XL.gguf", "Q4_K_XL", 1, 1),
-        ("qwen2.5-0.5b-instruct-q4_k_m.gguf", "Q4_K_M", 1, 1),
-        ("a.Q8_0.gguf", "Q8_0", 1, 1),
-        ("BF16/m-BF16-00002-of-00004.gguf", "BF16", 2, 4),
-        ("model.gguf", "", 1, 1),
-    ):
-        found = parse_file_name(path)
-        assert [found.tag, found.index, found.count] == expected
-    assert is_model("mtp-repo/m.gguf") and not is_model("sub/mtp-m.gguf") and not is_model("m.bin")
-
-
 OFFICIAL = ["README.md", "m-F16.gguf", "m-Q4_K_M.gguf", "m-Q5_K_M.gguf", "m-Q8_0.gguf"]
 
 
@@ -174,6 +159,7 @@ def test_which_file_a_reference_means() -> None:
         (["../m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
     ]:
         assert chosen(paths, tag) == [wanted]
+    assert is_model("mtp-repo/m.gguf") and not is_model("sub/mtp-m.gguf") and not is_model("m.bin")
 
 
 FOLDERS = ["a-Q4_K_M.gguf", "s/b-Q8_0.gguf", "s/b-Q4_K_M.gguf", "so/c-Q4_K_M.gguf"]

@@ -8,13 +8,11 @@ from localspec.models.chat_template import jinja_render, thinking_tags
 from localspec.models.chat_template.thinking_tags import (
     AnswerPart,
     ThinkingParser,
-    ThinkingTags,
     merge_parts,
     split_thinking,
 )
 from localspec.protocol.wire import ChatMessage
 
-THINK = ThinkingTags("<think>", "</think>")
 HARMONY = "{{ '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + '<|end|>' }}"
 
 

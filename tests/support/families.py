@@ -158,12 +158,17 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+def header(name: str, *, small: bool = False) -> Header:
+    """Of a family's file, without its vocabulary."""
+    one = FAMILIES[name]
+    return synthetic_header.build(one.small if small else one.full, one.quantisation)
+
+
 def write_ghost(shape: CatalogShape | Header, quantisation: str, path: Path) -> Header:
     """The header that was written."""
-    header = (
-        synthetic_header.build(shape, quantisation) if isinstance(shape, CatalogShape) else shape
-    )
-    begins = writer.serialize_header(header)
+    if isinstance(shape, CatalogShape):
+        shape = synthetic_header.build(shape, quantisation)
+    begins = writer.serialize_header(shape)
     path.write_bytes(begins)
-    os.truncate(path, len(begins) + writer.data_size(header))
-    return header
+    os.truncate(path, len(begins) + writer.data_size(shape))
+    return shape

@@ -17,8 +17,7 @@ from localspec.machine.device import Device, DeviceMemory
 from localspec.models.gguf.header import Header
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from tests.support import headshapes, synthetic_header
-from tests.support.families import FAMILIES
+from tests.support import families, headshapes
 
 _FILE = Path(__file__).with_name("gpu_counts.jsonl")
 _GIB = 1 << 30
@@ -79,6 +78,4 @@ def _headers(name: str, draft: str | None) -> tuple[Header, Header | None]:
 @cache
 def _header(name: str) -> Header:
     family, _, size = name.rpartition("-")
-    one = FAMILIES[family]
-    header = synthetic_header.build(one.full if size == "full" else one.small, one.quantisation)
-    return replace(header, name=name)
+    return replace(families.header(family, small=size == "small"), name=name)

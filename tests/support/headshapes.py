@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
-from tests.support import synthetic_header
+from tests.support import families, synthetic_header
 from tests.support.families import FAMILIES
 
 _Q8_0, _F32, _I64 = 8, 0, 27
@@ -82,8 +82,7 @@ def pair(name: str) -> tuple[Header, Header]:
 
 
 def of_target(name: str) -> Header:
-    family = FAMILIES[HEADS[name].family]
-    return synthetic_header.build(family.full, family.quantisation)
+    return families.header(HEADS[name].family)
 
 
 def predicting() -> Header:
