@@ -62,6 +62,7 @@ def time_type(type_number: int) -> dict[str, Any]:
             raise library.load_error(path)
         params = C.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = 512
+        params.op_offload = False  # else a GPU computes the wide passes
         params.n_threads = params.n_threads_batch = read_cpu_cores().thread_counts()[0]
         context = C.llama_init_from_model(model, params)
         try:

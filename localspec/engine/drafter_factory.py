@@ -51,11 +51,7 @@ class DrafterFactory:
         self._is_cancelled = is_cancelled
         self._lookup = LookupDrafter()  # Kept, because it has indexed the chat so far.
         survival = load.measured.survival if load.measured else {}
-        self._stats = {
-            name: PairStats.from_saved(saved)
-            for name, saved in survival.items()
-            if not name.startswith("second draft")  # of an earlier version
-        }
+        self._stats = {name: PairStats.from_saved(saved) for name, saved in survival.items()}
         context = pair.draft
         self._cache, can_overlap = None, False
         if isinstance(context, LlamaContext) and self._draft:
@@ -77,7 +73,7 @@ class DrafterFactory:
         self.costs = PassCosts(
             measured,
             drafts_blocks=draft is not None and draft.kind in _BLOCK_HEADS,
-            prices_changes=self._pair.has_workers,
+            settling=1 if self._pair.has_workers else self._pair.target.captured_after,
             drafts_on_gpu=draft is not None and draft.is_on_gpu,
         )
 

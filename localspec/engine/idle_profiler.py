@@ -20,13 +20,10 @@ from localspec.machine.cpu_and_ram import (
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
 _WIDE_PASS = 8  # Width of the passes that represent verification and prompt reading.
-_CAPTURING, _CAPTURED_AFTER = ("CUDA", "ROCm"), 2
-"""Passes of a width before its launches are one graph (ggml-cuda.cu): an H100 gains a fifth."""
 _IDLE_SECONDS = 2.0
 _MAX_DISTURBED = 3  # Measurements in a row that other programs disturbed, before it is given up.
 _SLOWER_RATIO = 1.15
-_MAX_SLOW_ANSWERS = 3
-"""Answers in a row that were slower than measured, before it is measured again."""
+_MAX_SLOW_ANSWERS = 3  # In a row, slower than measured, before it is measured again.
 _UNLIMITED = sys.maxsize
 _ADAPT_SECONDS = 0.5  # Between looks at what other programs use.
 
@@ -119,7 +116,7 @@ class PairProfiler:
             if threads is not None:
                 self._set_threads(*threads.best())
                 self._threads_measured = True
-        warm = _CAPTURED_AFTER * any(n.startswith(_CAPTURING) for n in target.memory_by_device())
+        warm = target.captured_after
         for times in pass_timing.measure_passes(target, draft, self._max_draft, seconds, warm):
             self.costs = MeasuredCosts(times.t1(), times.verify_curve(), times.c())
             yield f"timing passes, width {max(times.verify)}"

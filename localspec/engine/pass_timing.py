@@ -28,10 +28,8 @@ class PassTimes:
 
     def verify_curve(self) -> dict[str, float]:
         """Medians by width, in units of a one-token pass."""
-        t1 = self.t1()
-        return {
-            str(w): round(float(np.median(ms)) / t1, 4) for w, ms in sorted(self.verify.items())
-        }
+        t1, timed = self.t1(), sorted(self.verify.items())
+        return {str(width): round(float(np.median(ms)) / t1, 4) for width, ms in timed}
 
     def t1(self) -> float:
         return float(np.median(self.verify[1]))

@@ -130,7 +130,7 @@ def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
             basis = f"half of {spec.bandwidth:g} GB/s assumed ({spec.name}), not measured yet"
             return replace(TYPICAL_CPU_SPEED, bandwidth=spec.bandwidth, efficiency=0.5, basis=basis)
     kind, bandwidth = typical_ram(read_cpu_name())
-    basis = f"{bandwidth:g} GB/s assumed ({kind}), not measured yet"
+    basis = f"{bandwidth:g} GB/s assumed ({kind}), not measured yet (localspec doctor --cpu)"
     return replace(TYPICAL_CPU_SPEED, bandwidth=bandwidth, basis=basis)
 
 

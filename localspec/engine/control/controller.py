@@ -24,23 +24,19 @@ from localspec.protocol.events import SpeculationPlan, SpeculationState
 
 _MAX_CATCH_UP = 8
 """If the draft model has more tokens to catch up with, its time is not used as a pass cost."""
-_MAX_CHARGE = 4.0
-"""A pass that takes more than this many times its usual time is charged only this: the machine
-slept, or another program ran."""
+_MAX_CHARGE = 4.0  # Of a pass, in its usual times: the machine slept, or another program ran.
 _MIN_SPEEDUP_CHANGE = 0.1  # Minimum change of the speed-up for an event.
 _MIN_LOOKUP_GAIN = 0.1  # Prompt lookup counts as on from this many accepted tokens per round.
 _MIN_MATCH_RATE = 0.3  # From this share of rounds on the text counts as repeating.
-_CLEAR_SPEEDUP = 2.0
-"""From this speed-up on no plain pass is timed: an error is unlikely, and the pass costs most."""
+_CLEAR_SPEEDUP = 2.0  # From it on no plain pass is timed: an error is unlikely, the pass dear.
 _USUAL_DRAFT = 3  # Draft tokens of a usual round, to explain a pause.
 _WORTHWHILE_SPEEDUP = 1.5
 """If a usual draft gains less when all of it is accepted, the passes are the reason for a pause."""
-_PROMPT_END = 12
-"""Tokens at the end of a prompt that do not count as a text to copy: a question, and its frame."""
+_PROMPT_END = 12  # Tokens at the end of a prompt that are no text to copy: a question, its frame.
 _RESERVE = 1.5  # A draft of several tokens must be affordable if it costs this many times as much.
 _MIN_READING_ROUNDS = 32  # Rounds over which a draft's reading of the text is spread.
-_ROUNDS_BETWEEN_PLANS = 16
-"""Minimum rounds between events that only update the reason or the speed-up."""
+_ROUNDS_OF_PAUSE = 4  # Until a model that is not worth it is considered again: this takes time.
+_ROUNDS_BETWEEN_PLANS = 16  # At least, if only the reason or the speed-up is new.
 
 
 class SpeculationController:
@@ -61,19 +57,19 @@ class SpeculationController:
         self._costs, self._stats = costs, pair_stats
         self._gain = ExpectedGain(costs, pair_stats)
         pair_stats.start_answer(costs.plain_ms if costs.is_measured else 0.0)
+        costs.start_answer()
         self._regret = RegretBudget()
         self._lookup_draft, self._n_copyable = Draft(), n_prompt - _PROMPT_END
         self._stop_policy: GainStopPolicy | None = None  # Of this round, if the model drafted.
         self._buckets: list[int] = []  # Confidence bucket of each of its draft tokens.
-        self._is_probing = self._model_pays = False
+        self._is_probing = self._model_pays = self._has_drafted = False
         self._draft_read_to = n_draft_read
         self._n_to_catch_up = 0
-        self.max_unread = sys.maxsize
-        """The most tokens that the draft reads of a text: a head may read the end only."""
+        self.max_unread = sys.maxsize  # Tokens of a text that the draft reads: a head only the end.
         self._is_reading_free = self._is_reading_too_dear = False
         """Whether the draft model may read a long text without charge, or not at all."""
         self.max_tokens_left = sys.maxsize  # Upper bound of what the answer still has.
-        self._n_rounds = self._last_plan_round = 0
+        self._n_rounds = self._last_plan_round = self._plan_again_at = 0
         self._last_plan: SpeculationPlan | None = None
         self._lookup_gain = 0.0  # Recent accepted tokens per round from prompt lookup.
         self._match_rate = 0.0
@@ -84,7 +80,7 @@ class SpeculationController:
     ) -> Draft:
         self._stop_policy, self._buckets, self._lookup_draft = None, [], Draft()
         costs = self._costs
-        if costs.change_ms and self._model_drafter is not None:
+        if costs.change_ms and self._model_drafter and not self._stats.rounds_since_draft:
             costs.hold_best_width(self._stats.acceptance.mean_probability)
         is_unclear = self._gain.tokens_per_ms * costs.plain_ms < _CLEAR_SPEEDUP
         if costs.needs_plain_pass and is_unclear:
@@ -133,7 +129,7 @@ class SpeculationController:
         """
         self._model_pays = self._is_probing = False
         costs, stats = self._costs, self._stats
-        if self._model_drafter is None:
+        if self._model_drafter is None or self._n_rounds < self._plan_again_at:
             return 0
         gain = stats.expected_gain(self._gain.model_gain(0, 1.0, limit))
         n_unread = n_tokens - self._draft_read_to
@@ -141,6 +137,7 @@ class SpeculationController:
             n_unread = min(n_unread, self.max_unread)
         reading_ms = self._reading_ms(n_unread)
         if gain <= 0 and not stats.is_probe_due(reading_ms / costs.plain_ms):
+            self._plan_again_at = self._n_rounds + _ROUNDS_OF_PAUSE
             return 0
         self._is_reading_free = stats.is_promising and gain > self._reading_cost(n_unread)
         is_charged = n_unread > _MAX_CATCH_UP and not self._is_reading_free
@@ -191,9 +188,11 @@ class SpeculationController:
         charged_ms += draft_ms
         if result.width == len(result.draft.tokens) + 1:  # else it was the prompt's last batch
             charged_ms -= self._record_times(result, target_ms)
-        passes = n_tokens + costs.last_change_ms / costs.plain_ms
+        passes: float = n_tokens
         if result.draft.tokens or draft_ms:
-            passes = charged_ms / costs.steady_plain_ms
+            passes, self._has_drafted = charged_ms / costs.steady_plain_ms, True
+        elif self._has_drafted:
+            passes += costs.last_change_ms / costs.plain_ms
         is_copy = (result.draft.source or "").startswith("lookup")
         self._regret.record_round(n_tokens, passes, is_copy=is_copy)
         acceptance = self._stats.acceptance

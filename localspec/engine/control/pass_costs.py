@@ -9,23 +9,20 @@ from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
 MAX_WIDTH = DRAFT_MAX + 1
 _NEW_TIME_WEIGHT = 0.2  # Weight of a new time for its own width (also in launch/start.py).
-_OTHER_WIDTHS_WEIGHT = 0.1
-"""Weight of a new time for the other widths: all costs grow with the context."""
+_OTHER_WIDTHS_WEIGHT = 0.1  # Of a new time for other widths: all costs grow with the context.
 _MEAN_WEIGHT = 0.02  # Weight of a new time in the slow mean of plain passes.
 _NEW_PLAIN_WEIGHT = 0.5
 """Weight of a plain pass that is the first for a while, of the first time of a width beyond those
 measured, and of the first price of a change."""
 _MAX_CHANGE = 2.0  # Larger changes are clipped: another program was probably running.
 _MAX_PLAIN_RATIO = 1.1  # Upper bound of a plain pass, relative to the newest wider pass.
-_MIN_PLAIN_INTERVAL, _MAX_PLAIN_INTERVAL = 8, 128
-"""Rounds without a plain pass after which one is due; doubled after each."""
-_DEFAULT_SLOPE = 0.35
-"""Cost of one more row until a wider pass is timed, in one-token passes: dear, to be cautious."""
+_MIN_PLAIN_INTERVAL, _MAX_PLAIN_INTERVAL = 8, 128  # Rounds until a plain pass is due; doubled.
+_DEFAULT_SLOPE = 0.35  # Of one more row, until a wider pass is timed: dear, to be cautious.
 _CATCH_UP_SHARE, _GPU_CATCH_UP_SHARE = 0.1, 0.03
 """Cost of a token that the draft model reads in a wide batch, until timed, in draft passes. With
 0.1 the regret budget never covers a first draft of a model whose pass costs 0.26 target passes."""
-_CLIFF_WIDTH = 3
-"""Up to this width the curve may be steeper than beyond: some kernels begin at two rows."""
+_CLIFF_WIDTH = 3  # Up to it the curve may be steeper than beyond: kernels that begin at two rows.
+_GRAPH_CHANGE_MS = 0.9  # Until learnt: launching 32 layers kernel by kernel, on an H100.
 _HELD_ADVANTAGE = 1.03  # Another width than the held one has to be better by this factor.
 _DEFAULT_C = 0.1  # Cost of a draft pass until one is timed, in one-token target passes.
 
@@ -38,13 +35,13 @@ class PassCosts:
         measured: MeasuredCosts | None = None,
         *,
         drafts_blocks: bool = False,
-        prices_changes: bool = False,
+        settling: int = 0,
         drafts_on_gpu: bool = False,
     ) -> None:
         """`drafts_blocks`: one draft pass gives all draft tokens.
 
-        `prices_changes`: a pass of another width than the last one costs more, because its graph
-        is sent to another computer again.
+        `settling`: the passes that cost more when the width changes, because their graph is sent to
+        another computer again (1), or is launched kernel by kernel before it is captured (2).
         """
         self.is_measured = measured is not None
         t1 = measured.t1_ms if measured else 1.0
@@ -56,16 +53,16 @@ class PassCosts:
         self.drafts_blocks = drafts_blocks
         self.first_draft_ms = t1 * (_DEFAULT_C if c is None else c)
         """The first draft pass of a round, which also catches up with the text."""
-        self.draft_ms = 0.0 if drafts_blocks else self.first_draft_ms
-        """A draft pass after the first of a round."""
+        self.draft_ms = 0.0 if drafts_blocks else self.first_draft_ms  # After the first.
         self.catch_up_share = _GPU_CATCH_UP_SHARE if drafts_on_gpu else _CATCH_UP_SHARE
         self._rounds_since_plain, self._plain_interval = 0, _MIN_PLAIN_INTERVAL
-        self._prices_changes, self._last_width = prices_changes, 0
-        self.change_ms = 0.0
-        """Extra time of a pass whose width differs from that of the pass before."""
+        self._settling, self._last_width, self._n_alike = settling, 0, 0
+        self.change_ms = _GRAPH_CHANGE_MS if settling > 1 else 0.0
+        """Extra time of each of the first `settling` passes of another width."""
         self.last_change_ms = 0.0  # Of the last pass.
         self.held_width = 1  # The width that is best for most rounds.
         self._interpolate()
+        self._price_changes()
         self._mean_plain_ms = self.plain_ms
 
     def _interpolate(self) -> None:
@@ -85,13 +82,16 @@ class PassCosts:
         line += [line[-1] + slope * i for i in range(1, MAX_WIDTH + 1 - widths[-1])]
         self._line = line
 
-    @property
-    def verify_ms(self) -> list[float]:
-        """Milliseconds of a target pass by width; a width that is not held costs two changes."""
-        if not self.change_ms:
-            return self._line
-        held, price = self.held_width, 2 * self.change_ms
-        return [ms if w == held else ms + price for w, ms in enumerate(self._line)]
+    def _price_changes(self) -> None:
+        self.verify_ms, held = self._line, self.held_width
+        """Of a target pass by width; of one that is not held, with the changes to it and back."""
+        if price := self._excursion_ms(held):
+            self.verify_ms = [ms if w == held else ms + price for w, ms in enumerate(self._line)]
+
+    def _excursion_ms(self, width: int) -> float:
+        """Extra time of leaving this width and coming back; none where it was left already."""
+        n_alike = min(self._n_alike, self._settling) if width == self._last_width else -1
+        return (1 + n_alike) * self.change_ms
 
     @property
     def plain_ms(self) -> float:
@@ -108,25 +108,35 @@ class PassCosts:
         """Cost of a draft pass in one-token target passes."""
         return (self.first_draft_ms if self.drafts_blocks else self.draft_ms) / self.plain_ms
 
+    def start_answer(self) -> None:
+        """The last pass was the prompt's, of some other width."""
+        self._last_width = 0
+        self._price_changes()
+
     def record_pass(self, width: int, ms: float) -> None:
         """Record the milliseconds of a target pass, host time included."""
+        self._n_alike = self._n_alike + 1 if width == self._last_width else 1
+        is_dear = self._n_alike <= self._settling
         if not self.is_measured:
             self.is_measured, self._ms_by_width = True, {width: ms}
             self._mean_plain_ms = ms
             self.draft_ms *= ms
             self.first_draft_ms *= ms
         else:
-            if self._prices_changes and width != self._last_width:
-                ms = self._record_change(width, ms)
+            if is_dear:  # the first says what a change costs, unless a prompt was read before it
+                is_change = self._n_alike == 1 and self._last_width > 0
+                ms = self._record_change(width, ms) if is_change else self._line[width]
             self._update_times(width, ms)
-        self.last_change_ms = self.change_ms if width != self._last_width else 0.0
+        self.last_change_ms = self.change_ms if is_dear else 0.0
         self._last_width = width
         self._interpolate()
+        self._price_changes()
         self._mean_plain_ms += _MEAN_WEIGHT * (self.plain_ms - self._mean_plain_ms)
 
     def _record_change(self, width: int, ms: float) -> float:
         """Learn the price of a change of the width; returns the time without it."""
         extra = max(0.0, ms - self._line[width])
+        extra = min(extra, 2 * _MAX_CHANGE * self.change_ms or extra)
         if width <= max(self._ms_by_width):  # an extrapolated time says nothing
             weight = _NEW_TIME_WEIGHT if self.change_ms else _NEW_PLAIN_WEIGHT
             self.change_ms += weight * (extra - self.change_ms)
@@ -167,6 +177,7 @@ class PassCosts:
                 best, self.held_width = rate, width
             probability *= acceptance(width - 1)
             tokens += probability
+        self._price_changes()
 
     def draft_passes_ms(self, n_passes: int) -> float:
         """Milliseconds of consecutive draft passes in one round."""
@@ -174,8 +185,7 @@ class PassCosts:
 
     def verify_loss(self, n_drafted: int) -> float:
         """The loss of verifying `n_drafted` tokens in vain, in one-token passes."""
-        changes = 2 * self.change_ms if self._last_width == 1 else 0.0
-        return (self._line[n_drafted + 1] + changes) / self.plain_ms - 1
+        return (self._line[n_drafted + 1] + self._excursion_ms(1)) / self.plain_ms - 1
 
     def draft_loss(self, n_drafted: int) -> float:
         """The loss of drafting and verifying `n_drafted` tokens in vain, in one-token passes."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 _SHARE = 0.03  # Share of the answer so far that drafting may lose.
 _CAUTION = 1.15  # A draft must be affordable if it costs this many times its estimate.
-_MAX_WON = 32.0
-"""Upper bound of what drafting has won: it also bounds what a draft that turns bad can lose."""
-_MAX_RISK = 1.75
-"""What drafts that are expected to gain may lose beyond the account: 3 % of 58 tokens."""
+_MAX_WON = 32.0  # Of drafting, which bounds what a draft that turns bad can lose.
+_MAX_RISK = 1.75  # Beyond the account, of drafts that are expected to gain: 3 % of 58 tokens.
 _TRUST_OF_RIGHT, _TRUST_OF_WRONG, _MAX_TRUST = 0.5, -1.0, 2.0
 """What copies of the prompt may lose besides, by those that were not used: an edit goes on behind a
 copy that was rejected whole.  `bench.py regret --texts`: with 4, short answers lose up to 12 %."""

@@ -378,6 +378,11 @@ class LlamaContext(OpenContext):
             used[HOST] += 4 * self.n_batch * self._state_source.width
         return used
 
+    @property
+    def captured_after(self) -> int:
+        """Passes of a width before ggml-cuda launches them as one graph; 0 on other devices."""
+        return 2 * any(name.startswith(("CUDA", "ROCm")) for name in self.memory_by_device())
+
 
 _MAX_CHECKPOINTS = 32
 _MAX_CHECKPOINT_BYTES = 256 * 2**20  # Of all checkpoints, in RAM.

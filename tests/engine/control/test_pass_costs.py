@@ -45,6 +45,25 @@ def test_one_wild_time_moves_little_and_a_first_pass_that_catches_up_not_the_nex
     assert costs.draft_passes_ms(3) == pytest.approx(3.6, rel=0.02)
 
 
+def test_what_passes_of_another_width_cost_is_priced_until_their_graph_is_there() -> None:
+    costs = PassCosts(SHOWN, settling=2)
+    assert costs.change_ms == pytest.approx(0.9)  # as on a card that was measured
+    costs.change_ms = 3.0
+    for ms in (13.0, 13.0, 10.0):
+        costs.record_pass(1, ms)
+    assert costs.plain_ms == pytest.approx(10) and costs.change_ms == pytest.approx(3)
+    assert costs.verify_ms[4] == pytest.approx(14 + 3 * 3)  # its own, and two after it
+    assert costs.verify_loss(3) == pytest.approx(1.4 + 0.9 - 1)
+    costs.record_pass(4, 17.0)
+    assert costs.last_change_ms == pytest.approx(3)
+    assert costs.verify_ms[1:5] == pytest.approx([10, 12, 13, 14])  # dear, whatever its width
+    assert costs.verify_curve() == pytest.approx(SHOWN.curve)
+    costs.start_answer()
+    for ms in (16.0, 43.0):  # after a prompt, a graph is made anew
+        costs.record_pass(1, ms)
+    assert costs.plain_ms == pytest.approx(10) and costs.change_ms == pytest.approx(3)
+
+
 def test_nothing_measured_starts_from_the_first_pass() -> None:
     assert PassCosts(SHOWN).verify_curve() == SHOWN.curve
     costs = PassCosts()

@@ -13,11 +13,10 @@ import pytest
 
 from localspec.engine.control.controller import SpeculationController
 from localspec.engine.control.pair_stats import PairStats
-from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.control.regret_budget import RegretBudget
 from localspec.protocol.events import RoundTimes
 from localspec.protocol.wire import MeasuredCosts
-from tests.engine.control.worlds import CLIFF, FLAT, STEEP, World, steady, turning
+from tests.engine.control.worlds import CLIFF, FLAT, H100, STEEP, World, steady, turning
 
 WIDE_IS_DEAR = [1.0, *(1 + 0.5 * w for w in range(17))]
 """Q8_0 on two cores."""
@@ -35,6 +34,9 @@ ADVERSARIAL: dict[str, Callable[[], World]] = {
     "never measured, a dear draft": lambda: World(steady(0.4), c=0.5, told=False, curve=STEEP),
     "never measured, a cliff": lambda: World(steady(0.45), told=False, curve=CLIFF),
     "noise": lambda: World(steady(0.3), curve=STEEP, noise=0.2),
+    "every change of the width is dear": lambda: World(
+        steady(0.5), c=0.09, curve=H100, change=0.3, settling=2
+    ),
 }
 SURPRISE = {"much dearer": 3.0, "noise": 3.0}
 """One-token passes that a change or noise may cost before it is known."""
@@ -66,7 +68,7 @@ def in_processes(world: World, answers: int, length: int = 96) -> list[float]:
         controller.max_unread = world.max_unread
         speedups.append(10.0 / world.run(controller, length, 16, controller))
         c = costs.c if costs.is_draft_measured else None
-        costs = PassCosts(MeasuredCosts(costs.plain_ms, costs.verify_curve(), c))
+        costs = world.priced(MeasuredCosts(costs.plain_ms, costs.verify_curve(), c))
         world.stats = PairStats.from_saved(json.loads(json.dumps(world.stats.saved())))
     return speedups
 

@@ -19,6 +19,8 @@ from localspec.protocol.wire import MeasuredCosts
 
 FLAT = [1.0, *(1 + 0.04 * w for w in range(18))]
 """Like a GPU's verify curve: one more row costs little."""
+H100 = [1.0, 1.0, 1.16, 1.33, 1.5, 1.69, 1.9, 2.1, *(2.3 + 0.15 * w for w in range(11))]
+"""A model of 7.5 B in Q4_K, its passes launched as graphs: without, each costs 0.26 more."""
 STEEP = [1.0, *(1 + 0.35 * w for w in range(18))]
 CLIFF = [1.0, 1.0, 2.3, 2.5, 2.7, 2.9, 3.0, 3.1, 3.2, 5.0, *(5.1 + 0.1 * w for w in range(8))]
 """Expensive at two rows, then nearly flat to eight: Q8_0 on a CPU."""
@@ -53,7 +55,9 @@ class World:
     max_unread: int = sys.maxsize
     """The most tokens of a text that it reads."""
     change: float = 0.0
-    """Cost of a pass of another width than the last one: its graph is sent to a worker again."""
+    """Extra cost of the first `settling` passes of another width than the last one."""
+    settling: int = 1
+    """1 on a worker, to which a graph is sent again; 2 on a GPU that captures graphs."""
     prices_changes: bool = True
     """Whether the controller knows that there may be such a cost."""
 
@@ -90,9 +94,15 @@ class World:
     def costs(self) -> PassCosts:
         curve = {str(w): self.curve[w] / self.believed for w in (1, 2, 4, 8)} | {"1": 1.0}
         t1, c = 10.0 * self.believed, self.c / self.believed
-        measured = MeasuredCosts(t1, curve, c) if self.told else None
-        prices_changes = self.prices_changes and self.change > 0
-        return PassCosts(measured, prices_changes=prices_changes, drafts_on_gpu=self.on_gpu)
+        return self.priced(MeasuredCosts(t1, curve, c) if self.told else None)
+
+    def priced(self, measured: MeasuredCosts | None) -> PassCosts:
+        settling = self.settling if self.prices_changes and self.change > 0 else 0
+        costs = PassCosts(measured, settling=settling, drafts_on_gpu=self.on_gpu)
+        if settling > 1:  # what launching the kernels of a graph takes is known
+            costs.change_ms = 10.0 * self.change
+            costs.start_answer()
+        return costs
 
     def controller(self, lookup: Drafter | None = None) -> SpeculationController:
         return SpeculationController(self, lookup, self.costs(), self.stats)
@@ -106,21 +116,22 @@ class World:
     def run(
         self, drafter: Drafter, n: int, length: int, controller: SpeculationController | None
     ) -> float:
-        ms, tokens, lost, last_width = 0.0, [1] * self.prompt, 0.0, 0
+        ms, tokens, lost, last_width, n_alike = 0.0, [1] * self.prompt, 0.0, 0, 0
         self.regret, self._read_to = [], 0
         while len(tokens) < self.prompt + n:
             draft = drafter.propose(tokens, length)
             width = len(draft.tokens) + 1
             verify = 10.0 * self.curve[width] * self._noisy()
             verify *= self.truly(len(tokens) - self.prompt) if width > 1 else 1.0
-            verify += 10.0 * self.change * (width != last_width)
-            last_width = width
+            n_alike, last_width = n_alike * (width == last_width) + 1, width
+            is_dear = n_alike <= self.settling
+            verify += 10.0 * self.change * is_dear
             times = RoundTimes(draft.decode_seconds * 1e3, verify, 10.0 * self.host(width))
             result = self.result(draft, times)
             tokens += result.tokens
             if controller is not None:
                 controller.record_round(result)
-            if self.passes or width > 1:
+            if self.passes or width > 1 or (is_dear and lost):
                 spent = times.draft + verify + times.host
                 lost += spent / (10.0 * (1 + self.host(1))) - len(result.tokens)
             self.regret.append((len(tokens) - self.prompt, lost))

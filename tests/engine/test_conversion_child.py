@@ -1,0 +1,23 @@
+"""Weight types are timed on the CPU, whatever else the computer has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from localspec.engine import conversion_child
+from localspec.engine.llama.library import C
+
+
+def test_a_gpu_does_not_compute_the_wide_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default llama.cpp gives it passes of 32 tokens and more, their weights in RAM."""
+    offloads, create = [], C.llama_init_from_model
+
+    def record(model: Any, params: Any) -> Any:
+        offloads.append(bool(params.op_offload))
+        return create(model, params)
+
+    monkeypatch.setattr(C, "llama_init_from_model", record)
+    assert set(conversion_child.time_type(2)["pass_ms"]) == {1, 2, 4, 8, 256}
+    assert offloads == [False]
