@@ -111,7 +111,8 @@ def test_ctrl_c_stops_the_answer_and_a_second_quits(zoo: Zoo) -> None:
 def test_ctrl_c_at_the_prompt_hints_then_quits(zoo: Zoo) -> None:
     with Dialogue("run", zoo["parrot"], *GREEDY, "--spec", "off") as chat:
         chat.until("> ")
-        assert HELLO_TEXT in chat.line("a")
+        told = chat.line("a")
+        assert HELLO_TEXT in told and "context 11 / " in told, "2 of the prompt, 9 of the answer"
         chat.press(f"begun{CTRL_C}")
         chat.until("Press Ctrl+C again or Ctrl+D to quit.\n> ")
         chat.line("b")

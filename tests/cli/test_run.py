@@ -51,13 +51,9 @@ def test_what_is_piped_follows_the_prompt(zoo: Zoo) -> None:
 
 
 def test_standard_input_that_is_not_utf8_is_said_to_be_so(zoo: Zoo) -> None:
-    for piped, note in (
-        ("für".encode("latin-1"), "read as Windows-1252"),
-        ("für".encode("utf-16"), "read as UTF-16"),
-        ("für".encode() + b"\xff", "1 invalid byte replaced by"),
-    ):
-        done = localspec("run", zoo["parrot"], *GREEDY, stdin=piped)
-        assert done.code == 0 and f"Standard input is not UTF-8: {note}" in done.err
+    done = localspec("run", zoo["parrot"], *GREEDY, stdin="für".encode("latin-1"))
+    assert done.code == 0
+    assert "Standard input is not UTF-8: read as Windows-1252" in done.err
     assert localspec("run", zoo["parrot"], *GREEDY, "-q", stdin=b"f\xff").err == ""
     binary = localspec("run", zoo["parrot"], *GREEDY, stdin=b"a\xff\xfe\x00b")
     assert (binary.code, binary.out) == (2, b"") and "is not text" in binary.err

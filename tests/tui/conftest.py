@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.skip(reason=f"pictures are compared with {made_with}"))
 
 
-async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
+async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 10.0) -> None:
     """Waits until only timers, threads and files can give the event loop something to do.
 
     Textual's own looks whether the process uses the CPU for 20 ms: which are long, and on a busy

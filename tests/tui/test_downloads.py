@@ -148,7 +148,7 @@ async def test_only_a_marked_search_sends_words_to_the_hub(hub: FakeHub) -> None
         await home.press("enter")
         await home.sees("Download tiny/Draft-GGUF", FILES[1], "enter download")
         await home.press("escape", "escape")
-        assert "On the hub" not in home.shown
+        await home.wait(lambda: "On the hub" not in home.shown)
 
 
 async def test_a_damaged_catalogue_of_ones_own_is_said_once_and_ours_is_shown(

@@ -62,7 +62,8 @@ async def test_a_chat_is_deleted_for_good() -> None:
         await one.press("enter")
         assert len(one.history.list_chats()) == 1
         await one.press("d", "y")
-        assert not one.history.list_chats() and "Recent chats" not in one.shown
+        await one.wait(lambda: "Recent chats" not in one.shown)
+        assert not one.history.list_chats()
 
 
 async def test_nothing_private_is_saved() -> None:
@@ -126,15 +127,18 @@ async def test_a_chat_is_renamed_pinned_and_exported(
         titles = [chat.title for chat in one.history.list_chats()]
         assert titles == ["third", "second", "first"]
         await one.press("down", "down", "down", "s")  # the oldest
-        assert one.shown.index("first") < one.shown.index("third")
+        await one.wait(lambda: one.shown.index("first") < one.shown.index("third"))
         await one.press("home", "down", "f2", "ctrl+u", *"uno", "enter")
-        assert "uno" in one.shown and one.history.list_chats()[2].title == "uno"
+        await one.sees("uno")
+        assert one.history.list_chats()[2].title == "uno"
         await one.press("e", "enter")
+        await one.wait((tmp_path / "uno.md").exists)
         assert "first" in (tmp_path / "uno.md").read_text()
         await one.press("e", "enter")  # never over another file
-        assert "uno.md" in one.shown and len(list(tmp_path.glob("*.md"))) == 1
+        await one.sees("uno.md")
+        assert len(list(tmp_path.glob("*.md"))) == 1
         await one.press("s")
-        assert one.shown.index("third") < one.shown.index("uno")
+        await one.wait(lambda: one.shown.index("third") < one.shown.index("uno"))
         (paths.data_dir() / "pinned.json").unlink()
         (paths.data_dir() / "pinned.json").mkdir()  # cannot be written
         await one.press("s")

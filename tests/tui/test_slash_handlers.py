@@ -44,7 +44,7 @@ async def test_the_picker_lists_what_is_here_and_enter_loads_it(models: Path) ->
         await chat.wait(lambda: chat.on_top and "nowhere" in chat.shown)
         assert loaded_files(chat) == ["qwen3-8b.gguf"] and chat.screen.phase == "ready"
         await chat.press("d", "r", "a", "f", "t", "f12")
-        assert isinstance(chat.app.screen, PickerScreen)
+        await chat.reaches(PickerScreen)
         await chat.sees("alpha-Q8_0 0.5 MB")
         await chat.sees("now: qwen3-8b + qwen3-0.6b")
         await chat.press("b", "e", "t", "enter")

@@ -49,6 +49,21 @@ def stock(tmp_path: Path) -> WizardServices:
     return wizards.stock(tmp_path)
 
 
+async def test_what_for_changes_the_speed_and_escape_goes_back_a_step(
+    stock: WizardServices,
+) -> None:
+    """The pictures show the three steps."""
+    async with shown(stock) as wizard:
+        await wizard.press("down", "enter")
+        await wizard.sees("2 of 3", "2.4–2.8×")  # for code: the second use
+        await wizard.press("enter", "escape")
+        await wizard.sees("2 of 3")
+        await wizard.press("escape")
+        await wizard.sees("1 of 3")
+        await wizard.press("4")
+        await wizard.sees("2.2–2.6×")  # documents
+
+
 async def test_a_dial_changes_price_and_speed_at_once(tmp_path: Path) -> None:
     held = threading.Event()
     begun = []
