@@ -180,18 +180,6 @@ def test_what_downloads_left_behind(home: Path) -> None:
     assert inventory.find_leftovers() == () and only().file == "m-Q4_K_M.gguf"
 
 
-def test_the_models_folder(home: Path) -> None:
-    put(home / "models" / "mine.gguf")
-    put(home / "models" / "user" / "name" / "sub" / "m.gguf")
-    put(home / "models" / "notes.txt")
-    found = {one.file: one for one in inventory.list_models()}
-    assert set(found) == {"mine.gguf", "sub/m.gguf"} and found["mine.gguf"].repo is None
-    assert found["sub/m.gguf"].repo == "user/name"
-    assert inventory.find("user/name", file="sub/m.gguf") == found["sub/m.gguf"]
-    assert inventory.remove(found["mine.gguf"]) == len(BODY)
-    assert not (home / "models" / "mine.gguf").exists()
-
-
 def test_a_link_in_the_models_folder_is_followed_and_removed_alone(home: Path) -> None:
     real = put(home / "elsewhere" / "real.gguf")
     (home / "models").mkdir()

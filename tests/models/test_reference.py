@@ -187,9 +187,6 @@ def test_what_there_is_stands_in_the_hint() -> None:
         chosen(OFFICIAL, "Q9")
     assert failure.value.hint == "It has: F16, Q4_K_M, Q5_K_M, Q8_0"
     with pytest.raises(NotFoundError) as failure:
-        chosen(OFFICIAL, file="other.gguf")
-    assert "m-Q8_0.gguf" in failure.value.hint
-    with pytest.raises(NotFoundError) as failure:
         chosen([f"m{n}-Q8_0.gguf" for n in range(42)], file="other.gguf")
     assert failure.value.hint.count(".gguf") == 12 and failure.value.hint.endswith(" and 30 more")
     with pytest.raises(NotFoundError, match="has no GGUF file") as failure:
