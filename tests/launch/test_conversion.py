@@ -256,27 +256,39 @@ def test_a_packaged_model_used_as_it_is(packaged: Path, monkeypatch: pytest.Monk
     assert conversion.faster_copy(packaged, notices.append) == packaged and not notices
 
 
+def fake_timing(patch: pytest.MonkeyPatch, n_replies: int, other_load: float) -> None:
+    """Replaces the process that times types, which takes long beside other tests, by one that
+    replies so often and then waits for its end; tests/engine/test_conversion_child.py has the real
+    replies."""
+    reply = {"result": {"pass_ms": {"1": 1.0, "256": 100.0}, "other_load": other_load}}
+    child = f"""
+import json, sys
+for _ in range({n_replies}):
+    assert json.loads(sys.stdin.readline()).items() >= {{"op": "time"}}.items()
+    print({json.dumps(reply)!r}, flush=True)
+sys.stdin.read()
+"""
+    start = partial(child_process.start, [sys.executable, "-c", child])
+    patch.setattr(child_process, "start", lambda _: start())
+
+
 def test_types_are_timed_while_nothing_else_runs_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion_process, "MAX_OTHER_LOAD", 2.0)
-    with conversion_process.time_meanwhile(("Q4_0",) * 1000):
+    fake_timing(monkeypatch, 1, other_load=0.0)
+    with conversion_process.time_meanwhile(("Q4_0", "Q4_1")):
         (thread,) = [each for each in threading.enumerate() if each.name == "type-timing"]
         wait_for(lambda: bool(conversion_process.read_types()) or not thread.is_alive())
         assert thread.is_alive()
     thread.join(20)
     assert not thread.is_alive(), "it ends with the block"
     (timed,) = conversion_process.read_types().values()
-    assert timed.name == "Q4_0" and timed.bits == 4.5
-    assert timed.pass_ms[256] > timed.pass_ms[1] > 0
+    assert (timed.name, timed.bits, timed.pass_ms) == ("Q4_0", 4.5, {1: 1.0, 256: 100.0})
     assert "Q4_0" not in conversion_process.missing_types()
     monkeypatch.setattr(conversion_process, "read_cpu_name", lambda: "another CPU")
     assert conversion_process.read_types() == {}
 
 
 def test_timing_beside_other_programs_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    reply = {"result": {"pass_ms": {"1": 1.0, "256": 100.0}, "other_load": 0.5}}
-    child = f"import sys\nfor line in sys.stdin: print({json.dumps(reply)!r}, flush=True)"
-    start = partial(child_process.start, [sys.executable, "-c", child])
-    monkeypatch.setattr(child_process, "start", lambda _: start())
+    fake_timing(monkeypatch, 2, other_load=0.5)
     for is_ended, n_timed in ((True, 0), (False, 2)):
         found = conversion_process.time_types(("Q4_0", "Q4_1"), until_disturbed=is_ended)
         assert len(list(found)) == n_timed and conversion_process.read_types() == {}
