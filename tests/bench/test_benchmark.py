@@ -8,7 +8,7 @@ import pytest
 
 from localspec.bench.benchmark import Benchmark, estimate_bench
 from localspec.bench.workloads import BenchRequest, Workload
-from localspec.errors import EngineError
+from localspec.errors import LocalspecError
 from localspec.protocol.events import EngineExit, Event, SpeculationPlan
 from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ProbeCommand
 from tests.bench.fake_engine import Clock, FakeEngine
@@ -77,6 +77,6 @@ def test_an_engine_exit_is_reported_with_the_earlier_results() -> None:
     engine = ProbedEngine(Clock())
     engine.exits_at = 6
     benchmark = Benchmark(REQUEST, engine.clock)
-    with pytest.raises(EngineError):
+    with pytest.raises(LocalspecError, match="The engine stopped"):
         progress_of(benchmark, engine)
     assert len(benchmark.report.trials) == 3 and benchmark.report.interrupted

@@ -10,6 +10,7 @@ import pytest
 
 from localspec.bench import results, workloads
 from localspec.bench.workloads import BenchRequest, BenchRun, Workload
+from localspec.protocol.round_totals import DraftTotals
 from localspec.protocol.wire import MeasuredCosts
 from tests.bench.fake_engine import READY, Clock, FakeEngine, collect_runs
 
@@ -131,6 +132,16 @@ def test_the_document_has_the_promised_keys() -> None:
         assert row["speedup"] is None or set(row["speedup"]) == {"median", "min", "max"}
         assert row["latency_ms"] is None or set(row["latency_ms"]) == {"p50", "p99"}
         assert len(row["trials"]) == 3
+
+
+def test_a_rare_position_uses_the_rate_of_the_one_before() -> None:
+    counts = [DraftTotals(1, 100, 80), DraftTotals(1, 80, 40), DraftTotals(1, 2, 0)]
+    assert results.cumulative_acceptance(counts)[:3] == pytest.approx([0.8, 0.4, 0.2])
+
+
+def test_distinct_runs_of_tokens() -> None:
+    assert results.distinct_4grams([1, 2, 3]) is None
+    assert results.distinct_4grams([1, 2, 3, 4, 1, 2, 3, 4]) == pytest.approx(4 / 5)
 
 
 def test_white_space_does_not_count_for_the_copied_share() -> None:

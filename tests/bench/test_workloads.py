@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
 from localspec.bench import workloads
 from localspec.bench.workloads import BenchRequest, BenchRun, Workload
-from localspec.errors import UsageError
+from localspec.errors import EngineError, UsageError
+from localspec.protocol.events import Event
 from localspec.protocol.wire import GenerateCommand
 from tests.bench.fake_engine import Clock, FakeEngine, collect_runs
 
@@ -65,6 +67,16 @@ def test_speed_first_token_and_latencies() -> None:
     assert speculative.answer.latencies == pytest.approx([500.0] * 9)
     assert plain.answer.ids == speculative.answer.ids == list(range(100, 110))
     assert plain.answer.text.split()[0] == "w100"
+
+
+class NeverFinishing(FakeEngine):
+    def generate(self, request: GenerateCommand) -> Iterator[Event]:
+        yield from list(super().generate(request))[:-1]
+
+
+def test_a_missing_end_is_an_error() -> None:
+    with pytest.raises(EngineError, match="without a final event"):
+        run(NeverFinishing(Clock()))
 
 
 NAMES = ["code", "prose", "chat", "long-form", "copy-edit"]

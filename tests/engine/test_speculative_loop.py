@@ -17,7 +17,7 @@ from localspec.errors import EngineError
 from localspec.protocol.events import Prefill
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine import laws
-from tests.engine.laws import DRAFTERS, GUESSERS, MODES, PROMPT, SAMPLED, SEED, TWINS
+from tests.engine.laws import DRAFTERS, MODES, PROMPT, SAMPLED, SEED, TWINS
 from tests.support.fake_models import (
     GREEDY,
     PLAIN,
@@ -61,15 +61,6 @@ def test_greedy_equals_plain_for_any_drafter(make: laws.MakeDrafter) -> None:
 # --- law 2, the target's distribution, is in test_verifiers.py --------------------------
 
 
-@pytest.mark.parametrize("make", GUESSERS.values(), ids=GUESSERS)
-def test_a_round_emits_what_stands_and_one_more(make: laws.MakeDrafter) -> None:
-    what = job(PROMPT, 25, sampling=SAMPLED, draft_length=3)
-    for mode in MODES:
-        verifier = make_verifier(mode, SEED)
-        got = run(laws.history(), make(verifier, what, []), verifier, what)
-        laws.whole_rounds(got.steps, what)
-
-
 # --- law 3: the same seed, the same text ------------------------------------------------
 
 
@@ -98,10 +89,6 @@ def test_the_target_is_always_right_in_every_way_of_verifying(mode: VerifyMode) 
         samplings += [SAMPLED, replace(PLAIN, temperature=0.5), PENALISED, DRY_AND_XTC]
     for sampling in samplings:
         laws.always_right("the target", sampling, mode)
-
-
-def test_a_recurrent_draft_reads_its_draft_again_at_most() -> None:
-    laws.recurrent_draft_reads_its_draft_again_at_most()
 
 
 @pytest.mark.parametrize("mode", MODES)

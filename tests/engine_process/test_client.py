@@ -18,7 +18,7 @@ from tests.engine_process.ends import ended, start_failing, text_of
 from tests.engine_process.failing_engine import EXITS, MEASURED, REPLAYED
 
 QUICK = EngineTimeouts(handshake=20, load=20, answer=20, stop=2)
-IMPATIENT = EngineTimeouts(handshake=20, load=20, answer=3, stop=0.5)
+IMPATIENT = EngineTimeouts(handshake=20, load=20, answer=4, stop=0.5)
 REPLAY = wire.ReplayCommand("hi", (1,), (1,), (1,))
 ASK = wire.GenerateCommand("hi")
 TEXT = "one two three four"
@@ -191,7 +191,7 @@ def test_a_worker_that_is_silent_ends_the_answer_though_a_gpu_computes(start: St
 @pytest.mark.parametrize("is_at_once", [True, False])
 def test_an_ignored_stop_kills(fault: str, file: str, is_at_once: bool, start: Start) -> None:
     """As Esc does, from another thread than the one that reads; two minutes are not waited."""
-    slow = 2 if fault == "hang" else 30  # a heartbeat says that it has been stuck for longer
+    slow = 3 if fault == "hang" else 30  # a heartbeat says that it has been stuck for longer
     patience = EngineTimeouts(handshake=20, load=20, answer=120, stop=0.5, slow_notice=slow)
     engine, events = start("decode", fault, patience, file), list[Event]()
     notices = (exit_causes.SLOW_NOTICE, exit_causes.COMPILING_NOTICE)

@@ -1,14 +1,12 @@
 """The tiny models by name, each written on first use."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from localspec.models.gguf import layer_subset, reader, trimmed_vocabulary
 from tests.support import head_models, head_targets, tinygguf
 from tests.support.head_models import quantised
 from tests.support.tinygguf import WORDS, Model, Shape
@@ -116,26 +114,6 @@ class Zoo:
         return path
 
 
-@dataclass
-class TrimmedModel:
-    """A model whose output has the rows of a few tokens."""
-
-    model: Model
-
-    def write(self, path: Path) -> Path:
-        source = self.model.write(path.with_name(f"whole-{path.name}"))
-        return write_trimmed(source, path)
-
-
-def write_trimmed(source: Path, path: Path, n: int = 96) -> Path:
-    """With every third token, then the first ones."""
-    header = reader.read(source)
-    used = Counter(dict.fromkeys(range(3, header.tokenizer.n_tokens, 3), 1))
-    kept = trimmed_vocabulary.choose_tokens(header.tokenizer, used, n)
-    layer_subset.copy_layers(source, path, range(header.n_layer), None, kept)
-    return path
-
-
 def _nan(row: int | None) -> Model:
     """Logits are NaN at once, or after the word `HELLO[row]`."""
     model = tinygguf.parrot(HELLO)
@@ -174,7 +152,7 @@ def _without_bytes() -> Model:
     return replace(model, tokens=[t.replace("<0x", "<byte ") for t in model.vocabulary()])
 
 
-MODELS: dict[str, Callable[[], Model | TrimmedModel]] = {
+MODELS: dict[str, Callable[[], Model]] = {
     # Q8_0, for tests that need equal logits at every batch width
     "target": lambda: quantised(tinygguf.llama(0)),
     "deep": lambda: quantised(head_models.deep()),
@@ -200,7 +178,6 @@ MODELS: dict[str, Callable[[], Model | TrimmedModel]] = {
     "hy_v3": lambda: quantised(head_models.hy_v3()),
     # attention and Mamba
     "granite": lambda: head_targets.target("granitehybrid"),
-    "trimmed": lambda: TrimmedModel(quantised(tinygguf.nudged(tinygguf.llama(0), seed=5))),
     # Gemma 4 and its assistant
     "gemma4": head_targets.gemma4,
     "assistant": lambda: quantised(head_models.assistant(head_targets.gemma4())),

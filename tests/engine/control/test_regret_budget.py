@@ -193,6 +193,7 @@ def test_what_copies_won_pays_for_no_trial_of_a_draft_model() -> None:
     for _ in range(20):
         budget.record_round(9, 2.0, is_copy=True)
     assert budget.can_afford(1.0, is_trial=True), "won beyond the cap counts for neither"
+    assert not budget.can_afford(40.0)
 
 
 def test_copies_that_were_not_used_and_right_may_lose_more_until_one_is_wrong() -> None:

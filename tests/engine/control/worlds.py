@@ -104,8 +104,8 @@ class World:
             costs.start_answer()
         return costs
 
-    def controller(self, lookup: Drafter | None = None) -> SpeculationController:
-        return SpeculationController(self, lookup, self.costs(), self.stats)
+    def controller(self) -> SpeculationController:
+        return SpeculationController(self, None, self.costs(), self.stats)
 
     def result(self, draft: Draft, times: RoundTimes) -> RoundResult:
         kept = next((i for i, ok in enumerate(self.stands) if not ok), len(self.stands))

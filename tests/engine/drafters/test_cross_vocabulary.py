@@ -15,7 +15,6 @@ from localspec.engine.session import Session
 from localspec.engine.verifiers import make_verifier
 from localspec.models.gguf import reader, tokenizer
 from localspec.protocol.wire import ChatMessage, ContextSettings, GenerateCommand, SamplingParams
-from tests.engine import laws
 from tests.engine.laws import MODES, PROMPT, SAMPLED
 from tests.support.fake_models import GREEDY, HistoryModel
 from tests.support.fake_vocabularies import DRAFT, TARGET, crossed, vocabulary
@@ -100,10 +99,6 @@ def test_a_word_that_would_begin_with_another_space_is_spelled_without() -> None
         assert adding.join(adding.spell(text)) == text
     changing = replace(plain, tokenize=lambda text: plain.tokenize(text.replace(b"a", b"b")))
     assert changing.spell(b"ba") == []
-
-
-def test_its_memory_is_the_text() -> None:
-    laws.translated_memory_is_the_text()
 
 
 def test_a_longer_token_replaces_the_last_one() -> None:

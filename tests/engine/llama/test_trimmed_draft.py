@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +15,21 @@ from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.trimmed_draft import TrimmedDraftContext
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.machine.llama_params import ModelRole
-from localspec.models.gguf import reader, trimmed_vocabulary
+from localspec.models.gguf import layer_subset, reader, trimmed_vocabulary
 from tests.support import head_targets, tinygguf
 from tests.support.sessions import SETTINGS, loaded, say, say_like_plain
 from tests.support.tinygguf import Model
-from tests.support.zoo import Zoo, write_trimmed
+from tests.support.zoo import Zoo
 
 ROLE = ModelRole(replace(SETTINGS, n_ctx=256), 6, 0, n_branches=2)
 
 
 def trimmed(source: Path) -> Path:
-    path = write_trimmed(source, source.with_name(f"trimmed-{source.name}"))
+    """With every third token, then the first ones."""
+    path, header = source.with_name(f"trimmed-{source.name}"), reader.read(source)
+    used = Counter(dict.fromkeys(range(3, header.tokenizer.n_tokens, 3), 1))
+    kept = trimmed_vocabulary.choose_tokens(header.tokenizer, used, 96)
+    layer_subset.copy_layers(source, path, range(header.n_layer), None, kept)
     reader.check_loadable(path)
     return path
 
