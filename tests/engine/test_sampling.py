@@ -84,28 +84,39 @@ def as_dict(own: Distribution) -> dict[int, float]:
     return dict(zip(own.ids.tolist(), own.probs.tolist(), strict=True))
 
 
-SAMPLINGS = st.builds(
-    SamplingParams,
-    temperature=st.sampled_from([0.0, 0.3, 0.8, 1.0, 2.0]),
-    top_k=st.integers(0, 14),
-    top_p=st.sampled_from([0.1, 0.5, 0.77, 0.95, 1.0]),
-    min_p=st.sampled_from([0.0, 0.03, 0.2, 0.77, 0.999]),
-    repeat_penalty=st.sampled_from([1.0, 1.25, 2.0, 0.5]),
-    repeat_last_n=st.integers(1, 4),
-    presence_penalty=st.sampled_from([0.0, 0.0, 0.5, -1.25]),
-    frequency_penalty=st.sampled_from([0.0, 0.0, 0.25, 2.0, -0.5]),
-    dry_multiplier=st.sampled_from([0.0, 0.0, 0.5, 2.0]),
-    dry_base=st.sampled_from([1.0, 1.75]),
-    dry_allowed_length=st.integers(0, 2),
-    xtc_probability=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
-    xtc_threshold=st.sampled_from([0.0, 0.1, 0.3]),
-    logit_bias=st.lists(
+TEMPERATURE = {"temperature": st.sampled_from([0.0, 0.3, 0.8, 1.0, 2.0])}
+TRUNCATION = {
+    "top_k": st.sampled_from([0, 0, 1, 3, 40]),
+    "top_p": st.sampled_from([0.1, 0.5, 0.77, 0.95, 1.0]),
+    "min_p": st.sampled_from([0.0, 0.0, 0.03, 0.2, 0.77]),
+}
+PENALTIES = {
+    "repeat_penalty": st.sampled_from([1.0, 1.25, 2.0, 0.5]),
+    "repeat_last_n": st.integers(1, 4),
+    "presence_penalty": st.sampled_from([0.0, 0.5, -1.25]),
+    "frequency_penalty": st.sampled_from([0.0, 0.25, 2.0, -0.5]),
+    "logit_bias": st.lists(
         st.tuples(st.integers(0, 14), st.sampled_from([-100.0, -2.5, 0.5, 100.0])), max_size=3
     ).map(tuple),
+}
+DRY = {
+    "dry_multiplier": st.sampled_from([0.5, 2.0]),
+    "dry_base": st.sampled_from([1.0, 1.75]),
+    "dry_allowed_length": st.integers(0, 2),
+}
+XTC = {
+    "xtc_probability": st.sampled_from([0.5, 1.0]),
+    "xtc_threshold": st.sampled_from([0.0, 0.02, 0.1, 0.3]),
+}
+SAMPLINGS = st.one_of(
+    *(
+        st.builds(replace, st.just(PLAIN), **TEMPERATURE, **filters)
+        for filters in (TRUNCATION, PENALTIES, DRY, XTC, TRUNCATION | PENALTIES | DRY | XTC)
+    )
 )
 
 
-@settings(derandomize=True, max_examples=200)
+@settings(derandomize=True, max_examples=300)
 @given(SAMPLINGS, st.sampled_from([12, 300, 4096]), st.sampled_from([0.5, 3.0]), st.data())
 def test_the_law_is_llama_cpps_chain(
     vocabulary: LlamaVocab, given: SamplingParams, n: int, scale: float, data: st.DataObject
