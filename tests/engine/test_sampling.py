@@ -106,7 +106,7 @@ DRY = {
 }
 XTC = {
     "xtc_probability": st.sampled_from([0.5, 1.0]),
-    "xtc_threshold": st.sampled_from([0.0, 0.02, 0.1, 0.3]),
+    "xtc_threshold": st.sampled_from([0.001, 0.02, 0.1, 0.3]),
 }
 SAMPLINGS = st.one_of(
     *(
