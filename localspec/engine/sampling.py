@@ -317,7 +317,8 @@ def _mix_with_xtc(
     distribution it is coupled and verified like any other.
     """
     before = np.exp(x)  # XTC compares probabilities at temperature 1
-    top = (before >= sampling.xtc_threshold * before.sum()).nonzero()[0]
+    is_top = (before >= sampling.xtc_threshold * before.sum()) & (probs > 0.0)
+    top = is_top.nonzero()[0]
     if len(top) < 2:
         return probs
     least = top[(-x[top]).argsort(kind="stable")[-1]]
