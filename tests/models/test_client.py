@@ -138,8 +138,6 @@ def test_a_header_over_a_bad_line(desk: Desk) -> None:
     for faults in (
         [Fault("drop", after=MIB), Fault("drop", after=MIB)],
         [Fault("drop", after=MIB), Fault("norange")],
-        [Fault("stall", after=MIB // 2)],
-        [Fault("status", status=503)],
     ):
         desk.hub.faults[BODY].extend(faults)
         assert desk.client.read_header(REPO, "main", "v.gguf").tokenizer.n_tokens == 90_000
