@@ -106,13 +106,6 @@ def test_a_different_text_is_not_identical() -> None:
     assert row.identical == 0
 
 
-def test_a_run_without_its_other_arm_is_ignored() -> None:
-    three = runs(FakeEngine(Clock()))[:4]  # plain 0, speculative 1, plain 2, speculative 0
-    found = summary(three, interrupted=True)
-    assert [trial.prompt for trial in found.rows[0].trials] == [0]
-    assert summary([], interrupted=True).rows == ()
-
-
 ROW = {
     "name", "temperature", "plain_tps", "spec_tps", "speedup", "theory", "acceptance_rate",
     "mean_accepted_length", "first_token_ms", "latency_ms", "distinct_4grams", "identical",

@@ -111,7 +111,7 @@ def test_the_text_is_that_of_plain_decoding(zoo: Zoo, name: str) -> None:
     """Greedy or sampled, also where a longer draft is asked for than a block has rows; and drafts
     are the same after measuring, and after a turn that did not draft."""
     pair = pair_of(zoo, name)
-    penalised = replace(HOT, repeat_penalty=1.1)
+    penalised = replace(HOT, repeat_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.3)
     with loaded(pair.target, pair.draft) as session:
         first = hot_rounds(session, PROMPT)  # with "auto", a head may read the text's end only
         for sampling in (GREEDY, HOT, penalised):

@@ -146,13 +146,6 @@ def test_a_control_token_may_be_a_stop_string() -> None:
     assert "".join(t.text for e in held if isinstance(e, Round) for t in e.tokens) == "abc"
 
 
-def test_stop_strings_do_not_look_into_a_prefill() -> None:
-    request = GenerateCommand("", stop=("aa",), prefill="aa", resumed_tokens=(0, 0))
-    events = list(OutputProcessor(request, Words(), "").process(steps(([], 0, [0, 3]))))  # type: ignore[arg-type]
-    (round_,) = [event for event in events if isinstance(event, Round)]
-    assert "".join(token.text for token in round_.tokens) == "abc"
-
-
 def streamed(pieces: list[bytes], stops: tuple[str, ...] = ()) -> tuple[str, str]:
     """The whole text and the stop string, as one who shows each piece at once would see it.
 

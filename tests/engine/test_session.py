@@ -65,22 +65,6 @@ def test_a_model_drafting_for_itself_is_always_right(zoo: Zoo, name: str) -> Non
             assert kinds == ["accepted"] * 5 + ["bonus"]
 
 
-def test_bias_and_penalties_give_one_text_whatever_speculates(pair: Session) -> None:
-    plain = say(pair, PROMPT, spec="off", max_tokens=40)
-    banned = plain.ids[3]
-    for temperature in (0.0, 0.8):
-        sampling = SamplingParams(
-            temperature,
-            seed=3,
-            presence_penalty=0.5,
-            frequency_penalty=0.3,
-            logit_bias=((banned, -100.0),),
-        )
-        for spec in ("model", "lookup"):
-            (said,) = say_like_plain(pair, spec, lengths=(4,), sampling=sampling, max_tokens=40)
-            assert banned not in said.ids
-
-
 def test_tokens_of_a_text_and_back(pair: Session) -> None:
     tokenized = pair.tokenize(TokenizeCommand("the one é", pieces=True))
     text = " the one é"  # this vocabulary begins a text with a space
