@@ -117,6 +117,9 @@ class LocalspecApp(App[None]):
     def on_unmount(self) -> None:
         self.runner.stop_answer()
 
+    def on_resize(self) -> None:  # Textual's own timer may lose its only tick: see `scheduling`
+        set_reliable_timer(self, 0.05, self._check_resize)
+
     # --- keys -----------------------------------------------------------------------------
 
     async def run_action(

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import textual.app
@@ -35,22 +35,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.skip(reason=f"pictures are compared with {made_with}"))
 
 
-async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 10.0) -> None:
+async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 2.0) -> None:
     """Waits until only timers, threads and files can give the event loop something to do.
 
     Textual's own looks whether the process uses the CPU for 20 ms: which are long, and on a busy
-    machine, where it does not get the CPU, the end of nothing.
+    machine, where it does not get the CPU, the end of nothing.  Its timers of a resize and of a
+    redraw, of 8 and 17 ms, are not waited for: what they would do is done.
     """
-    loop: Any = asyncio.get_running_loop()
+    app, loop = active_app.get(), cast(Any, asyncio.get_running_loop())
     until = time.monotonic() + max_sleep
     while time.monotonic() < until:
         await asyncio.sleep(0)
         if loop._ready:
             continue
-        screens = active_app.get().screen_stack
-        if not screens or not screens[-1]._update_timer._active.is_set():
+        if app._resize_timer is not None:
+            app._check_resize()
+        elif app.screen_stack and app.screen_stack[-1]._update_timer._active.is_set():
+            app.screen_stack[-1]._on_timer_update()
+        else:
             return
-        screens[-1]._on_timer_update()  # which it would do within 17 ms
 
 
 @pytest.fixture(autouse=True)

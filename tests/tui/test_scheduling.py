@@ -3,9 +3,14 @@
 import threading
 import time
 
+import pytest
 from textual.app import App
+from textual.events import Resize
+from textual.geometry import Size
+from textual.timer import Timer
 
 from localspec.tui.scheduling import LatestOnlyWorker, set_reliable_timer
+from tests.support import scenes
 from tests.support.scripted_engine import wait_until
 
 
@@ -20,6 +25,17 @@ async def test_no_wait_is_too_short_to_be_heard_of_and_it_can_be_taken_back() ->
         time.sleep(0.05)  # the loop is busy meanwhile
         await wait_until(pilot, lambda: len(heard) >= 300)
     assert sorted(heard) == list(range(300))
+
+
+async def test_a_resize_is_not_lost_with_the_only_tick_of_textuals_timer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = scenes.home()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await scenes.surveyed(pilot)
+        monkeypatch.setattr(app, "set_timer", lambda *_: Timer(app, 1000.0))  # it never starts
+        app.post_message(Resize(Size(100, 30), Size(100, 30)))
+        await wait_until(pilot, lambda: app.screen._compositor.size == (100, 30))
 
 
 def test_only_the_latest_is_done() -> None:

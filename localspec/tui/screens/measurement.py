@@ -190,7 +190,8 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         self.call_after_refresh(self._show_keys)  # only then is it known whether it scrolls
 
     def _show_keys(self) -> None:
-        self.query_one(KeyLine).show_keys(self._key_hints())
+        if self.is_attached:  # else it was left meanwhile
+            self.query_one(KeyLine).show_keys(self._key_hints())
 
     def _key_hints(self) -> str:
         enter_hints = {"ready": "start", "done": "run again", "failed": "reload"}

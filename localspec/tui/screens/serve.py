@@ -79,14 +79,13 @@ class SharedServeScreen(ServeScreen):
         super().__init__(server, options)
         self._stop_server = stop_server
 
-    def _server_ended(self) -> None:
+    def action_back(self) -> None:
         self.dismiss()
+
+    _server_ended = action_back
 
     def action_end(self) -> None:
         self._stop_server()
-        self.dismiss()
-
-    def action_back(self) -> None:
         self.dismiss()
 
 
