@@ -1,5 +1,7 @@
 """Choosing settings that fit, and what is said before a load."""
 
+from collections import deque
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -16,7 +18,7 @@ from localspec.machine.device import Device
 from localspec.machine.device_detection import MachineDevices
 from localspec.machine.measurements import MeasurementStore, make_key
 from localspec.protocol.events import Event, Notice
-from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
+from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts, ProbeCommand
 from tests.support.zoo import Zoo
 
 CPU = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
@@ -52,6 +54,17 @@ def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
     larger = replace(reads, target=replace(reads.target, read=8 * reads.target.read))
     store.write_costs(other, measured, larger)
     assert start._find_threads(store, advice) is None
+
+
+def test_costs_of_an_earlier_run_price_the_next(zoo: Zoo) -> None:
+    wish, found = SettingsRequest(LoadCommand(str(zoo["target"]))), list[float]()
+    for is_first in (True, False):
+        with closing(start.start_engine(wish)) as engine:
+            if is_first:
+                deque(engine.probe(ProbeCommand(seconds=0.1)), maxlen=0)
+            assert engine.measured is not None
+            found.append(engine.measured.t1_ms)
+    assert found[0] == pytest.approx(found[1])
 
 
 def test_a_gpu_that_is_gone_is_said(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
