@@ -84,11 +84,8 @@ def test_types_that_cannot_be_written_are_refused(zoo: Zoo) -> None:
     for kind, message in [
         ("f16", "already"),
         ("IQ1_S", "importance matrix"),
-        ("iq2_xxs", "importance matrix"),
-        ("IQ3_XS", "importance matrix"),
         ("NVFP4", "no type"),
         ("MXFP4", "mixtures of experts"),
-        ("Q9_9", "no type"),
         ("\x1b[2J", "no type"),
     ]:
         source = conversion.open_source(zoo["target"])
@@ -162,16 +159,6 @@ def test_a_write_that_fails_midway(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert files(tmp_path) == []
-
-
-def test_a_file_that_llama_cpp_refuses_leaves_nothing(tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged.gguf"
-    damaged.write_bytes(DEMO.read_bytes())
-    source = conversion.open_source(damaged)
-    damaged.write_bytes(DEMO.read_bytes()[:50_000])
-    with pytest.raises(EngineError):
-        convert(source, "F16", tmp_path / "copy.gguf")
-    assert files(tmp_path) == ["damaged.gguf"]
 
 
 def test_closing_a_conversion_at_any_step_leaves_nothing(tmp_path: Path) -> None:

@@ -42,16 +42,12 @@ def test_every_card_is_found_by_each_of_its_names() -> None:
 
 def test_a_card_is_found_by_what_people_type() -> None:
     for query, name, size in [
-        ("rtx 4060 8gb", "RTX 4060", 8),
         ("4060", "RTX 4060", 8),
         ("4060ti 16 GiB", "RTX 4060 Ti", 16),
         ("NVIDIA GeForce RTX 4060 Laptop GPU", "RTX 4060 Laptop", 8),
-        ("rx7900xtx", "RX 7900 XTX", 24),
         ("b580", "Arc B580", 12),
-        ("RTX 3060 8GB", "RTX 3060", 8),
         ("m3 max 128gb", "Apple M3 Max", 128),
         ("dgx spark", "GB10", 128),
-        ("V100 32GB", "Tesla V100", 32),
         ("RTX PRO 6000", "RTX PRO 6000 Blackwell", 96),
     ]:
         card = gpu_catalog.find(query)
@@ -79,8 +75,6 @@ def test_a_pretend_card_shows_what_a_program_would_be_shown() -> None:
     assert (device.name, device.kind, device.unified) == ("CUDA0", "gpu", False)
     mac = gpu_catalog.find("M4 Max 48GB").as_device()
     assert (mac.name, mac.unified, mac.total) == ("Metal", True, 36 * GIB)
-    sold = {size: gpu_catalog.find(f"RTX 3060 {size}GB").bandwidth for size in (12, 8)}
-    assert sold == {12: 360, 8: 240}
 
 
 def test_a_real_device_is_recognised_or_not_at_all() -> None:
@@ -95,7 +89,6 @@ def test_a_real_device_is_recognised_or_not_at_all() -> None:
         ("Tesla V100-SXM2-32GB", 31.7, "Tesla V100"),
         ("NVIDIA H100 80GB HBM3", 79.2, "H100"),
         ("NVIDIA H100 PCIe", 79.2, "H100 PCIe"),
-        ("NVIDIA H200", 139.8, "H200"),
         ("NVIDIA RTX 4000 Ada Generation Laptop GPU", 11.7, None),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 95, "RTX PRO 6000 Blackwell"),
         ("NVIDIA GeForce GTX 1070 with Max-Q Design", 7.9, None),

@@ -4,13 +4,14 @@ import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
 from localspec import launch, paths
+from localspec.errors import EngineError
 from localspec.fit import calibration, machine_profile
 from localspec.fit.advisor import SettingsRequest
+from localspec.launch import start
 from localspec.machine import device_detection, installed_llama_cpp
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.machine.device import Device
@@ -32,7 +33,6 @@ from localspec.protocol.wire import (
     ProbeCommand,
     SamplingParams,
 )
-from tests.support.downloads import wait_for
 from tests.support.zoo import Zoo
 
 COSTS = MeasuredCosts(
@@ -182,21 +182,17 @@ def request_(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> SettingsRequest:
     return SettingsRequest(LoadCommand(str(zoo["target"]), str(zoo["cousin"]), SETTINGS, SETTINGS))
 
 
-def measure(request: SettingsRequest) -> MeasuredCosts:
+def measure(request: SettingsRequest, *, probe: bool = True) -> MeasuredCosts:
     """As a bench does: costs, then answers.  Returns what is stored."""
     engine = launch.start_engine(request)
+    ask = GenerateCommand("a", SamplingParams(temperature=0.0), 40, spec="auto")
     try:
-        for _ in engine.probe(ProbeCommand(seconds=0.3)):
-            pass
-        answer(engine)
+        for command in (engine.probe(ProbeCommand(seconds=0.3)),) * probe + (engine.generate(ask),):
+            for _ in command:
+                pass
     finally:
         engine.close()
     return stored()
-
-
-def answer(engine: launch.EngineClient, spec: str = "auto") -> None:
-    for _ in engine.generate(GenerateCommand("a", SamplingParams(temperature=0.0), 40, spec=spec)):
-        pass
 
 
 def stored() -> MeasuredCosts:
@@ -205,22 +201,12 @@ def stored() -> MeasuredCosts:
     return record.measured
 
 
-def answer_alone(request: SettingsRequest) -> MeasuredCosts:
-    """Without measuring costs before. Returns what is stored."""
-    engine = launch.start_engine(request)
-    try:
-        answer(engine)
-    finally:
-        engine.close()
-    return stored()
-
-
 def test_a_busy_hour(request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then only the acceptance counts are new; the next quiet answers count again."""
     quiet = measure(request_)
     assert is_trusted(quiet) and machine_profile.detect().hardware.measured_speeds
     monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.6)
-    after = answer_alone(request_)
+    after = measure(request_, probe=False)
     assert after == replace(quiet, survival=after.survival) and after.survival != quiet.survival
     monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.0)
     assert measure(request_).curve != quiet.curve
@@ -229,42 +215,33 @@ def test_a_busy_hour(request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch)
     (record,) = store.read_all()
     assert store.write_costs(record.key, replace(quiet, other_load=None))
     assert not machine_profile.detect().hardware.measured_speeds
-    assert is_trusted(answer_alone(request_)) and machine_profile.detect().hardware.measured_speeds
-
-
-QUIET = """
-from localspec.machine.cpu_and_ram import OtherCpuLoad
-OtherCpuLoad.read = lambda self: 0.0
-"""
-"""For the engine's process, which gives up after three measurements beside other tests."""
+    assert (
+        is_trusted(measure(request_, probe=False))
+        and machine_profile.detect().hardware.measured_speeds
+    )
 
 
 def test_untrusted_costs_are_measured_again_where_that_is_asked_for(
-    request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plain answers alone make them trusted too, but do not correct the cost of wider passes."""
-    (tmp_path / "sitecustomize.py").write_text(QUIET)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.6)
-    untrusted = measure(request_)
-    assert not is_trusted(untrusted)
+    """By the idle engine: tests/engine/test_idle_profiler.py."""
+    loads: list[LoadCommand] = []
+
+    def note(engine: launch.EngineClient, load: LoadCommand, _: object) -> None:
+        loads.append(load)
+        raise EngineError("It is not loaded.")
+
+    monkeypatch.setattr(start, "_load_pair", note)
     store = MeasurementStore(paths.data_dir() / "measured.sqlite")
-    (record,) = store.read_all()
-    wrong_curve = {width: 1.0 if width == "1" else 1000.0 for width in untrusted.curve}
-    assert store.write_costs(record.key, replace(untrusted, curve=wrong_curve))
-    monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.0)
-    engine = launch.start_engine(request_, probe=True)
-    began, pause = monotonic(), 1.0
-
-    def is_measured() -> bool:
-        nonlocal began, pause
-        if monotonic() > began + pause:  # longer each time: an answer interrupts the measuring
-            answer(engine, spec="off")
-            began, pause = monotonic(), 2 * pause
-        curve = stored().curve
-        return len(curve) > 2 and max(curve.values()) < 100 and is_trusted(stored())
-
-    try:
-        wait_for(is_measured, 60)
-    finally:
-        engine.close()
+    quiet = replace(COSTS, other_load=0.0)
+    for costs, is_due in (
+        (None, True),
+        (quiet, False),
+        (replace(quiet, other_load=0.6), True),
+        (replace(quiet, curve={"1": 1.0}), True),
+    ):
+        assert costs is None or store.write_costs(make_key(loads[0]), costs)
+        for probe in (True, False):
+            with pytest.raises(EngineError, match="not loaded"):
+                launch.start_engine(request_, probe=probe)
+            assert loads[-1].measure_when_idle == (probe and is_due)

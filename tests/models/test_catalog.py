@@ -140,7 +140,6 @@ def test_what_has_changed_is_read_again(own: Path) -> None:
 
 DAMAGE = [
     ("[]", "it must be a table"),
-    ("models: [3]", "entry 1 of models: it must be a table"),
     ("schema: 2", "its schema is newer"),
     ("colours: []", "unknown section 'colours'"),
     (BOTH.replace("A model", ""), "model small: key title: it is empty"),
@@ -150,12 +149,10 @@ DAMAGE = [
     (BOTH.replace("1000", "9" * 5000), "model small: key bytes"),
     (BOTH.replace("a.gguf", "../a.gguf"), "model small: key file"),
     (BOTH.replace("a.gguf", '"a\\e[31m.gguf"'), "key file: it contains control characters"),
-    (BOTH.replace("A model", '"\\u202e"'), "key title: it contains control characters"),
     (BOTH.replace("user/name", "https://evil/x"), "model small: key repo"),
     (BOTH.replace("id: small", "id: ../x"), "entry 1 of models: '../x' is not an id"),
     (BOTH + "    env: {A: b}\n", "pair small+lookup: unknown key 'env'"),
     (BOTH + "    settings: {draft_max: 1000}\n", "key settings: key draft_max: '1000' is not be"),
-    (BOTH + "    settings: {threads: 1}\n", "pair small+lookup: key settings: unknown key"),
     (BOTH + "    spec: magic\n", "pair small+lookup: key spec: 'magic' is not one of"),
     (BOTH + "    draft: other\n", "pair small+other: key draft: there is no model other"),
     (BOTH + "    status: reported\n", "pair small+lookup: key source is missing"),
@@ -179,7 +176,6 @@ DAMAGE = [
     (SHAPED.replace("tied: true", "full_layers: [2, 1]"), "not in ascending order"),
     (SHAPED.replace("tied: true", "pattern: MM"), "pattern is not one of M * E -"),
     (SHAPED.replace("llama", "clip"), "key shape: the architecture clip is not supported"),
-    (SHAPED.replace("{layers", "[layers").replace("me}", "me]"), "key shape: it must be a table"),
     ("a: &a [x, x]\npairs: [*a, *a]", "aliases are not allowed"),
     ("models: " + "[" * 20_000, "nest"),
     ("models: " + "{a: " * 30_000, "nest"),

@@ -157,17 +157,6 @@ def test_what_has_no_header_is_said(desk: Desk) -> None:
         desk.client.read_header(REPO, "main", "../v.gguf")
 
 
-def test_ever_more_is_not_fetched_for_a_header_that_never_ends(desk: Desk) -> None:
-    """Its counts promise more than any header has."""
-    size = 80 * MIB
-    start = b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (9).to_bytes(8, "little")
-    text = (70 * MIB).to_bytes(8, "little")
-    desk.hub.add(REPO, "v.gguf", (start + text).ljust(size, b"a"))
-    with pytest.raises((errors.ModelFileError, errors.DownloadError)):
-        desk.client.read_header(REPO, "main", "v.gguf")
-    assert desk.hub.sent() <= 20_000_000
-
-
 def test_the_last_slash_of_a_mirror_goes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = HubClient(f"{desk.hub.url}/", token=False, retry_policy=QUICK)
     assert mirror.list_files(REPO).revision == COMMIT and "//" not in desk.hub.seen[-1].path

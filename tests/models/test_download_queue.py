@@ -87,14 +87,15 @@ def test_pause_and_resume_go_on_at_the_same_byte(desk: Desk, queue: DownloadQueu
     assert int(second.removeprefix("bytes=").rstrip("-")) >= paused.done_bytes
 
 
-def test_cancelling_is_quick_even_in_a_stall(desk: Desk) -> None:
-    desk.hub.always[BODY] = Fault("stall")
+@pytest.mark.parametrize("kind", [LINK, BODY])
+def test_cancelling_is_quick_even_in_a_stall(kind: str, desk: Desk) -> None:
+    desk.hub.always[kind] = Fault("stall")
     client = HubClient(
         desk.hub.url, token=False, retry_policy=RetryPolicy(stall_timeout=60, connect_timeout=60)
     )
     queue = DownloadQueue(client, desk.store, max_parallel=1)
     queue.add(desk.job())
-    wait_for(lambda: any(seen.kind == BODY for seen in desk.hub.seen))
+    wait_for(lambda: any(seen.kind == kind for seen in desk.hub.seen))
     desk.hub.always.clear()
     queue.add(desk.job("1.gguf"))
     queue.cancel(desk.job())

@@ -1,11 +1,13 @@
 """Chat templates: what real ones use, roles they refuse, and those that do not work."""
 
 from collections.abc import Sequence
+from ctypes import create_string_buffer
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.engine.llama.library import C
 from localspec.errors import UsageError
 from localspec.models.chat_template import builtin_templates, jinja_render, thinking_tags
 from localspec.models.chat_template.jinja_render import render
@@ -228,31 +230,21 @@ def test_every_built_in_template_says_all_that_was_said_in_order() -> None:
         assert {*codes(rendered)} <= {"template-roles"}, "chosen: nothing to warn of"
 
 
-def test_a_built_in_template_is_what_its_models_were_trained_on() -> None:
-    for name, expected in [
-        (
-            "chatml",
-            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
-            "<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n",
-        ),
-        (
-            "llama3",
-            "<s><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|>"
-            "<|start_header_id|>user<|end_header_id|>\n\nMore<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        ),
-        (
-            "gemma",
-            "<s><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nHello"
-            "<end_of_turn>\n<start_of_turn>user\nMore<end_of_turn>\n<start_of_turn>model\n",
-        ),
-        ("mistral", "<s>[INST] Hi[/INST] Hello</s>[INST] More[/INST]"),
-        ("mistral-v7", "<s>[INST]Hi[/INST]Hello</s>[INST]More[/INST]"),
-        ("llama2", "<s>[INST] Hi [/INST] Hello </s><s>[INST] More [/INST]"),
-        (
-            "phi3",
-            "<|user|>\nHi<|end|>\n<|assistant|>\nHello<|end|>\n<|user|>\nMore<|end|>\n<|assistant|>\n",
-        ),
-    ]:
-        assert render_builtin(CHAT, name).text == expected
+@pytest.mark.parametrize(
+    "name", ["chatml", "llama3", "gemma", "mistral", "mistral-v7", "phi3", "vicuna"]
+)
+def test_a_built_in_template_is_what_its_models_were_trained_on(name: str) -> None:
+    """As in llama.cpp, which leaves the first token to the tokenizer."""
+    theirs = {"mistral": "mistral-v3", "mistral-v7": "mistral-v7-tekken"}.get(name, name)
+    chat = (C.llama_chat_message * len(CHAT))(
+        *(C.llama_chat_message(m.role.encode(), m.content.encode()) for m in CHAT)
+    )
+    buffer = create_string_buffer(1000)
+    n = C.llama_chat_apply_template(theirs.encode(), chat, len(CHAT), True, buffer, 1000)
+    first = "<s>" if name in ("llama3", "gemma", "mistral", "mistral-v7") else ""
+    assert render_builtin(CHAT, name).text == first + buffer.raw[:n].decode()
+
+
+def test_llama2_as_its_authors_wrote_it() -> None:
+    text = "<s>[INST] Hi [/INST] Hello </s><s>[INST] More [/INST]"
+    assert render_builtin(CHAT, "llama2").text == text

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf import GGUFWriter
 
 from localspec.engine.llama.library import C
 from localspec.models import pair_compatibility
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
+from tests.models import gguffile
+from tests.models.gguffile import BOOL, STRING, U32
 from tests.support import tinygguf
 from tests.support.tinygguf import WORDS, Model
 
@@ -103,20 +104,13 @@ def write_bpe(path: Path, pre: str, n_tokens: int = 300, **keys: int | bool) -> 
     letters = [chr(i) for i in (*range(33, 127), *range(161, 173), *range(174, 256))]
     letters += [chr(256 + i) for i in range(256 - len(letters))]
     ends = ["<|im_end|>", "<|endoftext|>"]
-    writer = GGUFWriter(str(path), "qwen2")
-    writer.add_uint32("qwen2.block_count", 1)
-    writer.add_uint32("qwen2.context_length", 512)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list([*letters, *(f"w{i}" for i in range(n_tokens - 258)), *ends])
-    writer.add_token_merges(["a b"])
+    words = [*letters, *(f"w{i}" for i in range(n_tokens - 258)), *ends]
+    file = gguffile.model([word.encode() for word in words], tokenizer=b"gpt2", arch=b"qwen2")
+    file.add(b"tokenizer.ggml.pre", STRING, pre.encode())
     for key, value in keys.items():
-        add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
-        add(f"tokenizer.ggml.{key}", value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        kind = BOOL if isinstance(value, bool) else U32
+        file.add(f"tokenizer.ggml.{key}".encode(), kind, value)
+    path.write_bytes(file.data())
 
 
 def test_verdicts_on_made_vocabularies(tmp_path: Path) -> None:

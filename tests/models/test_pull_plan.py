@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import AccessDeniedError, ChecksumError, OfflineError, StorageError
+from localspec.errors import AccessDeniedError, ChecksumError, StorageError
 from localspec.models import model_lookup, pull_plan
 from localspec.models.catalog import CatalogModel
 from localspec.models.hub.client import HubClient
@@ -107,9 +107,3 @@ def test_what_came_already_is_counted(hub: FakeHub, tmp_path: Path) -> None:
     part.write_bytes(hub.repos[REPO][FILE].data[:1000])
     found = pull_plan.build(HubClient(hub.url), [model()])
     assert found.missing_bytes == found.size - 1000
-
-
-def test_offline_nothing_is_known_of_what_is_not_here(hub: FakeHub) -> None:
-    with pytest.raises(OfflineError):
-        pull_plan.build(HubClient(hub.url, offline=True), [model()])
-    assert hub.seen == []

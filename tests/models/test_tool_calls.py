@@ -122,29 +122,6 @@ def test_calls_are_found_however_the_stream_is_cut() -> None:
             assert said + "".join(f"→{name}{given}" for name, given in calls) == expected, text
 
 
-F_CALL = '<tool_call>\n{"name": "f", "arguments": {"n": 1}}\n</tool_call>'
-THOUGHTS = {  # Thinking that nothing closes: what of it stays thinking, and its calls.
-    f"So I look.\n{F_CALL}\n": ("So I look.", [("f", '{"n": 1}')]),
-    f"First {F_CALL}, then more.": (f"First {F_CALL}, then more.", []),
-    "A <tool_call> is a tag.": ("A <tool_call> is a tag.", []),
-    F_CALL.replace('"f"', '"x"'): (F_CALL.replace('"f"', '"x"'), []),
-}
-
-
-@pytest.mark.parametrize("size", [1, 3, 1000])
-@pytest.mark.parametrize("thought", THOUGHTS)
-def test_an_answer_may_end_with_a_call_in_its_thinking(thought: str, size: int) -> None:
-    pieces = [thought[at : at + size] for at in range(0, len(thought), size)]
-    finder = tool_calls.ThinkingCallFinder(lambda: tool_calls.ToolCallParser("tags", PARAMETERS))
-    shown = "".join(map(finder.feed, pieces))
-    rest, deltas = finder.finish(is_cut=False)
-    calls = [("".join(d.name for d in deltas), "".join(d.arguments for d in deltas))]
-    assert (shown + rest, calls if deltas else []) == THOUGHTS[thought]
-    for end in (tool_calls.ThinkingCallFinder.close, lambda finder: finder.finish(is_cut=True)[0]):
-        shown = "".join(map(finder.feed, pieces))
-        assert shown + end(finder) == thought, "a closed or a cut thought has no call"
-
-
 PARTS = (
     *("<tool_call>", "</tool_call>", "<function=f>", "<function=", "</function>", "<parameter=s>"),
     *("</parameter>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "[TOOL_CALLS]"),

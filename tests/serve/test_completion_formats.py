@@ -154,20 +154,34 @@ def test_what_would_be_silently_wrong_is_refused(client: OpenAI) -> None:
         assert refused.value.param == param
 
 
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+LOOK = f"So I look.\n{CALL}"
+UNCLOSED: list[tuple[str, str, FinishReason, bool]] = [
+    # An answer in its thinking, what follows, how it ends, and whether the call in it is one.
+    (f"{LOOK}\n", "", "eog", True),
+    (LOOK, "</think>Done.", "eog", False),
+    (LOOK, "", "length", False),
+    (f"First {CALL}, then more.", "", "eog", False),
+    ("A <tool_call> is a tag.", "", "eog", False),
+    (CALL.replace('"f"', '"x"'), "", "eog", False),
+]
+
+
 @pytest.mark.asyncio
-@pytest.mark.parametrize(
-    ("end", "reason", "called"),
-    [("", "eog", True), ("</think>Done.", "eog", False), ("", "length", False)],
-)
-async def test_a_call_in_unclosed_thinking(end: str, reason: FinishReason, called: bool) -> None:
-    call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-    tools = OfferedTools("tags", "[]", {"f": {}})
-    choice = Choice(lambda _: GenerateCommand(), ("<think>", "</think>"), tools)
-    events = answer(pieces(f"So I look.\n{call}{end}"), reason=reason)
-    for event in events:
-        choice.add(replace(event, thinking=True) if isinstance(event, Prefill) else event)
-    text = choice.text
-    assert [delta.name for delta in text.calls if delta.name] == (["f"] if called else [])
-    assert text.reasoning == ("So I look." if called else f"So I look.\n{call}")
-    assert text.content == ("Done." if end else "")
-    assert choice.finish_reason == ("tool_calls" if called else "stop" if end else "length")
+@pytest.mark.parametrize(("thought", "end", "reason", "called"), UNCLOSED)
+async def test_a_call_in_unclosed_thinking(
+    thought: str, end: str, reason: FinishReason, called: bool
+) -> None:
+    for size in (1, 3, 1000):
+        tools = OfferedTools("tags", "[]", {"f": {}})
+        choice = Choice(lambda _: GenerateCommand(), ("<think>", "</think>"), tools)
+        for event in answer(pieces(f"{thought}{end}", size), reason=reason):
+            choice.add(replace(event, thinking=True) if isinstance(event, Prefill) else event)
+        text = choice.text
+        assert [delta.name for delta in text.calls if delta.name] == (["f"] if called else [])
+        assert "".join(delta.arguments for delta in text.calls) == ('{"a": 1}' if called else "")
+        assert text.reasoning == ("So I look." if called else thought)
+        assert text.content == ("Done." if end else "")
+        assert choice.finish_reason == (
+            "tool_calls" if called else "stop" if reason == "eog" else "length"
+        )

@@ -107,9 +107,10 @@ def test_limits_and_stop_sequences(claude: Any) -> None:
     sampling = {"temperature": 0.5, "top_k": 5, "top_p": 0.9}
     shaped = claude.messages.create(**ASK, output_config=form, extra_body=sampling)
     assert json.loads(shaped.content[0].text).keys() == {"ok"}
-    begun = [*HI, {"role": "assistant", "content": CHAT_TEXT[:12]}]
-    rest = claude.messages.create(**{**ASK, "messages": begun})
-    assert rest.content[0].text and rest.stop_reason == "end_turn"
+    begun = CHAT_TEXT.partition("\n")[0]
+    chat = [*HI, {"role": "assistant", "content": begun}]
+    rest = claude.messages.create(**{**ASK, "messages": chat})
+    assert begun + rest.content[0].text == CHAT_TEXT and rest.stop_reason == "end_turn"
 
 
 def test_a_call_and_its_result(caller: Served) -> None:

@@ -88,13 +88,20 @@ def test_a_call_and_its_result(caller: Served) -> None:
     assert again.usage.input_tokens > read, "the call and its result are in the prompt"
 
 
+THOUGHT = {
+    "type": "reasoning",
+    "summary": [],
+    "content": [{"type": "reasoning_text", "text": "a plan"}],
+}
+
+
 def test_items_become_the_messages_of_a_chat() -> None:
     """System texts are one message; so are an answer and its calls."""
     call = {"type": "function_call", "name": "f", "arguments": "{}"}
     items = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": "Hi?"},
-        {"type": "reasoning", "content": []},
+        THOUGHT,
         {"role": "assistant", "content": "I look."},
         *({**call, "call_id": call_id} for call_id in "ab"),
         {"type": "function_call_output", "call_id": "a", "output": "sunny"},
@@ -104,7 +111,10 @@ def test_items_become_the_messages_of_a_chat() -> None:
         ChatMessage("system", "Be kind.\n\nBe brief."),
         ChatMessage("user", "Hi?"),
         ChatMessage(
-            "assistant", "I look.", tool_calls=(ToolCall("a", "f", "{}"), ToolCall("b", "f", "{}"))
+            "assistant",
+            "I look.",
+            tool_calls=(ToolCall("a", "f", "{}"), ToolCall("b", "f", "{}")),
+            reasoning="a plan",
         ),
         ChatMessage("tool", "sunny", tool_call_id="a"),
     )
@@ -159,33 +169,21 @@ def test_errors_name_the_fields_of_responses(
         assert too_long.error["param"] == "input"
 
 
-def parse(*items: dict[str, Any]) -> list[ChatMessage]:
-    return list(
-        responses.parse_input(
-            to_fields({"input": [{"role": "user", "content": "Weather?"}, *items]}, "")
-        )
-    )[1:]
-
-
 def test_a_reasoning_item_belongs_to_the_answer_after_it() -> None:
-    user = {"role": "user", "content": "Weather?"}
-    thought = {
-        "type": "reasoning",
-        "summary": [],
-        "content": [{"type": "reasoning_text", "text": "a plan"}],
-    }
+    def parse(*items: dict[str, Any]) -> list[tuple[str, str]]:
+        given = responses.parse_input(to_fields({"input": [user, *items]}, ""))
+        return [(message.content, message.reasoning) for message in given[1:]]
+
+    user, text = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": "sunny"}
-    text = {"role": "assistant", "content": "Sunny."}
-    assert [m.reasoning for m in parse(thought, text, user, text)] == ["a plan", "", ""]
-    (first, _, second) = parse(thought, call, output, thought, text)
-    assert (first.reasoning, first.tool_calls[0].name) == ("a plan", "f")
-    assert (second.reasoning, second.content) == ("a plan", "Sunny.")
-    (both, _) = parse(thought, text, call, output)
-    assert (both.reasoning, both.content, len(both.tool_calls)) == ("a plan", "Sunny.", 1)
+    planned, plain, asked = ("So.", "a plan"), ("So.", ""), ("Why?", "")
+    assert parse(THOUGHT, text, user, text) == [planned, asked, plain]
+    both = [("", "a plan"), ("sunny", ""), planned]
+    assert parse(THOUGHT, call, output, THOUGHT, text) == both
     sealed: dict[str, Any] = {
         "type": "reasoning", "summary": [], "encrypted_content": "x", "content": None,
     }  # fmt: skip
-    assert parse(thought, sealed, text)[0].reasoning == "a plan"
-    assert [parse(one) for one in (thought, sealed)] == [[], []], "thinking alone is no answer"
-    assert [message.content for message in parse(text, thought, user)] == ["Sunny.", "Weather?"]
+    assert parse(THOUGHT, sealed, text) == [planned]
+    assert [parse(one) for one in (THOUGHT, sealed)] == [[], []], "thinking alone is no answer"
+    assert [content for content, _ in parse(text, THOUGHT, user)] == ["So.", "Why?"]
