@@ -19,7 +19,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("POSIX signals and terminals", allow_module_level=True)
 
-from localspec.chat.history import ChatHistory, SavedChat
+from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.cli.answer_printer import OutputStyle
 from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop
@@ -158,16 +158,12 @@ def engines_of(actions: Sequence[Action]) -> list[ScriptedEngine]:
     return [ScriptedEngine(*s, ready=loaded, sizes=lambda n: MESSAGE_TOKENS * n) for s in scripts]
 
 
-def open_session(history: ChatHistory, saved: SavedChat | None) -> ChatSession:
-    return ChatSession(PAIR, 1, history, saved)
-
-
 def in_the_linear_chat(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[ChatSession]:
     gate, sessions = Reached(), list[ChatSession]()
     for actions in journey(folder, gate):
         with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
             saved = history.load_chat(1) if sessions else None
-            session = open_session(history, saved)
+            session = ChatSession(PAIR, 1, history, saved)
             view = LinearChatView(session, OutputStyle(quiet=True))
             options = ChatLaunchOptions(lambda _: SettingsRequest(LoadCommand("target.gguf", None)))
             opening, waiting = Opening(engines_of(actions)), iter(actions)
@@ -197,7 +193,7 @@ async def in_the_app(folder: Path) -> list[ChatSession]:
     for actions in journey(folder, gate):
         with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
             saved = history.load_chat(1) if sessions else None
-            session = open_session(history, saved)
+            session = ChatSession(PAIR, 1, history, saved)
             runner = EngineRunner(Opening(engines_of(actions)))
             await run_app(session, runner, actions, gate)
             session.close()
@@ -268,6 +264,7 @@ def test_both_store_the_same_conversations(tmp_path: Path, monkeypatch: pytest.M
     turns = [(t.id, t.parent, t.question, t.answer, t.finish_reason) for t in first[-1]]
     assert turns == FIRST_CHAT
     assert [chat[0].title for chat in (first, ten, eleven)] == ["one", "ten", "eleven"]
+    assert [chat[2] for chat in (first, ten, eleven)] == [1, 1, 100]
     assert [chat[3] for chat in (first, ten, eleven)] == ["Be brief.", "Be brief.", ""]
     assert [chat[1].sampling.temperature for chat in (first, ten, eleven)] == [0.5, 0.5, 0.8]
     assert [chat[1].ctx for chat in (first, ten, eleven)] == [4096, 4096, None]

@@ -8,7 +8,6 @@ import pytest
 from localspec import errors
 from localspec.api.answer import python_hint
 from localspec.errors import Hint, LocalspecError, OutOfMemoryError, UsageError
-from localspec.protocol import wire
 from localspec.serve import api_error
 from localspec.tui.notices import screen_hint
 
@@ -75,11 +74,3 @@ def test_a_request_names_its_fields() -> None:
     assert error.message == "No. Use max_tokens: 1 or localspec.verify: match."
     error = api_error.from_engine(OutOfMemoryError("No.", Hint("Use a smaller {ctx}.")))
     assert error.message == "No. Use a smaller --ctx."
-
-
-def test_options_cross_the_pipe_of_the_engine() -> None:
-    hint = Hint("Use a smaller {ctx}.")
-    line = wire.encode_output(1, wire.FailureReply("usage", "No.", hint, hint.template))
-    assert wire.decode_output(line)[1] == wire.FailureReply("usage", "No.", hint, hint.template)
-    body = json.loads(line)
-    assert (body["hint"], body["hint_template"]) == ("Use a smaller --ctx.", "Use a smaller {ctx}.")

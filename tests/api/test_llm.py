@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, assert_type
+from typing import assert_type
 
 import pytest
 
@@ -60,13 +60,11 @@ def test_an_answer_and_its_numbers(load: Load) -> None:
     assert (answer.model, answer.draft) == ("parrot.gguf", "parrot.gguf")
 
 
-@pytest.mark.parametrize("more", [{}, {"spec": "off"}])
-def test_the_same_seed_gives_what_the_command_prints(load: Load, more: dict[str, Any]) -> None:
+def test_the_same_seed_gives_what_the_command_prints(load: Load) -> None:
     """The document of `run --json`, without the timings."""
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in more.items()]
     asked = ("-p", "def fibonacci(n):", "--max-tokens", "40", "--seed", "7", "--json", "-q")
-    printed = localspec("run", "demo", *asked, "--ctx", "512", "--threads", "1", *options).document
-    answer = load("demo").generate("def fibonacci(n):", max_tokens=40, seed=7, **more)
+    printed = localspec("run", "demo", *asked, "--ctx", "512", "--threads", "1").document
+    answer = load("demo").generate("def fibonacci(n):", max_tokens=40, seed=7)
     said = json.loads(json.dumps(answer.document()))
     assert said.keys() == printed.keys() and said["timings"].keys() == printed["timings"].keys()
     assert said["speculation"].keys() == printed["speculation"].keys()
@@ -124,8 +122,6 @@ def test_thinking_notices_and_templates(load: Load) -> None:
 
 
 def test_a_model_that_is_missing_or_wrong_is_a_typed_refusal(zoo: Zoo, tmp_path: Path) -> None:
-    with pytest.raises(errors.NotFoundError, match="no entry demmo"):
-        LLM("demmo")
     with pytest.raises(errors.NotFoundError) as missing:
         LLM("qwen3-8b")
     assert missing.value.hint.startswith("Get it: localspec pull qwen3-8b")
@@ -240,15 +236,6 @@ def test_stop_lets_the_written_pieces_through(load: Load) -> None:
     assert few(llm) == ["one", "two", "three"]
 
 
-def test_streams_come_in_the_order_in_which_they_were_asked_for(load: Load) -> None:
-    """In one thread: each waits for those before it, which go on unread."""
-    llm = load("chatter", ctx=2048)
-    streams = [llm.stream("a", temperature=0, max_tokens=n) for n in (500, 1, 9)]
-    assert few(llm) == ["one", "two", "three"]
-    for stream, n in zip(reversed(streams), (9, 1, 500), strict=True):
-        assert len(list(stream)) == n
-
-
 def test_a_stream_closed_before_its_turn_says_nothing(load: Load) -> None:
     llm = load("chatter", ctx=LONG)
     first = llm.stream("a", temperature=0, max_tokens=LONG)
@@ -280,23 +267,17 @@ def test_threads_take_turns(load: Load) -> None:
 
 
 def test_in_a_notebook(zoo: Zoo) -> None:
-    """A cell runs in the thread of a running event loop; then in a thread while the loop turns."""
+    """A cell runs in the thread of a running event loop, which it blocks."""
 
     def cell() -> None:
         with LLM(zoo["parrot"], spec="lookup", ctx=512, threads=1) as llm:
             assert llm.generate("a", temperature=0).text == HELLO_TEXT
             assert "".join(map(str, llm.stream("a", temperature=0))) == HELLO_TEXT
 
-    async def kernel() -> int:
-        cell()  # blocks this loop, as a cell does
-        turns, task = 0, asyncio.ensure_future(asyncio.to_thread(cell))
-        while not task.done():
-            turns += 1
-            await asyncio.sleep(0)
-        await task
-        return turns
+    async def kernel() -> None:
+        cell()
 
-    assert asyncio.run(kernel()) > 10
+    asyncio.run(kernel())
 
 
 def test_awaited_answers_let_the_loop_go_on(load: Load) -> None:

@@ -18,7 +18,6 @@ from localspec.chat import recorder
 from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import ChatHistory, schema
 from localspec.chat.recorder import CHECKPOINT_TOKENS, ChatRecorder
-from localspec.chat.settings import ChatSettings
 from localspec.errors import StorageError
 from localspec.protocol.events import Event, GenerationFinished, Notice
 from tests.chat.saved_chats import PAIR, answer, said, spoken
@@ -92,25 +91,6 @@ def test_a_disk_without_locks_is_said_once(talk: Talk, monkeypatch: pytest.Monke
     assert talk.codes == ["no-locks"]
     assert "open each chat in one window only" in talk.notices[0].message
     assert talk.on_disk().all_turns == talk.conversation.all_turns
-
-
-def test_all_of_a_chat_is_there_in_the_end(talk: Talk) -> None:
-    first = talk.ask("a", "b", "c")
-    talk.ask("d", "e")
-    talk.send(talk.conversation.retry(), *answer("E"))
-    talk.send(talk.conversation.edit_turn(first.id, "A"), *answer("B"))
-    talk.recorder.settings = ChatSettings().with_value("temperature", "0")
-    talk.conversation.system = "be long"
-    talk.recorder.save_metadata()
-    read = talk.on_disk()
-    chat = talk.conversation
-    assert (read.all_turns, read.head, read.system) == (chat.all_turns, chat.head, "be long")
-    talk.conversation.switch_branch(first.id)
-    talk.recorder.save_metadata()
-    assert talk.on_disk().turns == talk.conversation.turns and talk.notices == []
-    (listed,) = talk.history.list_chats()
-    assert (listed.title, listed.turn_count) == ("a", len(talk.conversation.turns))
-    assert talk.history.load_chat(listed.id).settings == talk.recorder.settings
 
 
 def test_all_but_a_checkpoint_is_on_the_disk(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:

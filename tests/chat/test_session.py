@@ -110,24 +110,6 @@ def test_how_an_answer_comes_again(end: EngineExit | LocalspecError, history: Ch
             break
 
 
-def test_new_restores_what_a_chat_begins_with_and_clear_keeps_it(history: ChatHistory) -> None:
-    talk = Talk(history)
-    talk.ask("one")
-    talk.type("/system Be kind.")
-    talk.type("/set top_k 7")
-    for command, system, top_k, is_saved in (
-        ("/clear", "Be kind.", 7, True),
-        ("/new", "Be brief.", 9, True),
-        ("/private", "Be brief.", 9, False),
-    ):
-        seed = talk.session.conversation.seed
-        talk.type(command)
-        session = talk.session
-        assert talk.path == [] and session.recorder.is_saving is is_saved
-        assert (session.conversation.system, session.settings.sampling.top_k) == (system, top_k)
-        assert (session.conversation.seed == seed) is (command == "/clear")
-
-
 def test_the_files_of_a_turn_go_with_its_question(history: ChatHistory, tmp_path: Path) -> None:
     talk = Talk(history)
     for name in ("a.txt", "b.txt"):
@@ -199,9 +181,8 @@ def test_a_draft_length_turns_speculation_on_nonsense_nothing(history: ChatHisto
     assert "spec: off" in talk.type("/spec off") and "draft_max: 3" in talk.type("/spec 3")
     assert (talk.session.settings.spec, talk.session.settings.draft_length) == ("auto", 3)
     before = talk.session.settings
-    for line in ("/spec eagle3", "/set top_k x", "/set nonsense 1", "/set top_k", "/spec"):
-        with pytest.raises(UsageError):
-            talk.type(line)
+    with pytest.raises(UsageError):
+        talk.type("/spec eagle3")
     assert talk.session.settings == before
 
 
@@ -260,18 +241,11 @@ def test_what_is_no_text_is_not_attached(
 
 def test_a_file_that_is_not_utf8_is_said_to_be_so(history: ChatHistory, tmp_path: Path) -> None:
     """And its path may be quoted."""
-    for data, text, how in [
-        ("für".encode(), "für", ""),
-        ("für".encode("latin-1"), "für", ", read as Windows-1252 (it is not UTF-8)"),
-        ("für".encode() + b"\xff", "für\ufffd", ", 1 invalid byte replaced by \ufffd"),
-    ]:
-        file = tmp_path / "my brief.txt"
-        file.write_bytes(data)
-        talk = Talk(history)
-        for quoted in (f"{file}", f'"{file}"', f"'{file}'"):
-            told = talk.type(f"/read {quoted}")
-            assert told.startswith(f"Attached to your next message: my brief.txt, 1 line{how}")
-            assert talk.session.pending_attachments[-1].text == text
+    file, talk = tmp_path / "my brief.txt", Talk(history)
+    file.write_bytes("für".encode("latin-1"))
+    told = talk.type(f'/read "{file}"')
+    assert "my brief.txt, 1 line, read as Windows-1252 (it is not UTF-8)" in told
+    assert talk.session.pending_attachments[-1].text == "für"
 
 
 def test_think_takes_a_switch_an_effort_or_a_budget(history: ChatHistory) -> None:

@@ -28,13 +28,6 @@ def document(*arguments: str, **variables: str) -> Any:
     return json.loads(done.out)
 
 
-def test_a_file_here_is_counted_by_llama_cpp(zoo: Zoo) -> None:
-    done = localspec("fit", zoo["parrot"], env=OFFLINE)
-    assert done.code == 0, done.err
-    assert "counted by llama.cpp from the installed files" in done.text
-    assert "fits: needs" in done.text
-
-
 def test_a_pair_of_the_catalogue_on_another_card_offline() -> None:
     said = document("qwen3-8b+qwen3-0.6b", "--gpu", "RTX 4070")
     (device,) = said["devices"]
@@ -63,16 +56,6 @@ def test_what_does_not_fit_ends_with_4_and_advice() -> None:
     assert "--kv q8_0" in done.text and "localspec pair suggest" in done.text
 
 
-def test_what_is_unknown_is_refused() -> None:
-    for arguments, codes, words in [
-        (("demo", "--gpu", "RTX 4960"), (3,), "RTX 4"),
-        (("nobody/nothing-GGUF",), (3, 10), "localspec: "),
-        (("demo", "--vram", "-3"), (2,), "--vram"),
-    ]:
-        done = localspec("fit", *arguments, env=OFFLINE)
-        assert done.code in codes and words in done.err
-
-
 @pytest.mark.parametrize(("gpu", "method"), [((), "exact"), (("--gpu", "RTX 4060"), "analytic")])
 def test_from_a_remote_header(zoo: Zoo, gpu: tuple[str, ...], method: str) -> None:
     """Nothing is downloaded but the header."""
@@ -90,23 +73,11 @@ def test_from_a_remote_header(zoo: Zoo, gpu: tuple[str, ...], method: str) -> No
         assert device["target"] == same["target"]
 
 
-@pytest.mark.parametrize("how", ["--plain", "TERM"])
-def test_bars_are_words_for_a_screen_reader(how: str) -> None:
-    options, env = (("--plain",), {}) if how == "--plain" else ((), {"TERM": "dumb"})
-    done = localspec("fit", "demo", *options, env=env)
+def test_bars_are_words_for_a_screen_reader() -> None:
+    done = localspec("fit", "demo", "--plain")
     assert done.code == 0, done.err
     assert "target 0.01 GiB, draft <0.01 GiB, KV <0.01 GiB, compute buffers" in done.text
     assert not set("█▓▒░·[]=") & set(done.text)
-
-
-def room(target: float, draft: float, kv: float, work: float, free: float) -> DeviceFit:
-    def size(gib: float) -> int:
-        return int(gib * GIB)
-
-    device = Device("CUDA0", "a card", free=size(free), total=size(free))
-    return DeviceFit(
-        device, 0, DeviceMemory(size(target), size(kv), size(work)), DeviceMemory(size(draft))
-    )
 
 
 def test_a_bar_shows_each_part_and_is_never_longer() -> None:
@@ -117,7 +88,10 @@ def test_a_bar_shows_each_part_and_is_never_longer() -> None:
         ((0.1, 0, 0.1, 0.1, 16), "[█▒░·············]"),
         ((0, 0, 0, 0, 16), "[················]"),
     ]:
-        assert fit.memory_bar(room(*parts), 16) == expected
+        target, draft, kv, work, free = (int(part * GIB) for part in parts)
+        card = Device("CUDA0", "a card", free=free, total=free)
+        used = DeviceFit(card, 0, DeviceMemory(target, kv, work), DeviceMemory(draft))
+        assert fit.memory_bar(used, 16) == expected
         assert expected.translate(ASCII_TRANSLATION).isascii()
 
 

@@ -25,10 +25,6 @@ from tests.support.zoo import HELLO_TEXT, Zoo
 
 USAGE, NOT_FOUND, INCOMPATIBLE, STORAGE = 2, 3, 5, 8
 ENGINE, MODEL_FILE, TOO_LONG = 9, 12, 13
-CODES = {
-    USAGE: "usage", NOT_FOUND: "not-found", INCOMPATIBLE: "incompatible-pair", ENGINE: "engine",
-    TOO_LONG: "prompt-too-long",
-}  # fmt: skip
 ASK = ("-p", "a", "--max-tokens", "5", "--temperature", "0")
 DEMO = package_data_dir() / "demo"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -72,7 +68,6 @@ def told(done: Done, code: int, words: str, *, next_step: bool = True) -> None:
     assert not harmful(done.err.encode())
 
 
-EMPTY = "it is empty"
 REFUSED: tuple[tuple[str, int, str], ...] = (
     # files that are no models
     ("run {absent.gguf} ASK", NOT_FOUND, "There is no file"),
@@ -82,7 +77,6 @@ REFUSED: tuple[tuple[str, int, str], ...] = (
     ("run {cut-half.gguf} ASK", MODEL_FILE, "is incomplete"),
     ("run {future} ASK", MODEL_FILE, "unknown model architecture: 'llama99'"),
     ("run {fifo.gguf} ASK", MODEL_FILE, "not a regular file"),
-    ("run demo --draft {empty.gguf} ASK", MODEL_FILE, "is empty"),
     ("run demo --draft {cut-half.gguf} ASK", MODEL_FILE, "cut"),
     # pairs and names
     (
@@ -90,22 +84,16 @@ REFUSED: tuple[tuple[str, int, str], ...] = (
         INCOMPATIBLE,
         "token 256 is 'rude' in the draft and '<0xFD>' in the target",
     ),
-    ("run demmo ASK", NOT_FOUND, "no entry demmo"),
-    ("run \x1b[31mred ASK", NOT_FOUND, "There is no file"),
     # settings
     ("run demo ASK --ctx 2147483648", USAGE, "A context of 2,147,483,648 tokens is out of range"),
-    ("run demo ASK --temperature nan", USAGE, "--temperature"),
     ("run demo ASK --spec magic", USAGE, "--spec"),
     ("run demo ASK --spec eagle3 --draft none", USAGE, "'eagle3' needs a draft model"),
     ("run demo ASK --kv q8_0 --flash-attn off", USAGE, "requires flash_attn"),
     ("run demo ASK --gpu-layers many", USAGE, "number of layers"),
-    ("run demo ASK --such-an-option", USAGE, "--such-an-option"),
     # on the way
     ("run demo -p ''", USAGE, "The prompt is empty"),
     ("run demo", USAGE, "The prompt is empty"),
     ("run demo ASK --events absent/events.jsonl", STORAGE, ""),
-    ("run demo ASK --events .", USAGE, ""),
-    ("run {nan} ASK", ENGINE, "invalid numbers"),
     ("run {nan} --draft {nan} ASK --temperature 1", ENGINE, "invalid numbers"),
 )
 
@@ -134,12 +122,10 @@ def test_a_next_step_is_named() -> None:
         ("rm nothing-like-it", "nothing-like-it", "See: localspec list, localspec pair list"),
         ("rm qwen3-8bb", "qwen3-8bb", "Closest: qwen3-8b"),
         ("fit demo --vram nan", "'nan' is not a finite number", "See: localspec fit --help"),
-        ("pair suggest --vram 0", "'--vram'", "See: localspec pair suggest --help"),
         ("run demo --ctx", "'--ctx' requires an argument", "See: localspec run --help"),
         ("--offline run demo --top-p 2", "'--top-p'", "See: localspec run --help"),
         ("run demo -p a --json-schema ''", "'--json-schema': it is empty", "localspec run --help"),
         ("run '' -p a", "'[MODEL]': it is empty", "See: localspec run --help"),
-        ("run demo -p a --stop a --stop ''", "'--stop': it is empty", "localspec run --help"),
         ("doctor --dismiss ''", "'' is not 'cpu-only-build'", "See: localspec doctor --help"),
         ("fit demo --draft a,b", "'a,b' names more than one draft", "See: localspec fit --help"),
         ("pair test demo a,b", "put a space between them", "See: localspec pair test --help"),
@@ -178,28 +164,22 @@ def test_no_option_takes_an_empty_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "line"),
+    ("code", "name", "line"),
     [
-        (USAGE, "demo --such-an-option"),
-        (NOT_FOUND, "{absent.gguf}"),
-        (INCOMPATIBLE, f"{{f32}} --draft {DEMO / 'demo-eagle3.gguf'}"),
-        (ENGINE, "{nan-later}"),
-        (TOO_LONG, f"{{parrot}} -p {'z' * 2000}"),
+        (USAGE, "usage", "demo --such-an-option"),
+        (NOT_FOUND, "not-found", "{absent.gguf}"),
+        (INCOMPATIBLE, "incompatible-pair", f"{{f32}} --draft {DEMO / 'demo-eagle3.gguf'}"),
+        (ENGINE, "engine", "{nan-later}"),
+        (TOO_LONG, "prompt-too-long", f"{{parrot}} -p {'z' * 2000}"),
     ],
 )
-def test_with_json_the_error_is_the_document(files: Files, code: int, line: str) -> None:
+def test_with_json_the_error_is_the_document(files: Files, code: int, name: str, line: str) -> None:
     done = localspec("run", *ASK, *words_of(line, files), "--json")
     assert (done.code, done.err, done.out.count(b"\n")) == (code, "", 1)
     said = {"text"} if code == ENGINE else set()
     assert set(done.document) == {"schema", "error"} | said, "what was said before is kept"
     assert set(done.document["error"]) == {"code", "message", "hint"}
-    assert done.document["error"]["code"] == CODES[code] and done.document["error"]["message"]
-
-
-def test_what_was_said_before_invalid_numbers_stays(files: Files) -> None:
-    done = localspec("run", files("{nan-later}"), *ASK)
-    told(done, ENGINE, "invalid numbers")
-    assert done.text == " Hello, wor\n"
+    assert done.document["error"]["code"] == name and done.document["error"]["message"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

@@ -42,15 +42,8 @@ def test_all_pairs() -> None:
 
 
 def test_two_files(zoo: Zoo) -> None:
-    for draft, code, verdict in [
-        ("cousin", 0, "compatible"),
-        ("padded", 0, "compatible-padding"),
-        ("wide", 5, "incompatible"),
-        ("reordered", 0, "cross-vocabulary"),
-    ]:
-        done = localspec("pair", "check", zoo["target"], zoo[draft], "--json")
-        assert done.code == code, done.err
-        assert done.document["verdict"] == verdict
+    done = localspec("pair", "check", zoo["target"], zoo["reordered"], "--json")
+    assert (done.code, done.document["verdict"]) == (0, "cross-vocabulary")
 
 
 def test_drafts_are_judged_by_answers_of_their_target(zoo: Zoo, tmp_path: Path) -> None:

@@ -21,20 +21,11 @@ from localspec.protocol.events import (
     token_to_json,
 )
 from tests.machine.test_rpc import refusing
-from tests.support.installation import DEEP, HEAD, INSIDE, Installation
+from tests.support.installation import DEEP, HEAD, Installation
 from tests.support.run_command import Done, command, finish, harmful, hello, localspec
 from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
 
 GREEDY = ("--temperature", "0")
-
-
-def test_files_beside_which_one_stands(zoo: Zoo) -> None:
-    """The engine's process has a folder of its own; a relative path is the person's."""
-    folder, name = zoo["parrot"].parent, zoo["parrot"].name
-    done = localspec(
-        "run", name, "--draft", f"./{name}", "-p", "a", "--temperature", "0", cwd=folder
-    )
-    assert (done.code, done.err) == (0, "") and done.text.rstrip("\n") == HELLO_TEXT
 
 
 def test_what_is_piped_follows_the_prompt(zoo: Zoo) -> None:
@@ -146,12 +137,6 @@ def test_stats_are_talk(zoo: Zoo) -> None:
     assert re.search(r"memory .*, estimated .* \(-\d\.\d MiB\)", done.err), "an upper bound"
 
 
-def test_a_recurrent_draft_drafts(zoo: Zoo) -> None:
-    given = ("run", zoo["target"], "--draft", zoo["recurrent"], "-p", "a", "--max-tokens", "3")
-    done = localspec(*given, "--json", "-v")
-    assert done.code == 0 and done.document["draft"] == "recurrent.gguf"
-
-
 def test_one_answer_may_end_in_its_thinking(zoo: Zoo) -> None:
     asked = ("run", zoo["thinker"], "-p", "hello", *GREEDY)
     short = localspec(*asked, "--max-tokens", "4")
@@ -195,25 +180,13 @@ def test_a_preset_gives_what_the_command_line_leaves_open(zoo: Zoo, tmp_path: Pa
     assert unknown.code == 3 and "Presets: short." in unknown.err
 
 
-AGE = '{"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}'
-
-
-def test_an_answer_satisfies_a_schema_or_follows_a_grammar(tmp_path: Path) -> None:
-    schema, grammar = tmp_path / "age.json", tmp_path / "two.gbnf"
-    schema.write_text(AGE, encoding="utf-8")
-    grammar.write_text('root ::= "one" | "two"', encoding="utf-8")
-    for given in (AGE, str(schema)):
-        done = localspec("run", "demo", "-p", "a = ", *GREEDY, "--json-schema", given)
-        assert (done.code, list(json.loads(done.text))) == (0, ["age"])
-    done = localspec("run", "demo", "-p", "a = ", *GREEDY, "--grammar", grammar)
-    assert (done.code, done.text.strip() in ("one", "two")) == (0, True)
-
-
 def test_an_unusable_schema_or_grammar_is_refused() -> None:
+    """By its reader or, with code 16, by the engine."""
     for options, code in [
         (("--json-schema", "none.json"), 3),
         (("--json-schema", "{}", "--grammar", __file__), 2),
         (("--json-schema", '{"not": {}}'), 16),
+        (("--grammar", __file__), 16),
     ]:
         done = localspec("run", "demo", "-p", "a = ", *options, "--json")
         assert (done.code, bool(done.document["error"]["message"])) == (code, True)
@@ -281,15 +254,3 @@ def test_a_pulled_head_is_used_and_said(computer: Installation) -> None:
     named = computer.do("run", DEEP, *ANSWER, "--json", "--draft", HEAD)
     assert named.document["draft"] == "eagle3-Deep-Q8_0.gguf"
     assert "Drafting with" not in named.err, "who named it knows"
-
-
-def test_a_model_that_predicts_uses_its_own_layer(computer: Installation) -> None:
-    computer.pulled(INSIDE)
-    told = computer.do("run", INSIDE, *ANSWER, "--json", "--spec", "mtp")
-    assert told.code == 0, told.err
-    said = "Drafting with the model's own MTP layer."
-    assert f"{said} To disable: --draft none." in told.err
-    without = computer.do("run", INSIDE, *ANSWER, "--json", "--draft", "none")
-    assert without.document["text"] == told.document["text"] and "(MTP)" not in without.err
-    shown = computer.do("show", INSIDE)
-    assert "MTP: a layer of the model itself" in shown.text

@@ -70,23 +70,19 @@ def test_a_server_answers_logs_and_ends(zoo: Zoo) -> None:
         assert process.wait(timeout=30) == 0 and "Traceback" not in process.stderr.read()
 
 
-def test_what_is_installed_is_served_under_its_names(zoo: Zoo) -> None:
-    with started(zoo["parrot"], "--installed", "--log", "none") as (_, url, lines):
+def test_what_is_named_or_installed_is_served(zoo: Zoo) -> None:
+    both = str(zoo["parrot"]), str(zoo["chatter"])
+    options = ("--installed", "--log", "none", "--temperature", "0")
+    with started(*both, *options) as (_, url, lines):
         with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as response:
             names = [model["id"] for model in json.load(response)["data"]]
         assert ask(url, {"prompt": "import os", "model": "demo+eagle3"})["model"] == "demo+eagle3"
-    assert names[0] == str(zoo["parrot"])
-    assert not [name for name in names[1:] if Path(name).is_absolute()], lines
-
-
-def test_several_models(zoo: Zoo) -> None:
-    first, second = str(zoo["parrot"]), str(zoo["chatter"])
-    with started(first, second, "--log", "none", "--temperature", "0") as (_, url, _):
-        for model, text in ((second, "one two"), (first, HELLO_TEXT), ("any", HELLO_TEXT)):
+        for model, text in zip(both, (HELLO_TEXT, " one two"), strict=True):
             answer = ask(url, {"prompt": "a", "model": model, "max_tokens": 20})
-            assert answer["model"] == (first if model == "any" else model)
-            assert answer["choices"][0]["text"].strip().startswith(text.strip())
-    refused = localspec("serve", first, second, "--alias", "bird")
+            assert answer["model"] == model and answer["choices"][0]["text"].startswith(text)
+    assert tuple(names[:2]) == both
+    assert not [name for name in names[2:] if Path(name).is_absolute()], lines
+    refused = localspec("serve", *both, "--alias", "bird")
     assert refused.code == 2 and "--alias and --draft are for one model" in refused.err
 
 

@@ -14,11 +14,10 @@ from tests.chat.saved_chats import put
 from tests.support.run_command import ROOT, command, finish, localspec
 
 
-def completed(words: str, shell: str = "bash", cursor: int | None = None) -> list[str]:
-    at = len(words.split()) - (not words.endswith(" ")) if cursor is None else cursor
-    done = localspec(
-        env={"_LOCALSPEC_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
-    )
+def completed(words: str) -> list[str]:
+    at = str(len(words.split()) - (not words.endswith(" ")))
+    env = {"_LOCALSPEC_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": at}
+    done = localspec(env=env)
     assert done.code == 0, done.err
     return [line.removeprefix("plain,") for line in done.text.splitlines()]
 

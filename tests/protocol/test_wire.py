@@ -38,7 +38,7 @@ COMMANDS: list[wire.EngineCommand] = [
     wire.StopCommand(),
 ]
 ANSWERS: list[wire.CommandReply] = [
-    wire.HelloReply(1, 2), wire.HeartbeatReply(0.5), wire.FailureReply("usage", "what", "hint"),
+    wire.HelloReply(1, 2), wire.HeartbeatReply(0.5), wire.FailureReply("usage", "why", "hint", "t"),
     wire.DoneReply(), wire.MeasuredCosts(2.0, {"1": 1.0}, c=0.5),
     wire.ReplayResult((1,), (0.5,), (0.0,), (0.1,)), wire.CountResult(7),
     wire.TokenizeResult((1, 2), ("h", "\xff")),
