@@ -251,6 +251,3 @@ def test_a_pulled_head_is_used_and_said(computer: Installation) -> None:
     assert told.document["draft"] == "eagle3-Deep-Q8_0.gguf"
     assert told.document["text"] == alone.document["text"]
     assert f"D{said}. To disable: --draft none." in told.err
-    named = computer.do("run", DEEP, *ANSWER, "--json", "--draft", HEAD)
-    assert named.document["draft"] == "eagle3-Deep-Q8_0.gguf"
-    assert "Drafting with" not in named.err, "who named it knows"
