@@ -28,7 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "chats").mkdir()
     (tmp_path / "chats.sqlite").rename(tmp_path / "chats" / "chats.sqlite")
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config.toml"))
     return tmp_path
 
 

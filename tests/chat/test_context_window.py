@@ -53,10 +53,8 @@ def engine(
         yield sessions.InProcess(session)
 
 
-def how_of(
-    settings: ChatSettings, n_ctx: int = N_CTX, asked: str | None = "chatml"
-) -> RequestOptions:
-    return RequestOptions(settings, LoadedModel(n_ctx, asked or "own", template_override=asked))
+def how_of(settings: ChatSettings) -> RequestOptions:
+    return RequestOptions(settings, LoadedModel(N_CTX, "chatml", template_override="chatml"))
 
 
 def plain(kind: str, overflow: OverflowPolicy, spec: str = "model") -> RequestOptions:

@@ -12,10 +12,6 @@ from tests.chat.saved_chats import add_events, chat
 from tests.chat.saved_chats import spoken as said
 
 
-def questions(conversation: Conversation) -> list[str]:
-    return [turn.question for turn in conversation.turns]
-
-
 def test_a_chat_model_is_asked_with_every_turn_so_far() -> None:
     conversation = chat(("a", "b"))
     conversation.ask("c")
@@ -80,7 +76,7 @@ def test_a_branch_is_shown_as_far_as_it_was_last_written() -> None:
     conversation.retry()  # a sibling of the third
     conversation.edit_turn(second.id, "C")
     conversation.switch_branch(first.id)
-    assert questions(conversation) == ["a", "C"]  # the newest leaf
+    assert [turn.question for turn in conversation.turns] == ["a", "C"]  # the newest leaf
     conversation.switch_branch(second.id)
     assert conversation.turns[-1].attempt == 1  # the newest below the second
     conversation.switch_branch(third.id)

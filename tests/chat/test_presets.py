@@ -35,10 +35,9 @@ spec = "eagle3"
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path: Path) -> Path:
     path = tmp_path / "config.toml"
     path.write_text(BODY, encoding="utf-8")
-    monkeypatch.setenv("LOCALSPEC_CONFIG", str(path))
     return path
 
 

@@ -13,81 +13,70 @@ from tests.support.zoo import HELLO_TEXT, Zoo
 KEY = "downloads.limit"
 
 
-class Own:
-    """A config.toml of one's own."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def do(self, *arguments: str, **env: str) -> Done:
-        return localspec(*arguments, env={"LOCALSPEC_CONFIG": str(self.path)} | env)
-
-    def config(self, *arguments: str, **env: str) -> Done:
-        return self.do("config", *arguments, **env)
+def config(*arguments: str, **env: str) -> Done:
+    return localspec("config", *arguments, env=env)
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Own:
-    (tmp_path / "mine").mkdir()
-    return Own(tmp_path / "mine" / "config.toml")
+def file(tmp_path: Path) -> Path:
+    """Of each test: see tests/conftest.py."""
+    return tmp_path / "config.toml"
 
 
-def test_set_get_list_and_back_again(own: Own) -> None:
-    assert own.config("path").text.strip() == str(own.path) and not own.path.exists()
-    assert own.config("set", "screen.theme", "monochrome").code == 0
-    assert own.config("set", "keys.chat.send", "alt+s").code == 0
-    assert own.path.read_text() == (
-        '[screen]\ntheme = "monochrome"\n\n[keys]\n"chat.send" = "alt+s"\n'
-    )
-    assert own.config("get", "screen.theme").text == "monochrome\n"
-    assert own.config("get", "keys.chat.send").text == "alt+s\n"
-    assert own.config("get", KEY).text == "\n"
-    assert own.config("set", "screen.theme", "--default").code == 0
-    assert own.config("get", "screen.theme").text == "localspec-dark\n"
-    done = own.config("set", KEY, "5", LOCALSPEC_DOWNLOADS_LIMIT="3")
+def test_set_get_list_and_back_again(file: Path) -> None:
+    assert config("path").text.strip() == str(file) and not file.exists()
+    assert config("set", "screen.theme", "monochrome").code == 0
+    assert config("set", "keys.chat.send", "alt+s").code == 0
+    assert file.read_text() == ('[screen]\ntheme = "monochrome"\n\n[keys]\n"chat.send" = "alt+s"\n')
+    assert config("get", "screen.theme").text == "monochrome\n"
+    assert config("get", "keys.chat.send").text == "alt+s\n"
+    assert config("get", KEY).text == "\n"
+    assert config("set", "screen.theme", "--default").code == 0
+    assert config("get", "screen.theme").text == "localspec-dark\n"
+    done = config("set", KEY, "5", LOCALSPEC_DOWNLOADS_LIMIT="3")
     assert done.code == 0 and "LOCALSPEC_DOWNLOADS_LIMIT overrides this value" in done.err
 
 
-def test_json_says_where_each_value_comes_from(own: Own) -> None:
-    own.config("set", "chats.keep", "off")
-    said = own.config("list", "--json", LOCALSPEC_DOWNLOADS_LIMIT="3").document
+def test_json_says_where_each_value_comes_from(file: Path) -> None:
+    config("set", "chats.keep", "off")
+    said = config("list", "--json", LOCALSPEC_DOWNLOADS_LIMIT="3").document
     values = {value["key"]: value for value in said["values"]}
-    assert (said["schema"], said["path"], said["faults"]) == (1, str(own.path), [])
+    assert (said["schema"], said["path"], said["faults"]) == (1, str(file), [])
     assert values["chats.keep"]["value"] is False and values["chats.keep"]["default"] is True
     assert values["chats.keep"]["origin"] == "config.toml"
     assert values[KEY]["origin"] == "environment"
     assert values[KEY]["from"] == "LOCALSPEC_DOWNLOADS_LIMIT"
     assert values["screen.theme"]["origin"] == "default"
-    one = own.do("--offline", "config", "get", "network.offline", "--json").document
+    one = localspec("--offline", "config", "get", "network.offline", "--json").document
     assert (one["value"], one["origin"], one["from"]) == (True, "command line", "--offline")
-    after = own.config("get", "models.folder", "--json", "--models-dir", str(own.path.parent))
+    after = config("get", "models.folder", "--json", "--models-dir", str(file.parent))
     assert after.document["from"] == "--models-dir"
-    keys = own.config("list", "--keys", "--json").document["keys"]
+    keys = config("list", "--keys", "--json").document["keys"]
     assert {"keys.app.quit", "keys.chat.send"} <= {key["key"] for key in keys}
 
 
-def test_earlier_names_of_keys_are_those_of_now_and_removed_ones_ignored(own: Own) -> None:
-    own.path.write_text('[keys]\n"doctor.repair" = "m"\n"doctor.mend" = "k"\n"first.skip" = "x"\n')
-    done = own.config("list")
+def test_earlier_names_of_keys_are_those_of_now_and_removed_ones_ignored(file: Path) -> None:
+    file.write_text('[keys]\n"doctor.repair" = "m"\n"doctor.mend" = "k"\n"first.skip" = "x"\n')
+    done = config("list")
     assert done.code == 0 and "unknown" not in done.err
     keys = {line.split()[0]: line.split()[1] for line in done.text.splitlines() if "keys." in line}
     assert keys == {"keys.doctor.repair": "m", "keys.welcome.skip": "x"}  # that of now wins
-    assert own.config("get", "keys.first.skip").text == "x\n"
-    refused = own.config("set", "keys.doctor.copy", "m")
+    assert config("get", "keys.first.skip").text == "x\n"
+    refused = config("set", "keys.doctor.copy", "m")
     assert refused.code == 2 and "m is already in use" in refused.err
     for key in ("keys.doctor.mend", "keys.welcome.skip"):
-        assert own.config("set", key, "--default").code == 0
-    assert own.path.read_text() == "[keys]\n"
-    own.config("set", "keys.doctor.mend", "f7")
-    assert own.path.read_text() == '[keys]\n"doctor.repair" = "f7"\n'
-    own.path.write_text('[keys]\n"verify.less" = "m"\n')
-    done = own.config("list")
+        assert config("set", key, "--default").code == 0
+    assert file.read_text() == "[keys]\n"
+    config("set", "keys.doctor.mend", "f7")
+    assert file.read_text() == '[keys]\n"doctor.repair" = "f7"\n'
+    file.write_text('[keys]\n"verify.less" = "m"\n')
+    done = config("list")
     assert done.err.count("removed setting keys.verify.less; it is ignored.") == 1
-    assert own.config("set", "keys.bench.save", "m").code == 2
-    assert own.config("set", "keys.verify.less", "--default").code == 0
+    assert config("set", "keys.bench.save", "m").code == 2
+    assert config("set", "keys.verify.less", "--default").code == 0
 
 
-def test_what_cannot_be_is_refused_and_nothing_is_written(own: Own) -> None:
+def test_what_cannot_be_is_refused_and_nothing_is_written(file: Path) -> None:
     for arguments, said in [
         (("set", "screen.theme", "pink"), 'It must be "localspec-dark"'),
         (("get", "limit"), "Did you mean downloads.limit?"),
@@ -98,50 +87,50 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(own: Own) -> None:
         (("set", "keys.chat.panel", "f2"), "f2 is already in use"),
         (("set", "keys.chat.panel", "p"), "p is needed for typing"),
     ]:
-        done = own.config(*arguments)
-        assert done.code == 2 and said in done.err and not done.out and not own.path.exists()
+        done = config(*arguments)
+        assert done.code == 2 and said in done.err and not done.out and not file.exists()
 
 
-def test_a_damaged_file_stops_commands_and_is_never_written(own: Own) -> None:
-    own.path.write_text(before := "[screen]\ntheme = \n")
-    where = f"{own.path}:2:9: invalid value"
+def test_a_damaged_file_stops_commands_and_is_never_written(file: Path) -> None:
+    file.write_text(before := "[screen]\ntheme = \n")
+    where = f"{file}:2:9: invalid value"
     for verb in (("list",), ("run", "demo", "-p", "x"), ("pair", "list"), ("history", "list")):
-        done = own.do(*verb)
+        done = localspec(*verb)
         assert done.code == 2 and where in done.err and "localspec config edit" in done.err
-    document = own.do("list", "--json").document
+    document = localspec("list", "--json").document
     assert document["error"]["code"] == "usage" and where in document["error"]["message"]
-    listed = own.config("list")
+    listed = config("list")
     assert listed.code == 2 and where in listed.err and "screen.theme" in listed.text
-    assert own.config("set", "screen.ascii", "on").code == 2
+    assert config("set", "screen.ascii", "on").code == 2
     for verb in (("version",), ("completion", "bash"), ("config", "path")):
-        assert own.do(*verb).code == 0
-    done = own.do("doctor", "--fix", "-y")
-    assert done.code == 1 and f"x {where}" in done.text and own.path.read_text() == before
+        assert localspec(*verb).code == 0
+    done = localspec("doctor", "--fix", "-y")
+    assert done.code == 1 and f"x {where}" in done.text and file.read_text() == before
 
 
-def test_unknown_keys_are_said_and_stop_nothing(own: Own) -> None:
-    own.path.write_bytes(b'["\\u001b[31m"]\nx = 1\n[screen]\ntheme = "\\u001b]0;x\\u0007"\n')
-    done = own.config("list")  # what stands in it is harmless on a terminal
+def test_unknown_keys_are_said_and_stop_nothing(file: Path) -> None:
+    file.write_bytes(b'["\\u001b[31m"]\nx = 1\n[screen]\ntheme = "\\u001b]0;x\\u0007"\n')
+    done = config("list")  # what stands in it is harmless on a terminal
     assert done.code == 2 and not harmful(done.out) and not harmful(done.err.encode())
-    own.path.write_text("[screen]\ntehme = 'x'\n")
-    done = own.do("list")
+    file.write_text("[screen]\ntehme = 'x'\n")
+    done = localspec("list")
     assert done.code == 0 and "did you mean screen.theme?" in done.err
-    quiet = own.do("run", "demo", "-q", "-p", "x", "--max-tokens", "1")
+    quiet = localspec("run", "demo", "-q", "-p", "x", "--max-tokens", "1")
     assert quiet.code == 0 and "tehme" not in quiet.err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the editor is a script of the shell")
-def test_edit_says_what_is_wrong_afterwards(own: Own, tmp_path: Path) -> None:
+def test_edit_says_what_is_wrong_afterwards(file: Path, tmp_path: Path) -> None:
     editor = tmp_path / "an editor"
     editor.write_text('#!/bin/sh\nprintf "screen.ascii = 3\\n" >> "$2"\n')
     editor.chmod(0o755)
-    done = own.config("edit", VISUAL=f"'{editor}' --wait", EDITOR="/never")
+    done = config("edit", VISUAL=f"'{editor}' --wait", EDITOR="/never")
     assert done.code == 2 and "screen.ascii" in done.err
-    assert "# theme = " in own.path.read_text()  # it began with everything as comments
-    own.path.write_text("")
+    assert "# theme = " in file.read_text()  # it began with everything as comments
+    file.write_text("")
     editor.write_text("#!/bin/sh\n")
-    assert own.config("edit", EDITOR=f"'{editor}'", VISUAL="").code == 0
-    gone = own.config("edit", VISUAL="/no/such/editor")
+    assert config("edit", EDITOR=f"'{editor}'", VISUAL="").code == 0
+    gone = config("edit", VISUAL="/no/such/editor")
     assert gone.code == 3 and "VISUAL" in gone.err
 
 

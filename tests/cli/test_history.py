@@ -158,12 +158,10 @@ def test_a_chat_is_kept_and_gone_on_with(zoo: Zoo) -> None:
 @posix
 @pytest.mark.parametrize("how", ["--private", "config"])
 def test_a_private_chat(how: str, zoo: Zoo, tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text("[chats]\nkeep = false\n" if how == "config" else "")
     options = ["--private"] if how == "--private" else []
-    with Dialogue(
-        "run", zoo["parrot"], *GREEDY, *options, env={"LOCALSPEC_CONFIG": str(config)}
-    ) as chat:
+    if how == "config":
+        (tmp_path / "config.toml").write_text("[chats]\nkeep = false\n")
+    with Dialogue("run", zoo["parrot"], *GREEDY, *options) as chat:
         chat.until("> ")
         assert HELLO_TEXT in chat.line("a")
         chat.line("/new")

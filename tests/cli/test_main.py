@@ -8,17 +8,14 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import click
-import psutil
 import pytest
 
 from localspec import cli
 from localspec.errors import UsageError
 from localspec.paths import package_data_dir
-from tests.support.downloads import wait_for
 from tests.support.long_cases import often
 from tests.support.run_command import ROOT, Done, command, finish, harmful, localspec
 from tests.support.zoo import HELLO_TEXT, Zoo
@@ -344,23 +341,6 @@ def test_bytes_that_are_no_text_in_any_argument(form: list[str], zoo: Zoo) -> No
     assert done.code == 0, done.err
     for more in (("show", INVALID), ("history", "search", INVALID), ("export", INVALID)):
         assert "Traceback" not in localspec(*more).err
-
-
-@POSIX
-def test_a_model_that_is_missing_leaves_no_engine_behind(tmp_path: Path) -> None:
-    """The engine process starts before the model is looked for."""
-    ours = {"LOCALSPEC_TEST_MARK": str(tmp_path)}
-    done = finish(command("run", tmp_path / "none.gguf", "-p", "a"), env=ours)
-    assert done.code != 0 and "none.gguf" in done.err
-    wait_for(lambda: not has_process(ours))
-
-
-def has_process(variables: dict[str, str]) -> bool:
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if variables.items() <= process.environ().items():
-                return True
-    return False
 
 
 @POSIX

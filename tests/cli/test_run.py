@@ -50,15 +50,14 @@ def test_standard_input_that_is_not_utf8_is_said_to_be_so(zoo: Zoo) -> None:
     assert (binary.code, binary.out) == (2, b"") and "is not text" in binary.err
 
 
-def test_the_model_is_named_where_it_is_not_the_default(zoo: Zoo, tmp_path: Path) -> None:
-    env = {"LOCALSPEC_DATA_DIR": str(tmp_path)}
+def test_the_model_is_named_where_it_is_not_the_default(zoo: Zoo) -> None:
     ask = ("-p", "a", "--max-tokens", "2")
-    assert localspec("run", *ask, env=env).err == "", "the default pair"
-    assert localspec("run", zoo["parrot"], *ask, env=env).err == ""
-    again = localspec("run", *ask, "--json", env=env)
+    assert localspec("run", *ask).err == "", "the default pair"
+    assert localspec("run", zoo["parrot"], *ask).err == ""
+    again = localspec("run", *ask, "--json")
     assert again.document["model"] == "parrot.gguf"
     assert again.err.startswith("localspec: Answering with ") and "the last one used" in again.err
-    assert localspec("run", *ask, "-q", env=env).err == ""
+    assert localspec("run", *ask, "-q").err == ""
 
 
 def test_the_document_holds_what_the_contract_says(zoo: Zoo) -> None:
@@ -169,14 +168,14 @@ def test_a_drawn_seed_is_told_and_gives_its_text_again(zoo: Zoo) -> None:
 
 
 def test_a_preset_gives_what_the_command_line_leaves_open(zoo: Zoo, tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text("[presets.short]\nmax_tokens = 3\ntemperature = 0\nspec = 'off'\n")
-    env = {"LOCALSPEC_CONFIG": str(file)}
+    (tmp_path / "config.toml").write_text(
+        "[presets.short]\nmax_tokens = 3\ntemperature = 0\nspec = 'off'\n"
+    )
     given = ("run", zoo["parrot"], "-p", "a", "--json", "--preset", "short")
-    plain = localspec(*given, env=env).document
+    plain = localspec(*given).document
     assert (len(plain["tokens"]), plain["finish_reason"]) == (3, "length")
-    assert len(localspec(*given, "--max-tokens", "2", env=env).document["tokens"]) == 2
-    unknown = localspec("run", zoo["parrot"], "-p", "a", "--preset", "long", env=env)
+    assert len(localspec(*given, "--max-tokens", "2").document["tokens"]) == 2
+    unknown = localspec("run", zoo["parrot"], "-p", "a", "--preset", "long")
     assert unknown.code == 3 and "Presets: short." in unknown.err
 
 
