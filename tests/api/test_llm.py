@@ -27,9 +27,9 @@ HI = [{"role": "user", "content": "Hi?"}]
 PROMPTS = [f"a{n}" for n in range(12)]
 
 
-def few(llm: LLM, count: int = 3) -> list[str]:
+def few(llm: LLM) -> list[str]:
     """The next answer, to check that the engine still works."""
-    return llm.generate("a", temperature=0, max_tokens=count).text.split()
+    return llm.generate("a", temperature=0, max_tokens=3).text.split()
 
 
 def answers(llm: LLM) -> dict[str, str]:
