@@ -1,7 +1,5 @@
 """Fixtures of the `LLM` tests: one small engine for each model and its options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

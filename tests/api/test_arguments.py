@@ -1,7 +1,5 @@
 """Arguments of `LLM`: what reaches the engine, what is refused, and what is downloaded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

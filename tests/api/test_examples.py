@@ -1,7 +1,5 @@
 """The examples of docs/api.md and docs/usage.md run as printed."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cost of importing localspec, and the modules that it imports."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.support.run_command import ROOT, finish

@@ -1,7 +1,5 @@
 """`LLM` against real engines: answers, chats, streams, threads and event loops."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import itertools

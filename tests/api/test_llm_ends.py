@@ -1,7 +1,5 @@
 """How engines end: with their script, by garbage collection, by Ctrl+C, or by a crash."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Fake engines: of scripted drafts on a clock of its own, and of known distributions."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

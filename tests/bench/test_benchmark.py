@@ -1,7 +1,5 @@
 """The bench: the order of events, stopping, and an engine that exits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

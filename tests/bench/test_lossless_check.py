@@ -1,7 +1,5 @@
 """The losslessness check passes correct engines and finds every planted error."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Bench results: medians, excluded trials, means, acceptance by position, repetition, JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

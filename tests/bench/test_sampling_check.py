@@ -1,7 +1,5 @@
 """bench/sampling_check.py: the chi-square distribution against tables and simulation."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The benchmark's prompts, the order of its runs, and the timing of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Helpers for the history tests: chats with made-up answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from localspec.chat.conversation import Conversation, Turn

@@ -1,7 +1,5 @@
 """Chats that exceed their context, for every memory type: the chosen policy is applied."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The turn tree of a chat, and the prompts it sends."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

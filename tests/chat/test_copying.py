@@ -1,7 +1,5 @@
 """Copying to the terminal, where there is no clipboard tool."""
 
-from __future__ import annotations
-
 from localspec.chat import copying
 
 

@@ -1,7 +1,5 @@
 """Reading event files, damaged ones too, and splitting them into answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

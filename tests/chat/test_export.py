@@ -1,7 +1,5 @@
 """Exported chats: complete, escaped, readable by other programs."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """Presets: a system prompt and settings under a name, in config.toml."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

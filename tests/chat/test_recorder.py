@@ -1,7 +1,5 @@
 """Saving a running chat, and what happens when saving fails."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 import subprocess

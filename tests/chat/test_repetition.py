@@ -1,7 +1,5 @@
 """When an answer only repeats itself."""
 
-from __future__ import annotations
-
 import random
 
 from localspec.chat.repetition import RepetitionWatch, is_repeating

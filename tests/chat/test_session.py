@@ -1,7 +1,5 @@
 """A chat session: what each action means, in every front end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Chat settings: parsing, refusals, formatting, and the request they produce."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of slash commands and its parser."""
 
-from __future__ import annotations
-
 from localspec.chat.session_commands import SESSION_COMMANDS
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, CommandCall, UnknownCommand, parse

@@ -6,8 +6,6 @@ heard CHAT TURN TOKENS                     after so many tokens of the answer we
 ended CHAT TURN TOKENS                     after `ended` came back
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A person chats at a terminal: commands, signals, pastes, a dying engine, a hostile model."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

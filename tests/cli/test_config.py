@@ -1,7 +1,5 @@
 """`localspec config`, and what a damaged config.toml does to other commands."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

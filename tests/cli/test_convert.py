@@ -1,7 +1,5 @@
 """`localspec convert` and `localspec doctor --cpu`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`localspec doctor`, as a person and as a program would read it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`localspec fit`, and what `run` does with its answer."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Chats that are kept, on the command line: listed, found, shown, exported, removed, continued."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from contextlib import closing

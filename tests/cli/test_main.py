@@ -1,7 +1,5 @@
 """Whatever is wrong, a person gets one clear line, a next step and the right exit code."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

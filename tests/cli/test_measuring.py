@@ -1,7 +1,5 @@
 """`localspec bench` and `localspec verify`: reports, exit codes, and what Ctrl+C leaves."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

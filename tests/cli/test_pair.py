@@ -1,7 +1,5 @@
 """`localspec pair`: suggested pairs, verdicts, and drafts judged by answers of their target."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path

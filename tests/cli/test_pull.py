@@ -1,7 +1,5 @@
 """`localspec pull` and what it brings: real processes, and a hub on this computer."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """One message from one line or several, typed or pasted."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.cli import readline_prompt

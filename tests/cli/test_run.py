@@ -1,7 +1,5 @@
 """`localspec run` in a process of its own, on models whose words are known."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`localspec serve` as a process: its start, its log, its end, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """What the shell completes, and what a command imports before it does."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What reaches a terminal or a pipe: marks, colours, signals, and nothing that attacks."""
 
-from __future__ import annotations
-
 import ast
 import json
 import signal

@@ -1,7 +1,5 @@
 """`localspec worker`: how the other computer uses it."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

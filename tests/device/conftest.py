@@ -1,7 +1,5 @@
 """Tests with a real device: `scripts/test --device BACKEND`; elsewhere they are not collected."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.machine import device_detection

@@ -3,8 +3,6 @@
 python -m tests.device.load_child FILE SETTINGS      SETTINGS: fields of ContextSettings, as JSON
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

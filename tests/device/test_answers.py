@@ -4,8 +4,6 @@ A software device compiles its programs at the first pass of each width, which t
 widths, short answers.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What `fit` foretells is what llama.cpp takes, on each device."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

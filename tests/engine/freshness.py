@@ -1,7 +1,5 @@
 """Whether a head that has been through rounds and turns computes what a fresh one does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace

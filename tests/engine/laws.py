@@ -3,8 +3,6 @@
 The engine's tests run them on the production code, `test_mutants.py` on code with planted bugs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Chats through a session: templates, roles, thinking, and what is told of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Weight types are timed on the CPU, whatever else the computer has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

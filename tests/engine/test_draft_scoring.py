@@ -1,7 +1,5 @@
 """What a draft is judged to reach is what it reaches when it is run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any

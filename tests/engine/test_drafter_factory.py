@@ -4,8 +4,6 @@ A model that takes drafts back wrongly says something else; a head that does dra
 only its rows show, and which of its tokens are accepted.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path

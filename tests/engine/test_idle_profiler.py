@@ -1,7 +1,5 @@
 """Costs and threads are measured when asked for or idle, and threads left to other programs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a loaded pair tells of itself, and which drafts a target refuses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

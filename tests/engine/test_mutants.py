@@ -4,8 +4,6 @@ A mutant is one expression of one function, replaced.  Where the function was re
 same bug in its new words.
 """
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 from collections.abc import Callable

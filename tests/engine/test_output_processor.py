@@ -1,7 +1,5 @@
 """Steps become rounds of text with their sums; text ends where it must."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Iterator
 from contextlib import suppress

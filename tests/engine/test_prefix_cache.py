@@ -1,7 +1,5 @@
 """What two texts share is read once, for every kind of memory and of draft."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace

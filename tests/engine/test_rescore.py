@@ -1,7 +1,5 @@
 """Decoding a finished answer again: its passes and its probabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """One function makes the distribution, as llama.cpp does; the noise to draw by it is noise."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections import Counter

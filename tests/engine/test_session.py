@@ -1,7 +1,5 @@
 """Answers of sessions on tiny models: whatever drafts, however they end or are resumed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Laws of the loop, over every drafter: the text is plain decoding's, and every yield is whole."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product

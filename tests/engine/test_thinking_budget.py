@@ -1,7 +1,5 @@
 """A budget for thinking ends it where it should, whoever guesses, and the answer follows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Probabilities belong to the right token, change nothing, and cost nothing unasked."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Each way of verifying draws from the target's own law: enumerated, and by chance."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Starting engine processes that fail, and waiting for the end of a process."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -5,8 +5,6 @@ PHASE: hello, load, probe, replay, prefill, decode, never; of the real one decod
 scripted pair whose file begins with "gpu" is on a GPU.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

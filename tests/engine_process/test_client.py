@@ -1,7 +1,5 @@
 """The engine process may end in any way at any moment: the parent says which, and goes on."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The engine's words in a file: whole lines, bounded, private, and never in the way."""
 
-from __future__ import annotations
-
 import stat
 import subprocess
 import sys

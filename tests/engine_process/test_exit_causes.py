@@ -1,7 +1,5 @@
 """Causes of an engine exit, and the hint for each."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """The real engine process: a chat, idle measurements, exits in the middle of real work."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """Workers on this computer: llama.cpp's RPC backend built from its sources, and real deaths."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Chats to answer: two of five turns, and hostile texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

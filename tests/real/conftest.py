@@ -1,7 +1,5 @@
 """The models of the real lane: the starter with its drafts, and Gemma 3 270M."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace

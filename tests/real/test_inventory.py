@@ -1,7 +1,5 @@
 """The starter in its package: found, verified, opened without a model, never imported."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

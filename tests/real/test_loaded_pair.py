@@ -1,7 +1,5 @@
 """The published files: template, head, memory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

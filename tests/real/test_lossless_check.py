@@ -3,8 +3,6 @@
 Passes of one and of several tokens differ by rounding for Q4_K_M and BF16, and not for Q8_0.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The demo target with a draft of each kind: on code it never saw, its text is plain decoding's."""
 
-from __future__ import annotations
-
 import calendar
 import difflib
 import heapq

@@ -1,7 +1,5 @@
 """Every drafter gives the text of plain decoding: in chats of five turns, and on hostile text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Damaged history files: the rest is recovered, and the damaged file is kept."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The chat history: saving, loading, searching, deleting, and file permissions."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """Grammars and schemas: what is allowed next, and those that must not harm the process."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,7 +1,5 @@
 """The controller in worlds whose best draft length is known: no clock, no model."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace

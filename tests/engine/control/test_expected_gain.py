@@ -1,7 +1,5 @@
 """What more draft tokens should win, less what they cost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

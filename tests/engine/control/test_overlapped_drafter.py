@@ -1,7 +1,5 @@
 """Overlapped drafting: the draft model drafts on while the target verifies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace

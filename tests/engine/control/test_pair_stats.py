@@ -1,7 +1,5 @@
 """What is learnt of a pair: acceptance, throughput, and how often a draft is tried again."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Costs of passes: between the measured widths, and as they are learnt from what is run."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.engine.control.pass_costs import PassCosts

@@ -1,7 +1,5 @@
 """The regret budget: a law for every moment of every answer, in adversarial worlds."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Simulations for the controller: a draft model of known acceptance, passes of known cost."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable, Sequence

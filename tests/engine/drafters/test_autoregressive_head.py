@@ -1,7 +1,5 @@
 """A head that does not read along; the others are in the laws of tests/engine/laws.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

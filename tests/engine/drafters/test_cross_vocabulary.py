@@ -1,7 +1,5 @@
 """A draft of another vocabulary reads the target's text, whatever bytes the target writes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

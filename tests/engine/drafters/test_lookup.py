@@ -1,7 +1,5 @@
 """Lookup copies what followed the same tokens before."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """A model drafts what it would say, from the text as it is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Models of the zoo, opened by name and closed after the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace

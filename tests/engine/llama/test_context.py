@@ -1,7 +1,5 @@
 """A context's rows of logits and its memory; no argument makes llama.cpp abort."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Passes of heads: what llama.cpp cannot take is refused before, and rows are the right ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

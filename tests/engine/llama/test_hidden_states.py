@@ -1,7 +1,5 @@
 """Hidden states of a target: the right rows, and a refusal where llama.cpp would abort."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """llama.cpp's layout is checked before it is used; its log lines and return codes become errors."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Iterator

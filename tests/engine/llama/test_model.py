@@ -1,7 +1,5 @@
 """Text to tokens and back, with ids checked before llama.cpp aborts on them."""
 
-from __future__ import annotations
-
 import base64
 import random
 import string

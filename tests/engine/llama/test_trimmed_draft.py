@@ -1,7 +1,5 @@
 """A draft with a trimmed vocabulary reads as its source does, and has the rows of its tokens."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
