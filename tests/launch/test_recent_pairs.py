@@ -75,24 +75,20 @@ def test_references_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_file_that_was_opened_by_its_path_is_found_by_its_name(tmp_path: Path) -> None:
     path = tinygguf.llama(0).write(tmp_path / "my-own-Q8_0.gguf")
-    assert launch_by_name("my-own-Q8_0") is None
+
+    def by_name(name: str) -> Path:
+        return launch.resolve_pair(name, "none").target
+
+    with pytest.raises(NotFoundError, match="no entry"):
+        by_name("my-own-Q8_0")
     pair = replace(ResolvedPair(path, None), requested_refs=(str(path), "auto"))
     recent_pairs.add_if_path(pair)
-    assert launch_by_name("my-own-Q8_0") == launch_by_name("my-own") == path
+    assert by_name("my-own-Q8_0") == by_name("my-own") == path
     assert ("my-own-Q8_0", "0.5 MB, opened by path") in model_lookup.list_installed()
     (tmp_path / "elsewhere").mkdir()
     twin = tinygguf.llama(0).write(tmp_path / "elsewhere" / "my-own-Q8_0.gguf")
     recent_pairs.add(ResolvedPair(twin, None))
     with pytest.raises(NotFoundError, match="several files"):
-        launch_by_name("my-own-Q8_0")
+        by_name("my-own-Q8_0")
     names = [name for name, _ in model_lookup.list_installed()]
     assert {str(path), str(twin)} <= set(names), "paths, where names are not enough"
-
-
-def launch_by_name(name: str) -> Path | None:
-    try:
-        return launch.resolve_pair(name, "none").target
-    except NotFoundError as error:
-        if "several" in error.message:
-            raise
-        return None

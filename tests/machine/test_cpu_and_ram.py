@@ -22,22 +22,17 @@ def grow(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-V1, V2 = "memory/memory.{}_in_bytes", "memory.{}"
+V1 = "memory/memory.{}_in_bytes"
+
+
+EIGHT, STAT = f"{8 * GIB}\n", f"anon 1\ninactive_file {2 * GIB}\nactive_file 3\n"
 
 
 @pytest.mark.parametrize(
     ("files", "available", "total"),
     [
-        (
-            {
-                "memory.max": f"{8 * GIB}\n",
-                "memory.current": f"{5 * GIB}\n",
-                "memory.stat": f"anon 1\ninactive_file {2 * GIB}\nactive_file 3\n",
-            },
-            5,
-            8,
-        ),
-        ({V1.format("limit"): f"{8 * GIB}\n", V1.format("usage"): f"{GIB}\n"}, 7, 8),
+        ({"memory.max": EIGHT, "memory.current": f"{5 * GIB}\n", "memory.stat": STAT}, 5, 8),
+        ({V1.format("limit"): EIGHT, V1.format("usage"): f"{GIB}\n"}, 7, 8),
         ({}, 20, 32),
         ({"memory.max": "max\n", "memory.current": "1\n"}, 20, 32),
         ({"memory.max": f"{1 << 62}\n", "memory.current": "1\n"}, 20, 32),

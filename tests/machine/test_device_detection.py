@@ -128,31 +128,17 @@ def test_memory_is_reserved_for_other_programs(monkeypatch: pytest.MonkeyPatch) 
     assert reserve_bytes(replace(RESERVES[0][0], simulated=True)) == 512 * MIB
 
 
-class NVMLError(Exception):
-    pass
-
-
-def fake_pynvml(*cards: dict[str, Any], starts: bool = True) -> SimpleNamespace:
+def fake_pynvml(*cards: dict[str, Any]) -> SimpleNamespace:
     """Functions of pynvml, by its names. What a card lacks is not supported."""
     opened = list[int]()
 
-    def start() -> None:
-        if not starts:
-            raise NVMLError
-        opened.append(1)
-
     def read(name: str) -> Callable[..., Any]:
-        def answer(card: dict[str, Any], version: int | None = None) -> Any:
-            if name not in card or version not in (None, 2):
-                raise NVMLError
-            return card[name]
-
-        return answer
+        return lambda card, version=2: {2: card}[version][name]
 
     return SimpleNamespace(
-        NVMLError=NVMLError,
+        NVMLError=KeyError,
         nvmlMemory_v2=2,
-        nvmlInit=start,
+        nvmlInit=lambda: opened.append(1),
         nvmlShutdown=opened.pop,
         nvmlDeviceGetCount=lambda: len(cards),
         nvmlDeviceGetHandleByIndex=cards.__getitem__,
@@ -180,8 +166,8 @@ def test_nvml_says_what_it_knows_else_none(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert (old.total, old.free, old.used, old.drives_display, old.id) == (None,) * 5
     assert not package.opened
-    monkeypatch.setitem(sys.modules, "pynvml", fake_pynvml(name, starts=False))
-    with pytest.raises(NVMLError):
+    monkeypatch.setattr(package, "nvmlInit", lambda: name["no driver"])
+    with pytest.raises(KeyError):
         list(device_detection.read_nvml())
 
 
@@ -202,30 +188,23 @@ def test_the_card_with_a_screen_is_known(tmp_path: Path) -> None:
     assert [*device_detection.read_displays(tmp_path / "nowhere")] == []
 
 
-Answer = Callable[..., None]
+def list_devices(
+    monkeypatch: pytest.MonkeyPatch, *devices: dict[str, Any], error: Exception | None = None
+) -> None:
+    """Sets what llama.cpp, built for CUDA, lists."""
+
+    def query() -> memory_probe.LlamaCppInfo:
+        if error:
+            raise error
+        return memory_probe.LlamaCppInfo(devices, bool(devices))
+
+    monkeypatch.setattr(installed_llama_cpp, "find_gpu_backends", lambda: ("cuda",))
+    monkeypatch.setattr(memory_probe, "query_llama_cpp", query)
 
 
-@pytest.fixture
-def answer(monkeypatch: pytest.MonkeyPatch) -> Answer:
-    """Sets what llama.cpp lists, of a build with these backends; the cache is empty."""
+def test_detection_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_detection, "_cached", [])
-
-    def set_answer(
-        *devices: dict[str, Any], error: Exception | None = None, backends: tuple[str, ...]
-    ) -> None:
-        def query() -> memory_probe.LlamaCppInfo:
-            if error:
-                raise error
-            return memory_probe.LlamaCppInfo(devices, bool(devices))
-
-        monkeypatch.setattr(installed_llama_cpp, "find_gpu_backends", lambda: backends)
-        monkeypatch.setattr(memory_probe, "query_llama_cpp", query)
-
-    return set_answer
-
-
-def test_detection_never_raises(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(error=OSError("no child\x1b[2J today"), backends=("cuda",))
+    list_devices(monkeypatch, error=OSError("no child\x1b[2J today"))
     here = device_detection.detect_devices()
     assert here.devices == () and here.cpu.total
     assert here.note == "llama.cpp does not list its devices: no child today"
@@ -234,19 +213,20 @@ def test_detection_never_raises(answer: Answer, monkeypatch: pytest.MonkeyPatch)
         raise ValueError
 
     monkeypatch.setattr(device_detection, "read_nvml", broken)
-    answer(CUDA, CPU, backends=("cuda",))
+    list_devices(monkeypatch, CUDA, CPU)
     assert device_detection.detect_devices() is here, "cached"
     assert device_detection.detect_devices(refresh=True).note == ""
 
 
 @pytest.mark.parametrize(("visible", "noted"), [(None, True), ("7", True), ("", False)])
 def test_a_gpu_build_that_finds_no_gpu_says_so_unless_they_are_hidden(
-    answer: Answer, monkeypatch: pytest.MonkeyPatch, visible: str | None, noted: bool
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, noted: bool
 ) -> None:
     for name in device_detection.VISIBLE_DEVICES_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     if visible is not None:
         monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", visible)
-    answer(CPU, backends=("cuda",))
+    monkeypatch.setattr(device_detection, "_cached", [])
+    list_devices(monkeypatch, CPU)
     note = device_detection.detect_devices().note
     assert note == ("llama.cpp is built for cuda, but finds no such device" if noted else "")

@@ -9,11 +9,6 @@ from localspec.machine.device import Device
 GIB = 1 << 30
 
 
-def device(description: str, gib: float | None = None) -> Device:
-    """A device as a driver reports it."""
-    return Device("CUDA0", description, total=None if gib is None else int(gib * GIB))
-
-
 def test_every_card_has_numbers_that_make_sense() -> None:
     known = gpu_catalog.load()
     assert len(known) > 100
@@ -86,15 +81,14 @@ def test_a_real_device_is_recognised_or_not_at_all() -> None:
         ("AMD Radeon 8060S Graphics (RADV GFX1151)", 96, "Ryzen AI Max+ 395"),
         ("NVIDIA GeForce RTX 2080 Ti", 21.5, "RTX 2080 Ti"),  # rebuilt, with the same bandwidth
         ("NVIDIA GeForce RTX 3060", 15.7, None),  # sold with two bandwidths, not with this size
-        ("Tesla V100-SXM2-32GB", 31.7, "Tesla V100"),
         ("NVIDIA H100 80GB HBM3", 79.2, "H100"),
         ("NVIDIA H100 PCIe", 79.2, "H100 PCIe"),
         ("NVIDIA RTX 4000 Ada Generation Laptop GPU", 11.7, None),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 95, "RTX PRO 6000 Blackwell"),
-        ("NVIDIA GeForce GTX 1070 with Max-Q Design", 7.9, None),
         ("AMD Radeon Graphics (RADV RENOIR)", 8, None),
         ("4060", 7.8, None),  # a short name is not a driver name
         ("", 8, None),
     ]:
-        found = gpu_catalog.match_device(device(description, gib))
+        device = Device("CUDA0", description, total=int(gib * GIB))
+        found = gpu_catalog.match_device(device)
         assert (found.name if found else None) == name

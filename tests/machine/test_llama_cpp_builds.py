@@ -64,7 +64,6 @@ def test_the_driver_and_the_card_decide_which_cuda() -> None:
         ("580.95.05", 8.9, "Linux", "cu130"),
         ("580.95.05", 6.1, "Linux", "cu125"),  # CUDA 13 knows no Pascal
         ("580.95.05", None, "Linux", "cu125"),
-        ("550.54.14", 8.6, "Linux", "cu124"),
         ("470.256.02", 8.6, "Linux", "cu118"),
         ("470.256.02", 5.2, "Linux", None),
         ("581.15", 8.9, "Windows", "cu130"),

@@ -187,9 +187,10 @@ def measure(request: SettingsRequest, *, probe: bool = True) -> MeasuredCosts:
     engine = launch.start_engine(request)
     ask = GenerateCommand("a", SamplingParams(temperature=0.0), 40, spec="auto")
     try:
-        for command in (engine.probe(ProbeCommand(seconds=0.3)),) * probe + (engine.generate(ask),):
-            for _ in command:
-                pass
+        for _ in engine.probe(ProbeCommand(seconds=0.3)) if probe else ():
+            pass
+        for _ in engine.generate(ask):
+            pass
     finally:
         engine.close()
     return stored()

@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -96,27 +96,15 @@ def http(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-def odd(**values: Any) -> Callable[[socket.socket], None]:
-    device = asdict(CPU) | values
-    version = installed_llama_cpp.version()
-    body = {"llama_cpp": version, "is_busy": False, "devices": [device]} | values
-
-    def answer(connection: socket.socket) -> None:
-        connection.recv(4096)
-        connection.sendall(json.dumps(body).encode() + b"\n")
-
-    return answer
+WRONG_DEVICE = ({"free": "x"}, {"total": float("nan")}, {"name": 5}, {"free": -1})
+WRONG_STATUS = ({"llama_cpp": 5}, {"memory_limit": "x"})
 
 
-ODD: list[dict[str, Any]] = [
-    *({"free": "x"}, {"total": float("nan")}, {"name": 5}, {"free": -1}),
-    *({"llama_cpp": 5}, {"memory_limit": "x"}),
-]
-
-
-@pytest.mark.parametrize("values", ODD)
+@pytest.mark.parametrize("values", [*WRONG_DEVICE, *WRONG_STATUS])
 def test_values_that_no_worker_sends(values: dict[str, Any]) -> None:
-    with listening(odd(**values)) as address, pytest.raises(UsageError, match="not a localspec"):
+    device = replace(CPU, **values) if values in WRONG_DEVICE else CPU
+    wrong = replace(status(devices=(device,)), **(values if device == CPU else {}))
+    with listening(worker(wrong)) as address, pytest.raises(UsageError, match="not a localspec"):
         preflight.check(address)
 
 

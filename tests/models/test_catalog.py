@@ -59,17 +59,9 @@ def test_our_own_catalogue_is_sound(own: Path) -> None:
 
 
 def test_an_entry(tmp_path: Path) -> None:
-    known = catalog.load(
-        written(
-            tmp_path,
-            f"""
-models:{MODEL}    sha256: {"0a" * 32}
-    revision: {"1b" * 20}
-    licence: mit
-    parameters: 8.19B
-    active: 3300000000
+    text = f"""
+models:{MODEL}    active: 3300000000
     context: 4096
-    memory: swa
     use: [chat, code]
   - {{id: tiny, title: Tiny, repo: a/b, file: b/c-Q8_0.gguf, about: 378.3 MiB, kind: mtp}}
 pairs:
@@ -78,14 +70,10 @@ pairs:
     status: reported
     source: somebody
     settings: {{draft_max: 8, temperature: 0.7}}
-""",
-        )
-    )
-    small = known.models["small"]
-    assert (small.bytes, small.size, small.parameters) == (1000, 1000, 8_190_000_000)
+"""
+    known = catalog.load(written(tmp_path, text))
+    small, tiny = known.models.values()
     assert (small.active, small.context, small.use) == (3_300_000_000, 4096, ("chat", "code"))
-    tiny = known.models["tiny"]
-    assert tiny.bytes is None
     assert tiny.size == int(378.35 * 2**20), "a rounded size is at most this"
     pair, lookup = known.pairs.values()
     assert (pair.id, pair.title) == ("small+tiny", "A model with Tiny")
@@ -162,15 +150,12 @@ DAMAGE = [
     (f"models:{MODEL}    revision: {'a' * 40}\n", "key revision needs sha256"),
     (f"models:{MODEL}    files: [Q8_0]\n", "key files: it must be a table"),
     (f"models:{MODEL}    files: {{q8: 1.0 GiB}}\n", "'q8' is not a quantisation like"),
-    (f"models:{MODEL}    files: {{Q8_0: big}}\n", "quantisation 'Q8_0': key about: 'big' is"),
     (f"models:{MODEL}    files: {{Q8_0: {{revision: {'a' * 40}}}}}\n", "revision needs sha256"),
-    (f"models:{MODEL}    sampling: nosuch\n", "key sampling: 'nosuch' is not one of"),
     ("sampling:\n  - {id: a, source: b, plain: {top_p: 2}}\n", "sampling a: key plain: key top_p"),
     (f"models:{MODEL}    sha256: {'a' * 63}\n", "model small: key sha256: 'aaa"),
     (f"models:{MODEL}    about: 1.0 GiB\n", "keys bytes and about exclude each other"),
     ("models: [{id: a, title: t, bundled: ../../x.gguf}]", "model a: key bundled"),
     (SHAPED.replace("layers: 4", "layers: 0"), "key shape: key layers: '0' is not between"),
-    (SHAPED.replace("layers: 4, ", ""), "model small: key shape: key layers is missing"),
     (SHAPED.replace("heads: 4", "heads: 5"), "key shape: the heads do not divide"),
     (SHAPED.replace("ff: 8, ", ""), "key shape: llama needs ff"),
     (SHAPED.replace("tied: true", "full_layers: [2, 1]"), "not in ascending order"),
@@ -259,24 +244,15 @@ UNREAD = {
 
 def test_shapes_are_proved_by_published_bytes_and_parameters(own: Path) -> None:
     """What a drawn header lacks is the vocabulary."""
-    known = catalog.load().models.values()
-    shaped = [
-        m
-        for m in known
-        if m.architecture in synthetic_header.DRAWN and m.shape and m.id not in UNREAD
-    ]
-    for model in shaped:
-        assert model.shape is not None
-        is_own = (
-            model.id in OWN_MIXTURE
-            or model.id.startswith(("qwen3.5-", "qwen3.6-"))
-            or "UD-" in model.file
-        )
-        if model.bytes and not is_own:
-            left = model.bytes - writer.data_size(
-                synthetic_header.build(model.shape, model.quantization)
-            )
-            assert 0.2e6 < left < 20e6 and left / model.bytes < 0.03, model.id
+    for model in catalog.load().models.values():
+        shape, id_ = model.shape, model.id
+        if shape is None or model.architecture not in synthetic_header.DRAWN or id_ in UNREAD:
+            continue
+        is_own = id_ in OWN_MIXTURE or id_.startswith(("qwen3.5-", "qwen3.6-"))
+        if model.bytes and not is_own and "UD-" not in model.file:
+            drawn = synthetic_header.build(shape, model.quantization)
+            left = model.bytes - writer.data_size(drawn)
+            assert 0.2e6 < left < 20e6 and left / model.bytes < 0.03, id_
         if model.parameters and model.parameters % 1000:
-            drawn = synthetic_header.build(model.shape, "F16").parameters
-            assert drawn == pytest.approx(model.parameters, rel=1e-4), model.id
+            drawn = synthetic_header.build(shape, "F16")
+            assert drawn.parameters == pytest.approx(model.parameters, rel=1e-4), id_

@@ -15,11 +15,8 @@ from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 SYSTEM = ChatMessage("system", "Be brief.")
-HI, HELLO, MORE = (
-    ChatMessage("user", "Hi"),
-    ChatMessage("assistant", "Hello"),
-    ChatMessage("user", "More"),
-)
+HI, HELLO = ChatMessage("user", "Hi"), ChatMessage("assistant", "Hello")
+MORE = ChatMessage("user", "More")
 CHAT = (HI, HELLO, MORE)
 BY_ROLE = "{% for m in messages %}[{{ m.role }}]{{ m['content'] }}{% endfor %}"
 NO_SYSTEM = (
@@ -78,7 +75,6 @@ def test_appended_whatever_is_asked(role: str, think: bool | None, name: str, wo
 
 def test_features_that_real_templates_use() -> None:
     for source, expected in [
-        (BY_ROLE, "[user]Hi[assistant]Hello[user]More"),
         ("{% if add_generation_prompt %}go{% endif %}", "go"),
         ("{{ tools is none }}{{ documents is none }}{{ custom is defined }}", "TrueTrueFalse"),
         ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),  # trim_blocks, lstrip_blocks
@@ -90,11 +86,6 @@ def test_features_that_real_templates_use() -> None:
         ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "aHib"),
         ("{{ {'a': '<é>&'} | tojson }}", '{"a": "<é>&"}'),
         ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}'),
-        (
-            "{% set n = namespace(i=0) %}{% for m in messages %}{% set n.i = n.i + 1 %}{% endfor %}"
-            "{{ n.i }}",
-            "3",
-        ),
         ("{{ dict(a=1).a }}{{ dict.fromkeys(['x'], 2)['x'] }}", "12"),
         ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[-1].content) }}", "<More>"),
         ("{{ messages[::-1][0].content }}{{ strftime_now('%%') }}", "More%"),

@@ -115,6 +115,9 @@ def test_layers_that_predict_are_left_out(zoo: Zoo, tmp_path: Path) -> None:
         layer_subset.copy_layers(zoo["mimo"], copy, [n])
 
 
+ASKED = ("-p", "the one", "--raw", "--max-tokens", "12", "--temperature", "0", "--json")
+
+
 def test_the_command_makes_a_draft_that_drafts(tmp_path: Path) -> None:
     model = tinygguf.nudged(deep(kind=Kind.Q8_0), 1)
     model.keys["early_exit_layer"] = 4
@@ -124,10 +127,9 @@ def test_the_command_makes_a_draft_that_drafts(tmp_path: Path) -> None:
     assert (done.code, done.document["layers"], done.document["of"]) == (0, [0, 1, 2, 3], 6)
     assert localspec("make-draft", source, "--keep", "0-1,5, 3", "--out", middle).code == 0
     assert reader.read(middle).n_layer == 4
-    asked = ("-p", "the one", "--raw", "--max-tokens", "12", "--temperature", "0", "--json")
-    plain = localspec("run", source, "--draft", "none", "--spec", "off", *asked).document
+    plain = localspec("run", source, "--draft", "none", "--spec", "off", *ASKED).document
     for path in (draft, middle):
-        got = localspec("run", source, "--draft", path, "--spec", "model", *asked).document
+        got = localspec("run", source, "--draft", path, "--spec", "model", *ASKED).document
         assert got["text"] == plain["text"] and got["speculation"]["drafted"] > 0
 
 
@@ -164,13 +166,12 @@ def test_the_command_trims_the_vocabulary(zoo: Zoo, tmp_path: Path) -> None:
         before["output.weight"].n_bytes * 40
     )
     assert localspec("pair", "check", zoo["target"], draft).code == 0
-    asked = ("-p", "the one", "--raw", "--max-tokens", "12", "--temperature", "0", "--json")
-    said = localspec("run", zoo["target"], "--draft", draft, "--spec", "model", *asked).document
-    plain = localspec("run", zoo["target"], "--draft", "none", "--spec", "off", *asked).document
+    said = localspec("run", zoo["target"], "--draft", draft, "--spec", "model", *ASKED).document
+    plain = localspec("run", zoo["target"], "--draft", "none", "--spec", "off", *ASKED).document
     assert said["text"] == plain["text"] and said["speculation"]["drafted"] > 0
     none = tmp_path / "none.gguf"
     for refused, words in (
-        (("run", draft, *asked), "not a complete model"),
+        (("run", draft, *ASKED), "not a complete model"),
         (("convert", draft, "--type", "Q4_0", "--out", none), "is trimmed"),
         (("make-draft", draft, "--vocab", "20", "--out", none), "trimmed already"),
         (("make-draft", zoo["cousin"], "--vocab", "32k", "--out", none), "no number of tokens"),

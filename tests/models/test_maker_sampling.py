@@ -55,10 +55,6 @@ def test_each_value_has_its_source(demo: Header) -> None:
     assert "min-p 0.3 (yours)" in plain.describe_sampling(suggested)
     of_file = PairSettings(sampling=maker_sampling.find(with_keys(demo, temp=0.3), None))
     assert ChatSettings.from_catalog(of_file).find_source("temperature", of_file) == "model file"
-    none = ChatSettings()
-    assert {none.find_source(name, PairSettings()) for name in ("temperature", "top_k")} == {
-        "default"
-    }
 
 
 def test_nothing_is_invented(demo: Header) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -73,12 +72,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     link, loop = tmp_path / "link.gguf", tmp_path / "loop.gguf"
     link.symlink_to(tmp_path / "gone.gguf")
     loop.symlink_to(loop)
-    for path in (
-        tmp_path / "\x1b[2Jabsent.gguf",
-        link,
-        tmp_path / "\ud800.gguf",
-        tmp_path / "a\0b.gguf",
-    ):
+    for path in (link, *(tmp_path / f"{name}.gguf" for name in ("\x1b[2Jx", "\ud800", "a\0b"))):
         assert isinstance(failure_of(path), NotFoundError)
     for path in (loop, Path("a" * 5000 + ".gguf")):
         assert isinstance(failure_of(path), StorageError)
@@ -108,17 +102,12 @@ def test_facts_of_a_file(tmp_path: Path) -> None:
     assert facts.unsupported_reason == "its tokenizer 'gpt2 new' is unknown to this llama.cpp"
 
 
-@pytest.fixture
-def new_process() -> Iterator[Callable[[], None]]:
-    """Call it to forget what this process has read."""
-    yield reader._read_cached.cache_clear
-    reader._read_cached.cache_clear()
+new_process = reader._read_cached.cache_clear
+"""Forgets what this process has read."""
 
 
 @pytest.mark.parametrize("name", ["hybrid", "chatty", "eagle3", "no-tokenizer"])
-def test_a_cached_header_is_the_same(
-    zoo: Zoo, name: str, new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cached_header_is_the_same(zoo: Zoo, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the texts, which are read from the file when they are needed."""
     new_process()
     first = reader.read(zoo[name])
@@ -131,7 +120,7 @@ def test_a_cached_header_is_the_same(
     assert again.tokenizer.read_texts() == first.tokenizer.read_texts()
 
 
-def test_a_damaged_cache_counts_as_none(tmp_path: Path, new_process: Callable[[], None]) -> None:
+def test_a_damaged_cache_counts_as_none(tmp_path: Path) -> None:
     path = written(tmp_path, gguffile.model().data())
     first = reader.read(path)
     (cached,) = (tmp_path / "data/headers").iterdir()
@@ -143,9 +132,7 @@ def test_a_damaged_cache_counts_as_none(tmp_path: Path, new_process: Callable[[]
         assert reader.read(path) == first and cached.read_bytes() != damaged
 
 
-def test_the_cache_is_bounded_by_bytes(
-    tmp_path: Path, new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hostile header of control characters takes six bytes for each in JSON."""
     monkeypatch.setattr(reader, "_MAX_CACHE_BYTES", 30_000)
     monkeypatch.setattr(reader, "_MAX_CACHED_TEXT", 3_000)
@@ -158,7 +145,7 @@ def test_the_cache_is_bounded_by_bytes(
     assert size > 0
 
 
-def test_a_changed_files_cached_header(tmp_path: Path, new_process: Callable[[], None]) -> None:
+def test_a_changed_files_cached_header(tmp_path: Path) -> None:
     path = written(tmp_path, gguffile.model().data())
     reader.read(path)
     os.utime(path, ns=(1, 1))

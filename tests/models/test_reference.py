@@ -108,27 +108,13 @@ UNSAFE = (
     *("", ".gguf/", "../a.gguf", "a/../b.gguf", "a/./b.gguf", "/etc/a.gguf", "a//b.gguf"),
     *("a\\b.gguf", "C:\\a.gguf", "C:a.gguf", "con.gguf", "NUL/a.gguf", "com1.x.gguf", "a./b.gguf"),
     *("a /b.gguf", " a.gguf", "-rf.gguf", "a\x1b[31m.gguf", "a\nb.gguf", "a\u202efugg.gguf"),
-    *(
-        "e\u0301.gguf",
-        "é.gguf",
-        "a.gguf\n",
-        "x" * 300 + ".gguf",
-        "a.safetensors",
-        "a.bin",
-        "a.GGUF",
-    ),
+    *("e\u0301.gguf", "é.gguf", "a.gguf\n", "x" * 300 + ".gguf", "a.safetensors", "a.GGUF"),
     "/".join("abcdefghi") + ".gguf",
 )
 
 
 def test_names_that_may_be_paths() -> None:
-    for path in (
-        "a.gguf",
-        "BF16/a-00001-of-00002.gguf",
-        "A b (1)+c.gguf",
-        "_a.gguf",
-        "console.gguf",
-    ):
+    for path in ("BF16/a-00001-of-00002.gguf", "A b (1)+c.gguf", "_a.gguf", "console.gguf"):
         assert is_safe_gguf_path(path)
     for path in UNSAFE:
         assert not is_safe_gguf_path(path)

@@ -37,14 +37,9 @@ def test_what_stands_between_thinking_and_answer_belongs_to_neither() -> None:
     assert markers is not None
     shown = thinking_tags.with_answer_prefix(markers)
     assert shown.close == "<|end|><|start|>assistant<|channel|>final<|message|>"
-    assert thinking_tags.separate_thinking(f"{shown.open}hm{shown.close}Hello", markers) == (
-        "hm",
-        "Hello",
-    )
-    assert thinking_tags.separate_thinking("<|channel|>final<|message|>Hello", markers) == (
-        None,
-        "Hello",
-    )
+    for begun, thought in ((f"{shown.open}hm{shown.close}", "hm"), (FINAL, None)):
+        separated = thinking_tags.separate_thinking(f"{begun}Hello", markers)
+        assert separated == (thought, "Hello")
 
 
 MARKERS = ("<think>", "</think>")

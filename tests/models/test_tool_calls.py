@@ -87,11 +87,8 @@ ANSWERS: tuple[tuple[tool_calls.ToolFormat, str, str], ...] = (
         "\n<P=l>\n[1]\n</P>\n<P=n>\nmany\n</P>\n</F>\n</C>",
         '→f{"o": "12", "r": "{}", "e": "12", "b": true, "l": [1], "n": "many"}',
     ),
-    (  # a closing tag is missing
-        "tags",
-        "<C>\n<F=f>\n<P=s>\nRome\n<P=n>\n3\n</F>\n</C>",
-        '→f{"s": "Rome", "n": 3}',
-    ),
+    # a closing tag is missing
+    ("tags", "<C>\n<F=f>\n<P=s>\nRome\n<P=n>\n3\n</F>\n</C>", '→f{"s": "Rome", "n": 3}'),
     ("tags", "<F=x>\n</F>", "<function=x>\n</function>"),  # a tool that is not offered
     ("tags", '<C>{"name": "f", "arguments": {"s": "Ro\nme\\q"}}</C>', '→f{"s": "Ro\\nme\\\\q"}'),
     ("llama3", '{"name": "John", "n": 3}', '{"name": "John", "n": 3}'),  # an answer in JSON

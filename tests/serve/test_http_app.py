@@ -113,12 +113,8 @@ def test_no_malformed_request_is_a_fault(model: str, request: pytest.FixtureRequ
     """Each costs one answer; that to another request is the same before and afterwards."""
     served: Served = request.getfixturevalue(model)
     ask = partial(served.post, "/v1/chat/completions", CHAT | {"temperature": 0})
-    pid, before, dice, n = (
-        served.engine_pid(),
-        ask().json["choices"],
-        random.Random(43),
-        bulk(400, 10_000),
-    )
+    pid, before = served.engine_pid(), ask().json["choices"]
+    dice, n = random.Random(43), bulk(400, 10_000)
     if model == "caller":  # as they are, they are right
         statuses = {path: served.post(path, body).status for path, body in BODIES.items()}
         assert statuses == dict.fromkeys(BODIES, 200) | {"/infill": 501}

@@ -43,18 +43,6 @@ def claude(chatty: Served) -> Iterator[Any]:
         yield client
 
 
-def events_of(served: Served, body: Any) -> list[tuple[str, Any]]:
-    """The events of a stream, by name."""
-    received = served.post("/v1/messages", {**ASK, "stream": True, **body}).body.decode()
-    parts = [part.split("\n", 1) for part in received.split("\n\n") if part.startswith("event: ")]
-    events = [
-        (name.removeprefix("event: "), json.loads(data.removeprefix("data: ")))
-        for name, data in parts
-    ]
-    assert all(name == data["type"] for name, data in events)
-    return events
-
-
 def test_a_message(chatty: Served, claude: Any) -> None:
     system = [{"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}]
     answer = claude.messages.create(**ASK, system=system, metadata={"user_id": "me"})
@@ -77,20 +65,21 @@ def test_a_message(chatty: Served, claude: Any) -> None:
     assert again.input_tokens + again.cache_read_input_tokens == n_prompt
 
 
-def test_a_stream_has_its_events_in_order(chatty: Served, claude: Any) -> None:
-    events = events_of(chatty, {})
-    names = [name for name, _ in events]
+def test_a_stream_has_its_events_in_order(claude: Any) -> None:
+    events = list(claude.messages.create(**ASK, stream=True))
+    names = [event.type for event in events]
     assert names[:2] == ["message_start", "content_block_start"]
     assert set(names[2:-3]) == {"content_block_delta"}
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
-    start, end = events[0][1]["message"], events[-2][1]
-    assert (start["content"], start["stop_reason"]) == ([], None)
-    assert end["usage"]["output_tokens"] > 20 and end["delta"]["stop_reason"] == "end_turn"
+    start, end = events[0].message, events[-2]
+    assert (start.content, start.stop_reason) == ([], None)
+    assert end.usage.output_tokens > 20 and end.delta.stop_reason == "end_turn"
     for name in ("input_tokens", "cache_read_input_tokens"):
-        assert end["usage"][name] == start["usage"][name], "known from the beginning"
+        known = getattr(start.usage, name)
+        assert getattr(end.usage, name) == known, "known from the beginning"
     with claude.messages.stream(**ASK) as stream:
         assert "".join(stream.text_stream) == CHAT_TEXT
-        assert stream.get_final_message().usage.output_tokens == end["usage"]["output_tokens"]
+        assert stream.get_final_message().usage.output_tokens == end.usage.output_tokens
 
 
 def test_limits_and_stop_sequences(claude: Any) -> None:
@@ -99,10 +88,8 @@ def test_limits_and_stop_sequences(claude: Any) -> None:
     stopped = claude.messages.create(**ASK, stop_sequences=["never", "twice", "café"])
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "café")
     assert stopped.content[0].text == CHAT_TEXT.partition("café")[0]
-    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}} | {
-        "required": ["ok"],
-        "additionalProperties": False,
-    }
+    closed = {"required": ["ok"], "additionalProperties": False}
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}} | closed
     form = {"format": {"type": "json_schema", "schema": schema}}
     sampling = {"temperature": 0.5, "top_k": 5, "top_p": 0.9}
     shaped = claude.messages.create(**ASK, output_config=form, extra_body=sampling)
@@ -138,7 +125,7 @@ def test_a_call_and_its_result(caller: Served) -> None:
             assert [block.type for block in forced.content] == ["tool_use"]
         free = client.messages.create(**given, tool_choice={"type": "none"})
         assert {block.type for block in free.content} == {"text"}
-    names = [name for name, _ in events_of(caller, {"tools": [WEATHER]})]
+        names = [event.type for event in client.messages.create(**given, stream=True)]
     assert names.count("content_block_start") == names.count("content_block_stop") == 2
 
 
@@ -155,9 +142,8 @@ def test_thinking_is_a_block_with_a_signature(thinker: Served) -> None:
         chat = [*HI, {"role": "assistant", "content": [block.to_dict() for block in whole.content]}]
         chat += HI
         assert client.messages.create(**{**ASK, "messages": chat}).content[1].text == visible
-    kinds = [
-        data["delta"]["type"] for name, data in events_of(thinker, {}) if "block_delta" in name
-    ]
+        events = client.messages.create(**ASK, stream=True)
+        kinds = [event.delta.type for event in events if event.type == "content_block_delta"]
     assert kinds.index("signature_delta") == kinds.index("text_delta") - 1
 
 
@@ -228,10 +214,7 @@ def test_wrong_requests_are_refused(claude: Any) -> None:
         (ask_with([{"type": "document"}]), "messages[0].content[0].type: only text"),
         (ask_with([result]), "messages[0].content[0].content[0].type: "),
         (ask_with("a", "tool"), "messages[0].role: "),
-        (ask_with(3), "messages[0].content: "),
         ({"system": [IMAGE]}, "system[0].type: "),
-        ({"max_tokens": 0}, "max_tokens: "),
-        ({"stop_sequences": [3]}, "stop_sequences: "),
         ({"tools": [WEATHER]}, "tools: "),
         ({"tool_choice": {"type": "some"}}, "tool_choice.type: "),
         ({"thinking": {"type": "enabled", "budget_tokens": "many"}}, f"{budget}: "),
@@ -260,19 +243,11 @@ def test_errors_have_anthropics_form(chatty: Served, caller: Served, claude: Any
 
 
 def test_deeply_nested_arguments_are_no_fault(caller: Served) -> None:
-    for depth in (
-        100,
-        *range(700, 1000, bulk(7, 1)),
-        2000,
-    ):  # the limits of reading and writing differ
-        call = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 0}}
-        result = {"type": "tool_result", "tool_use_id": "1", "content": "b"}
-        chat = [
-            *HI,
-            {"role": "assistant", "content": [call]},
-            {"role": "user", "content": [result]},
-        ]
-        body = json.dumps({**ASK, "messages": chat, "max_tokens": 2})
+    call = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 0}}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "b"}
+    chat = [*HI, *ask_with([call], "assistant")["messages"], *ask_with([result])["messages"]]
+    body = json.dumps({**ASK, "messages": chat, "max_tokens": 2})
+    for depth in (100, *range(700, 1000, bulk(7, 1)), 2000):  # limits of reading and of writing
         deep = body.replace('{"a": 0}', '{"a":' * depth + "0" + "}" * depth)
         assert caller.post("/v1/messages", deep.encode()).status in SAFE_STATUSES, depth
 

@@ -13,18 +13,11 @@ from localspec.serve.json_fields import JsonFields, to_fields
 from localspec.serve.prompts import parse_input, parse_message
 from tests.serve.conftest import Served
 
+CITY: dict[str, Any] = {"type": "object", "required": ["city"], "additionalProperties": False}
+CITY["properties"] = {"city": {"enum": ["Paris", "Rome"]}}
 WEATHER: Any = {
     "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather of a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"enum": ["Paris", "Rome"]}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
+    "function": {"name": "weather", "description": "The weather of a city", "parameters": CITY},
 }
 TIME: Any = {"type": "function", "function": {"name": "time"}}
 HI: Any = [{"role": "user", "content": "Hi?"}]
@@ -89,6 +82,7 @@ def test_at_most_one_call_and_only_of_allowed_tools(caller: Served) -> None:
 
 def test_wrong_tools_are_refused(tools: OpenAI) -> None:
     options: Any
+    form = {"type": "json_object"}
     odd = {"type": "function", "function": {"name": "odd", "parameters": {"not": {}}}}
     for options, param in [
         ({"tools": [odd], "tool_choice": "required"}, "tools"),
@@ -97,14 +91,7 @@ def test_wrong_tools_are_refused(tools: OpenAI) -> None:
         ({"tools": [3]}, "tools[0]"),
         ({"tools": [WEATHER], "tool_choice": "sometimes"}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": {"function": {"name": "other"}}}, "tool_choice"),
-        (
-            {
-                "tools": [WEATHER],
-                "tool_choice": "required",
-                "response_format": {"type": "json_object"},
-            },
-            "tool_choice",
-        ),
+        ({"tools": [WEATHER], "tool_choice": "required", "response_format": form}, "tool_choice"),
     ]:
         with pytest.raises(openai.BadRequestError) as error:
             tools.chat.completions.create(model="any", messages=HI, **options)

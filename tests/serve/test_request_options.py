@@ -89,12 +89,9 @@ def test_errors_are_the_clients_own(target: Served, client: OpenAI) -> None:
 
 def test_structured_outputs(target: Served, client: OpenAI) -> None:
     """Random weights, and yet what they say has the shape that was asked for."""
-    schema = {
-        "type": "object",
-        "properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 22, 333]}},
-        "required": ["ok", "n"],
-        "additionalProperties": False,
-    }
+    schema: dict[str, Any] = {"type": "object", "additionalProperties": False}
+    schema["properties"] = {"ok": {"type": "boolean"}, "n": {"enum": [1, 22, 333]}}
+    schema["required"] = ["ok", "n"]
     body = {"prompt": "the one ", "max_tokens": 200, "temperature": 0.9, "seed": 1}
     texts = set()
     for spec in ("model", "off"):
@@ -102,9 +99,6 @@ def test_structured_outputs(target: Served, client: OpenAI) -> None:
         texts.add(target.post("/v1/completions", request).json["choices"][0]["text"])
     (text,) = texts
     assert json.loads(text).keys() == {"ok", "n"}
-    grammar = {"grammar": 'root ::= ("ab" | "cd")+ "."', "max_tokens": 9}
-    text = target.post("/v1/completions", body | grammar).json["choices"][0]["text"]
-    assert set(text) <= set("abcd.")
     form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     answer = client.chat.completions.create(model="any", messages=HI, response_format=form)
     assert json.loads(answer.choices[0].message.content or "").keys() == {"ok", "n"}

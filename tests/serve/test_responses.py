@@ -56,10 +56,8 @@ def test_limits_formats_and_logprobs(client: OpenAI) -> None:
     logprobs = part[0]["logprobs"]
     assert "".join(item["token"] for item in logprobs) == short.output_text
     assert all(len(item["top_logprobs"]) == 2 for item in logprobs)
-    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}} | {
-        "required": ["ok"],
-        "additionalProperties": False,
-    }
+    closed = {"required": ["ok"], "additionalProperties": False}
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}} | closed
     form: Any = {"format": {"type": "json_schema", "name": "a", "schema": schema, "strict": True}}
     shaped = client.responses.create(model="any", input="Hi?", text=form)
     assert json.loads(shaped.output_text).keys() == {"ok"}
@@ -130,11 +128,8 @@ def test_thinking_is_an_item(thinker: Served) -> None:
             reasoning, _ = answer.output
             assert reasoning.type == "reasoning" and reasoning.content
             assert reasoning.content[0].text == thought and answer.output_text == visible
-        again: Any = [
-            {"role": "user", "content": "Hi?"},
-            *(item.to_dict() for item in whole.output),
-            {"role": "user", "content": "More?"},
-        ]
+        hi = {"role": "user", "content": "Hi?"}
+        again: Any = [hi, *(item.to_dict() for item in whole.output), hi]
         assert client.responses.create(model="any", input=again).output_text == visible
 
 
@@ -147,7 +142,6 @@ def test_wrong_requests_are_refused(client: OpenAI) -> None:
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0]"),
         ({"input": [{"type": "function_call", "name": ""}]}, "input[0].name"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"tools": [WEATHER]}, "tools"),
     ]:
         with pytest.raises(openai.BadRequestError) as error:

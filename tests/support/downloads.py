@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic
 
 from localspec.models.hub.cached_file import DownloadJob
-from localspec.models.hub.cancellation import CancelToken, RetryPolicy
+from localspec.models.hub.cancellation import RetryPolicy
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadState, download_file
 from localspec.models.reference import RepoFile
@@ -24,11 +24,11 @@ QUICK = RetryPolicy(
 
 
 class Desk:
-    def __init__(self, hub: FakeHub, store: Path, patience: RetryPolicy = QUICK) -> None:
+    def __init__(self, hub: FakeHub, store: Path) -> None:
         hub.add(REPO, FILE, DATA)
         self.hub = hub
         self.store = store
-        self.client = HubClient(hub.url, token=False, retry_policy=patience)
+        self.client = HubClient(hub.url, token=False, retry_policy=QUICK)
         self.said: list[DownloadState] = []
 
     def job(self, path: str = FILE, ref: str | None = "main") -> DownloadJob:
@@ -37,9 +37,9 @@ class Desk:
         size, digest = (len(file.data), file.etag) if file else (1, "0" * 64)
         return DownloadJob(REPO, self.hub.commit, RepoFile(path, size, digest), ref)
 
-    def fetch(self, job: DownloadJob | None = None, stop: CancelToken | None = None) -> Path:
+    def fetch(self, job: DownloadJob | None = None) -> Path:
         job = job or self.job()
-        return download_file(self.client, job, self.said.append, cancel=stop, cache_dir=self.store)
+        return download_file(self.client, job, self.said.append, cache_dir=self.store)
 
     @property
     def folder(self) -> Path:

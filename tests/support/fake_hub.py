@@ -113,9 +113,9 @@ class FakeHub:
     def sent(self) -> int:
         return sum(seen.sent for seen in self.bodies())
 
-    def wait_sent(self, n_bytes: int, seconds: float = 60.0) -> None:
+    def wait_sent(self, n_bytes: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.sent() >= n_bytes, seconds), self.seen
+            assert self.changed.wait_for(lambda: self.sent() >= n_bytes, 60.0), self.seen
 
     def __enter__(self) -> FakeHub:
         for server in self._servers:
