@@ -151,6 +151,7 @@ DAMAGE = [
     (f"models:{MODEL}    files: [Q8_0]\n", "key files: it must be a table"),
     (f"models:{MODEL}    files: {{q8: 1.0 GiB}}\n", "'q8' is not a quantisation like"),
     (f"models:{MODEL}    files: {{Q8_0: {{revision: {'a' * 40}}}}}\n", "revision needs sha256"),
+    (f"models:{MODEL}    sampling: nosuch\n", "key sampling: 'nosuch' is not one of"),
     ("sampling:\n  - {id: a, source: b, plain: {top_p: 2}}\n", "sampling a: key plain: key top_p"),
     (f"models:{MODEL}    sha256: {'a' * 63}\n", "model small: key sha256: 'aaa"),
     (f"models:{MODEL}    about: 1.0 GiB\n", "keys bytes and about exclude each other"),

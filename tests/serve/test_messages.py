@@ -65,9 +65,12 @@ def test_a_message(chatty: Served, claude: Any) -> None:
     assert again.input_tokens + again.cache_read_input_tokens == n_prompt
 
 
-def test_a_stream_has_its_events_in_order(claude: Any) -> None:
+def test_a_stream_has_its_events_in_order(chatty: Served, claude: Any) -> None:
     events = list(claude.messages.create(**ASK, stream=True))
     names = [event.type for event in events]
+    lines = chatty.post("/v1/messages", {**ASK, "stream": True}).body.decode().splitlines()
+    sent = dict.fromkeys(line[7:] for line in lines if line.startswith("event: "))
+    assert [*sent] == [*dict.fromkeys(names)], "the lines' own names"
     assert names[:2] == ["message_start", "content_block_start"]
     assert set(names[2:-3]) == {"content_block_delta"}
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
@@ -215,6 +218,8 @@ def test_wrong_requests_are_refused(claude: Any) -> None:
         (ask_with([result]), "messages[0].content[0].content[0].type: "),
         (ask_with("a", "tool"), "messages[0].role: "),
         ({"system": [IMAGE]}, "system[0].type: "),
+        ({"max_tokens": 0}, "max_tokens: "),
+        ({"stop_sequences": [3]}, "stop_sequences: "),
         ({"tools": [WEATHER]}, "tools: "),
         ({"tool_choice": {"type": "some"}}, "tool_choice.type: "),
         ({"thinking": {"type": "enabled", "budget_tokens": "many"}}, f"{budget}: "),

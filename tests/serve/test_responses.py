@@ -142,6 +142,7 @@ def test_wrong_requests_are_refused(client: OpenAI) -> None:
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0]"),
         ({"input": [{"type": "function_call", "name": ""}]}, "input[0].name"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"tools": [WEATHER]}, "tools"),
     ]:
         with pytest.raises(openai.BadRequestError) as error:
