@@ -89,6 +89,5 @@ def test_a_real_device_is_recognised_or_not_at_all() -> None:
         ("4060", 7.8, None),  # a short name is not a driver name
         ("", 8, None),
     ]:
-        device = Device("CUDA0", description, total=int(gib * GIB))
-        found = gpu_catalog.match_device(device)
+        found = gpu_catalog.match_device(Device("CUDA0", description, total=int(gib * GIB)))
         assert (found.name if found else None) == name
