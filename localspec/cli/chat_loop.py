@@ -27,7 +27,7 @@ from localspec.cli.speculation_text import AnswerStats
 from localspec.cli.terminal import Interrupt, stop_on_interrupt
 from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, render_hint
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import Engine, StartEngine
+from localspec.launch import Engine, StartEngine, conversion
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Event, Notice, encode
 from localspec.units import short_count
@@ -140,7 +140,8 @@ class ChatLoop:
         initial_text, self._view.initial_text = self._view.initial_text, ""
         self._print_notices(self.session.take_notices())
         try:
-            text = self._message_prompt.read_message(initial_text)
+            with conversion.work_while_idle(self.session.pair.target):
+                text = self._message_prompt.read_message(initial_text)
         except EOFError:
             self._print("")
             return 0

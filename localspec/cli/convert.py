@@ -18,7 +18,7 @@ from localspec.cli.options import QUIET
 from localspec.cli.terminal import ProgressLine, echo
 from localspec.errors import UsageError
 from localspec.launch import conversion
-from localspec.launch.conversion import Comparison, ConvertedModel, Source
+from localspec.launch.conversion import Comparison, ComparisonTrial, ConvertedModel, Source
 from localspec.machine import conversion_process
 from localspec.machine.conversion_process import TypeSpeed
 from localspec.models import model_lookup
@@ -94,8 +94,11 @@ def command(
 def _convert(
     source: Source, kind: str, file: Path, n_tokens: int, progress: ProgressLine, bound: float
 ) -> ConvertedModel:
-    texts = [text for workload in workloads.load() for text in workload.prompts]
-    with closing(conversion.convert(source, kind, file, texts, n_tokens, bound)) as steps:
+    trial = None
+    if n_tokens:
+        texts = [text for workload in workloads.load() for text in workload.prompts]
+        trial = ComparisonTrial(texts, n_tokens, max_divergence=bound)
+    with closing(conversion.convert(source, kind, file, trial)) as steps:
         try:
             while True:
                 what, share = next(steps)

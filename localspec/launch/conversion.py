@@ -9,16 +9,17 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from localspec import data_files
-from localspec.errors import ChecksumError, EngineError, LocalspecError, StorageError, UsageError
+from localspec.errors import EngineError, LocalspecError, StorageError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import conversion_process, installed_llama_cpp
-from localspec.machine.conversion_process import TypeSpeed
+from localspec.machine.conversion_process import OnProcessStart, TypeSpeed
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
@@ -44,6 +45,7 @@ _SIZE_MARGIN = 1.12  # Some tensors get more bits than the type has.
 _NEARLY_FULL = 1 << 20  # Bytes that are free.
 _MIN_GAIN = 1.3  # In reading or writing, from which a conversion is suggested.
 _SUGGESTED_FILE = "suggested-conversions.json"
+_USED_COPIES_FILE = "used-copies.json"
 
 ORIGIN_KEY = "localspec.converted_from"
 _HINT = "A copy, compared with the original: localspec convert"
@@ -63,6 +65,15 @@ class Comparison:
     copy_ms: float
     source_read_ms: float  # A token of a prompt.
     copy_read_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonTrial:
+    """How a copy is compared with its source, and what it must reach to be kept."""
+
+    texts: Sequence[str]  # The source continues them.
+    n_tokens: int  # In all.
+    max_divergence: float = inf  # Nats.
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +157,9 @@ def suggest_conversion(header: Header) -> str:
 
 def suggest_once(path: Path, header: Header) -> Notice | None:
     """A notice of `suggest_conversion`, the first time that the model is loaded with one."""
-    told = data_files.read_json(_SUGGESTED_FILE)
-    told = told if isinstance(told, list) else []
-    if str(path) in told or not (gain := suggest_conversion(header)):
+    gain = suggest_conversion(header)
+    if not gain or not _is_first_time(_SUGGESTED_FILE, path):
         return None
-    data_files.write_json(_SUGGESTED_FILE, [*told, str(path)])
     return Notice("info", "convert", f"{gain}.", f"{_HINT} {shlex.quote(str(path))}")
 
 
@@ -158,32 +167,40 @@ def convert(
     source: Source,
     kind: str,
     out: Path,
-    texts: Sequence[str],
-    n_tokens: int,
-    max_divergence: float = inf,
+    trial: ComparisonTrial | None = None,
+    *,
+    on_start: OnProcessStart = lambda _: None,
 ) -> Generator[Progress, None, ConvertedModel]:
     """Yield what is done, with the share of it; return the copy. Closing it leaves no file.
 
-    `texts` are continued by the source for `n_tokens` in all, to compare the copy with it; 0 leaves
-    the comparison out. A copy that differs by more than `max_divergence` nats leaves no file
-    either. Raises EngineError, StorageError, UsageError.
+    Without `trial` the copy is not compared with its source; one that fails it leaves no file.
+    `on_start` receives each process. Raises EngineError, StorageError, UsageError.
     """
     if out.exists():
         raise UsageError(f"{out.name} exists already.", "Choose another --out, or remove it.")
     with _unnamed_file(out) as (partial, give_name):
-        size = yield from _quantize(source, kind, out, partial)
+        size = yield from _quantize(source, kind, out, partial, on_start)
         comparison = None
-        if n_tokens:
-            files = {"source": str(source.path), "copy": partial}
-            request = {"op": "compare", **files, "texts": list(texts), "n_tokens": n_tokens}
-            comparison = Comparison(**(yield from _last(request, "comparing with the source")))
-        is_kept = comparison is None or comparison.divergence <= max_divergence
+        is_kept = True
+        if trial is not None:
+            request = {
+                "op": "compare",
+                "source": str(source.path),
+                "copy": partial,
+                "texts": list(trial.texts),
+                "n_tokens": trial.n_tokens,
+            }
+            result = yield from _last(request, "comparing with the source", on_start)
+            comparison = Comparison(**result)
+            is_kept = comparison.divergence <= trial.max_divergence
         if is_kept:
             give_name()
     return ConvertedModel(out, kind, size, comparison, is_kept)
 
 
-def _quantize(source: Source, kind: str, out: Path, partial: str) -> Generator[Progress, None, int]:
+def _quantize(
+    source: Source, kind: str, out: Path, partial: str, on_start: OnProcessStart
+) -> Generator[Progress, None, int]:
     """Write the copy to `partial`, on the disk of `out`; returns its size in bytes."""
     needed = int(source.header.parameters * _bits(kind) / 8 * _SIZE_MARGIN)
     free = shutil.disk_usage(out.parent).free
@@ -195,12 +212,13 @@ def _quantize(source: Source, kind: str, out: Path, partial: str) -> Generator[P
     files = {"source": str(source.path), "out": partial, "origin": source.path.name}
     request = {"op": "quantize", **files, "file_type": _NUMBERS[kind]}
     try:
-        return int((yield from _last(request, f"converting to {kind}"))["bytes"])
+        result = yield from _last(request, f"converting to {kind}", on_start)
     except EngineError as error:
         if shutil.disk_usage(out.parent).free > _NEARLY_FULL:
             raise
         message = f"The disk became full while {out.name} was written."
         raise StorageError(message, f"It needs about {gb(needed)} in {out.parent}.") from error
+    return int(result["bytes"])
 
 
 def _bits(kind: str) -> float:
@@ -210,8 +228,10 @@ def _bits(kind: str) -> float:
     return names.get(kind) or names.get(base) or names[f"{base}_S"]
 
 
-def _last(request: Request, what: str) -> Generator[Progress, None, dict[str, Any]]:
-    with closing(conversion_process.run([request])) as replies:
+def _last(
+    request: Request, what: str, on_start: OnProcessStart
+) -> Generator[Progress, None, dict[str, Any]]:
+    with closing(conversion_process.run([request], on_start)) as replies:
         for reply in replies:
             if isinstance(reply, dict):
                 return reply
@@ -219,32 +239,90 @@ def _last(request: Request, what: str) -> Generator[Progress, None, dict[str, An
     raise AssertionError
 
 
-def faster_copy(path: Path, notify: Callable[[Notice], None]) -> Path:
-    """A packaged model in the type that CPUs compute fastest; it is converted at its first load.
+# --- The packaged model's copy
 
-    Other files as they are, as well as this one where a GPU computes or if it cannot be converted.
-    LOCALSPEC_STARTER_TYPE names another type, or `own` for the file itself. Raises ChecksumError.
+
+@dataclass(frozen=True, slots=True)
+class PackagedCopy:
+    """The copy of a packaged model that CPUs compute faster, made or not."""
+
+    source: Source
+    type: str
+    path: Path
+
+
+def find_faster_copy(path: Path) -> PackagedCopy | None:
+    """The copy that a packaged model is to have on this computer, whether or not it is made.
+
+    None for every other file, where a GPU computes, and where LOCALSPEC_STARTER_TYPE is `own`; that
+    variable may also name another type.
     """
     chosen = os.environ.get("LOCALSPEC_STARTER_TYPE", STARTER_TYPE)
     if chosen == "own" or inventory.find_packaged(path) is None:
-        return path
+        return None
     if installed_llama_cpp.find_gpu_backends():
-        return path
+        return None
     try:
         source = open_source(path)
         kind = check_type(source, chosen)
-        copy = inventory.converted_folder() / f"{source.stem}-{kind}.gguf"
-        if not copy.is_file():
-            inventory.verify_packaged(path)
-            message = f"Converting {source.stem} to {kind}, which this CPU computes faster, once."
-            notify(Notice("info", "converting", message, "LOCALSPEC_STARTER_TYPE=own leaves it."))
-            for _ in convert(source, kind, copy, (), 0):
-                pass
-    except ChecksumError:
-        raise
     except (LocalspecError, OSError):
+        return None
+    return PackagedCopy(source, kind, inventory.converted_folder() / f"{source.stem}-{kind}.gguf")
+
+
+def choose_faster_copy(path: Path, notify: Callable[[Notice], None]) -> Path:
+    """The faster copy of a packaged model if it has been made, else the file itself.
+
+    Loading never waits for the conversion: beside a busy program it takes minutes at its low
+    priority. `make_faster_copy` makes the copy while nobody waits. The first load that uses the
+    copy says so.
+    """
+    copy = find_faster_copy(path)
+    if copy is None or not copy.path.is_file():
         return path
-    return copy
+    if _is_first_time(_USED_COPIES_FILE, copy.path):
+        message = (
+            f"{copy.source.stem} now runs as {copy.type}, which this CPU computes faster: "
+            "a copy that was made while nothing was asked."
+        )
+        hint = "LOCALSPEC_STARTER_TYPE=own uses the original."
+        notify(Notice("info", "converted", message, hint))
+    return copy.path
+
+
+def make_faster_copy(path: Path, on_start: OnProcessStart) -> None:
+    """Convert a packaged model unless that is done; an `IdleTask`.
+
+    A conversion that is ended leaves no file and begins again at the next idle moment.
+
+    Raises ChecksumError, EngineError, StorageError, UsageError.
+    """
+    copy = find_faster_copy(path)
+    if copy is None or copy.path.exists():
+        return
+    inventory.verify_packaged(path)
+    for _ in convert(copy.source, copy.type, copy.path, on_start=on_start):
+        pass
+
+
+def work_while_idle(target: Path) -> AbstractContextManager[None]:
+    """Make the faster copy of `target` and time weight types, while the block waits for a question.
+
+    The block ends at once when the question comes.
+    """
+    tasks = (partial(make_faster_copy, target), conversion_process.time_missing_types)
+    return conversion_process.run_while_idle(tasks, after=conversion_process.IDLE_SECONDS)
+
+
+def _is_first_time(file: str, path: Path) -> bool:
+    """Whether `path` is not yet listed in a file of the data folder; lists it."""
+    listed = data_files.read_json(file)
+    if not isinstance(listed, list):
+        listed = []
+    if str(path) in listed:
+        return False
+    data_files.write_json(file, [*listed, str(path)])
+    return True
 
 
 @contextmanager

@@ -13,12 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from localspec.errors import DoesNotFitError, OutOfMemoryError, UsageError
 from localspec.fit.advisor import SettingsRequest
+from localspec.launch import conversion
 from localspec.launch.start import Engine, EngineClient, StartEngine, start_engine
-from localspec.machine import conversion_process, device_detection
 from localspec.protocol.events import EngineReady, Event, Notice
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.5  # Between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C.
 _STOP_TIMEOUT = 2.0  # Seconds for an answer to stop, before its engine process is closed.
 _JOIN_TIMEOUT = 10.0  # Seconds that `close` waits for the thread.
-_IDLE_SECONDS = 8.0  # Without a job, before weight types are timed: the pair was measured by then.
 _PERSON_POLL_SECONDS = 0.05  # Between two checks whether a person has answered a job's question.
 
 T = TypeVar("T")
@@ -262,18 +262,14 @@ class EngineHost:
             _running_hosts.discard(self)
 
     def _next_job(self) -> EngineJob[Any] | None:
-        """Wait for a job; meanwhile time the weight types, if a CPU computes and that is due."""
+        """Wait for a job; meanwhile do what is due while nobody waits."""
         if self._idle_seconds is not None:
             with suppress(queue.Empty):
                 return self._jobs.get(timeout=self._idle_seconds)
             self._close_engines()
         elif self._probe and isinstance(self.engine, EngineClient):
-            with suppress(queue.Empty):
-                return self._jobs.get(timeout=_IDLE_SECONDS)
-            missing = conversion_process.missing_types()
-            if missing and not device_detection.detect_devices().devices:
-                with conversion_process.time_meanwhile(missing):
-                    return self._jobs.get()
+            with conversion.work_while_idle(Path(self._request.load.target)):
+                return self._jobs.get()
         return self._jobs.get()
 
     def _run_job(self, job: EngineJob[Any]) -> None:

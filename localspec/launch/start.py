@@ -177,7 +177,7 @@ def start_engine(
     `on_worker` receives the engine before it loads, for another thread to close it.
     Raises as `choose_settings`, and the engine's errors.
     """
-    target = conversion.faster_copy(Path(request.load.target), notify)
+    target = conversion.choose_faster_copy(Path(request.load.target), notify)
     load = replace(request.load, target=str(target))
     request, workers = check_workers(replace(request, load=load), notify)
     advice = choose_settings(request, workers)

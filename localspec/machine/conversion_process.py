@@ -14,9 +14,9 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from localspec import child_process, data_files
-from localspec.errors import EngineError
+from localspec.errors import EngineError, LocalspecError
 from localspec.lazy_dataclass import dataclass
-from localspec.machine import installed_llama_cpp
+from localspec.machine import device_detection, installed_llama_cpp
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
 from localspec.models.gguf.parser import GGML_TYPES
 from localspec.sanitize import sanitize
@@ -25,10 +25,17 @@ TIMED_TYPES = (
     "Q4_0", "IQ4_NL", "Q4_1", "Q4_K", "MXFP4", "Q5_K", "Q6_K", "Q8_0", "BF16", "F16",
 )  # fmt: skip
 """By bits; the types that ggml has special kernels for on some CPUs, and the common ones."""
+IDLE_SECONDS = 8.0
+"""Without a question before idle tasks begin. The engine measures a new pair before that."""
 TIMED_WEIGHTS = 92_274_688  # Weights of the two layers that are timed.
 _FILE = "cpu-types.json"
 _READ, _WRITTEN = 300, 200  # Tokens of a turn of a chat, which weighs reading and writing.
 _NUMBERS = {name: number for number, (name, *_) in GGML_TYPES.items()}
+
+OnProcessStart = Callable[[subprocess.Popen[bytes]], None]
+"""Receives a process when it starts, so that another thread can kill it."""
+IdleTask = Callable[[OnProcessStart], None]
+"""Work that nobody waits for, in a process that it hands to its argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class TypeSpeed:
 
 def time_types(
     names: Sequence[str] = TIMED_TYPES,
-    on_start: Callable[[subprocess.Popen[bytes]], None] = lambda _: None,
+    on_start: OnProcessStart = lambda _: None,
     *,
     until_disturbed: bool = False,
 ) -> Iterator[TypeSpeed]:
@@ -93,22 +100,42 @@ def time_types(
             yield speed
 
 
+def time_missing_types(on_start: OnProcessStart) -> None:
+    """Time the types that were not, where a CPU computes; an `IdleTask`.
+
+    Ends at the first type that other programs disturb.
+    """
+    missing = missing_types()
+    if missing and not device_detection.detect_devices().devices:
+        for _ in time_types(missing, on_start, until_disturbed=True):
+            pass
+
+
 @contextmanager
-def time_meanwhile(names: Sequence[str]) -> Iterator[None]:
-    """Time types until the block ends, which does not wait; those timed by then are kept."""
-    processes, is_over = list[subprocess.Popen[bytes]](), threading.Event()
+def run_while_idle(tasks: Sequence[IdleTask], *, after: float) -> Iterator[None]:
+    """Run `tasks` in a thread, one after the other, once the block has lasted `after` seconds.
+
+    When the block ends, somebody waits for an answer. So it waits for no task: it kills the process
+    of the one that runs. What was finished by then is kept. A task that fails ends only itself: who
+    needs its result asks for it again and gets the error.
+    """
+    processes = list[subprocess.Popen[bytes]]()
+    is_over = threading.Event()
 
     def on_start(process: subprocess.Popen[bytes]) -> None:
         processes.append(process)
         if is_over.is_set():
             process.kill()
 
-    def time_them() -> None:
-        with suppress(EngineError):  # it was killed, or the next command reports it
-            for _ in time_types(names, on_start, until_disturbed=True):
-                pass
+    def run_tasks() -> None:
+        is_over.wait(after)
+        for task in tasks:
+            if is_over.is_set():
+                return
+            with suppress(LocalspecError, OSError):
+                task(on_start)
 
-    threading.Thread(target=time_them, name="type-timing", daemon=True).start()
+    threading.Thread(target=run_tasks, name="idle-tasks", daemon=True).start()
     try:
         yield
     finally:
@@ -149,8 +176,7 @@ def _environment() -> list[str | int]:
 
 
 def run(
-    requests: Sequence[Mapping[str, Any]],
-    on_start: Callable[[subprocess.Popen[bytes]], None] = lambda _: None,
+    requests: Sequence[Mapping[str, Any]], on_start: OnProcessStart = lambda _: None
 ) -> Generator[Any, None, None]:
     """Yield of each request the shares that are done, as floats, and then its result.
 

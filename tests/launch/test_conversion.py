@@ -19,7 +19,7 @@ from gguf import GGMLQuantizationType as Kind
 from localspec import child_process, paths
 from localspec.errors import EngineError, StorageError, UsageError
 from localspec.launch import conversion
-from localspec.launch.conversion import ConvertedModel, Source
+from localspec.launch.conversion import ComparisonTrial, ConvertedModel, Source
 from localspec.machine import conversion_process
 from localspec.machine.conversion_process import TypeSpeed
 from localspec.models.gguf import reader
@@ -38,7 +38,8 @@ TEXTS = ("def add(a, b):\n    return", "class Stack:\n    def push(self, item):\
 def convert(
     source: Source, kind: str, out: Path, n_tokens: int = 0, bound: float = math.inf
 ) -> ConvertedModel:
-    steps = conversion.convert(source, kind, out, TEXTS, n_tokens, bound)
+    trial = ComparisonTrial(TEXTS, n_tokens, bound) if n_tokens else None
+    steps = conversion.convert(source, kind, out, trial)
     try:
         while True:
             _, share = next(steps)
@@ -162,7 +163,9 @@ def test_a_write_that_fails_midway(
 def test_closing_a_conversion_at_any_step_leaves_nothing(tmp_path: Path) -> None:
     source = conversion.open_source(DEMO)
     for last in ("converting", "comparing"):
-        steps = conversion.convert(source, "F16", tmp_path / "copy.gguf", TEXTS, 64)
+        steps = conversion.convert(
+            source, "F16", tmp_path / "copy.gguf", ComparisonTrial(TEXTS, 64)
+        )
         while not next(steps)[0].startswith(last):
             pass
         steps.close()
@@ -222,22 +225,98 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield file
 
 
-def test_a_packaged_model_is_converted_once(packaged: Path) -> None:
+def refuse_process(_: object) -> None:
+    raise AssertionError("a process was started")
+
+
+def test_loading_a_packaged_model_waits_for_no_conversion(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a busy program the conversion takes minutes, at its low priority."""
+    monkeypatch.setattr(child_process, "start", refuse_process)
     notices = list[Notice]()
-    copy = conversion.faster_copy(packaged, notices.append)
+
+    assert conversion.choose_faster_copy(packaged, notices.append) == packaged
+
+    assert notices == []
+
+
+def test_the_copy_of_a_packaged_model_is_used_once_it_is_made(packaged: Path) -> None:
+    conversion.make_faster_copy(packaged, lambda _: None)
+
+    notices = list[Notice]()
+    copy = conversion.choose_faster_copy(packaged, notices.append)
+    copy_again = conversion.choose_faster_copy(packaged, notices.append)
+
     assert reader.read(copy).quantization == "F16"
-    assert conversion.faster_copy(packaged, notices.append) == copy
-    assert [notice.code for notice in notices] == ["converting"]
-    assert conversion.faster_copy(DEMO, notices.append) == DEMO
+    assert copy_again == copy
+    assert [notice.code for notice in notices] == ["converted"], "said once"
+    assert conversion.choose_faster_copy(DEMO, notices.append) == DEMO, "not packaged"
 
 
-def test_a_packaged_model_used_as_it_is(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notices = list[Notice]()
+def test_a_copy_that_is_there_is_not_made_again(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversion.make_faster_copy(packaged, lambda _: None)
+    monkeypatch.setattr(child_process, "start", refuse_process)
+
+    conversion.make_faster_copy(packaged, lambda _: None)
+
+
+def test_the_copy_is_made_while_nobody_asks(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion_process, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(conversion_process, "missing_types", list)
+
+    with conversion.work_while_idle(packaged):
+        wait_for(lambda: conversion.choose_faster_copy(packaged, lambda _: None) != packaged)
+
+
+def test_a_question_ends_the_conversion_and_leaves_no_file(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process never replies, as one that a busy computer gives no time."""
+    processes = list[subprocess.Popen[bytes]]()
+    start = partial(child_process.start, [sys.executable, "-c", "input(); input()"])
+
+    def start_stuck(_: object) -> subprocess.Popen[bytes]:
+        processes.append(start())
+        return processes[-1]
+
+    monkeypatch.setattr(child_process, "start", start_stuck)
+    monkeypatch.setattr(conversion_process, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(conversion_process, "missing_types", list)
+
+    with conversion.work_while_idle(packaged):
+        wait_for(lambda: bool(processes))
+        (thread,) = [each for each in threading.enumerate() if each.name == "idle-tasks"]
+    thread.join(20)
+
+    assert not thread.is_alive()
+    assert processes[0].poll() is not None
+    assert files(inventory.converted_folder()) == []
+    assert conversion.choose_faster_copy(packaged, lambda _: None) == packaged
+
+
+def test_a_full_disk_makes_no_copy(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(packaged.parent)._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    assert conversion.faster_copy(packaged, lambda _: None) == packaged
+
+    with pytest.raises(StorageError):
+        conversion.make_faster_copy(packaged, lambda _: None)
+
+    assert conversion.choose_faster_copy(packaged, lambda _: None) == packaged
+
+
+def test_a_packaged_model_in_its_own_type(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conversion.make_faster_copy(packaged, lambda _: None)
     monkeypatch.setenv("LOCALSPEC_STARTER_TYPE", "own")
-    assert conversion.faster_copy(packaged, notices.append) == packaged and not notices
+    notices = list[Notice]()
+
+    assert conversion.choose_faster_copy(packaged, notices.append) == packaged
+
+    assert notices == []
 
 
 def fake_timing(patch: pytest.MonkeyPatch, n_replies: int, other_load: float) -> None:
@@ -258,8 +337,10 @@ sys.stdin.read()
 
 def test_types_are_timed_while_nothing_else_runs_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_timing(monkeypatch, 1, other_load=0.0)
-    with conversion_process.time_meanwhile(("Q4_0", "Q4_1")):
-        (thread,) = [each for each in threading.enumerate() if each.name == "type-timing"]
+    tasks = [conversion_process.time_missing_types]
+    monkeypatch.setattr(conversion_process, "TIMED_TYPES", ("Q4_0", "Q4_1"))
+    with conversion_process.run_while_idle(tasks, after=0.0):
+        (thread,) = [each for each in threading.enumerate() if each.name == "idle-tasks"]
         wait_for(lambda: bool(conversion_process.read_types()) or not thread.is_alive())
         assert thread.is_alive()
     thread.join(20)

@@ -3,15 +3,15 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localspec.errors import DoesNotFitError, EngineError, UsageError
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import Engine, engine_host
+from localspec.launch import Engine, conversion, engine_host
 from localspec.launch.engine_host import EngineHost, EngineJob
-from localspec.machine import conversion_process
 from localspec.protocol.wire import LoadCommand
 from tests.support.downloads import wait_for
 from tests.support.fake_engine import BareEngine
@@ -224,20 +224,18 @@ def test_a_pair_waits_for_all_before_it_that_hold_memory(monkeypatch: pytest.Mon
         last.close()
 
 
-def test_weight_types_are_timed_while_there_is_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_work_is_done_while_there_is_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     began, ended, start = threading.Event(), threading.Event(), Starter()
 
     @contextmanager
-    def time_meanwhile(names: list[str]) -> Iterator[None]:
-        assert names == ["Q4_K"]
+    def work_while_idle(target: Path) -> Iterator[None]:
+        assert target == Path(REQUEST.load.target)
         began.set()
         yield
         ended.set()
 
     monkeypatch.setattr(engine_host, "EngineClient", CountedEngine)
-    monkeypatch.setattr(engine_host, "_IDLE_SECONDS", 0.01)
-    monkeypatch.setattr(conversion_process, "missing_types", lambda: ["Q4_K"])
-    monkeypatch.setattr(conversion_process, "time_meanwhile", time_meanwhile)
+    monkeypatch.setattr(conversion, "work_while_idle", work_while_idle)
     host = EngineHost(REQUEST, probe=True, start=start)
     try:
         begin(host).let_go.set()
