@@ -64,6 +64,13 @@ class ApiError(LocalspecError):
         return {"error": error | self.details}
 
 
+class ClientLeftError(ApiError):
+    """The client closed the connection, or takes no bytes of its answer: nobody sees this error."""
+
+    def __init__(self) -> None:
+        super().__init__(408, "The client has left.")
+
+
 def invalid(param: str, problem: str) -> ApiError:
     """A field of the request is wrong."""
     return ApiError(400, f"{param}: {problem}", param=param)

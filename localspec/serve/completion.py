@@ -19,7 +19,7 @@ from localspec.models.chat_template.tool_calls import ThinkingCallFinder, ToolCa
 from localspec.protocol.events import Event, FinishReason, GenerationFinished, Prefill, Round, Token
 from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, TokenizeCommand
 from localspec.serve import api_error
-from localspec.serve.api_error import ApiError, shutting_down
+from localspec.serve.api_error import ApiError, ClientLeftError, shutting_down
 from localspec.serve.engine_queue import Admission, AsyncJob, EngineQueue
 from localspec.serve.json_fields import to_event
 from localspec.serve.prompts import OfferedTools, PromptInput
@@ -159,7 +159,11 @@ def count_prompt(engine: Engine, command: GenerateCommand) -> int:
 
 
 class Completion:
-    """Answers one request, in one or several choices. Each API is a subclass, for its JSON."""
+    """Answers one request, in one or several choices. Each API is a subclass, for its JSON.
+
+    From `submit` on it holds a place in the queue. Its owner calls `close`, whatever happens: the
+    route, until there is an answer to return, and then the response that streams it.
+    """
 
     id_prefix: ClassVar[str] = ""
 
@@ -177,6 +181,7 @@ class Completion:
         self._choices: list[Choice] = []
         self._admission: Admission | None = None
         self._request: RequestActivity | None = None
+        self._is_closed = False
         self._prompt_param = "prompt"
 
     # --- the JSON of an answer --------------------------------------------------------------
@@ -214,40 +219,34 @@ class Completion:
 
     async def wait_accepted(self) -> None:
         """Wait until the engine accepts the prompt, if that is soon. Raises ApiError."""
-        try:
-            if self.position == 0:
-                await self._take_events(self._choices[0], _FIRST_EVENT_SECONDS)
-        except BaseException as error:
-            self._close(error)
-            raise
+        if self.position == 0:
+            await self._take_events(self._choices[0], _FIRST_EVENT_SECONDS)
 
     async def run(self) -> dict[str, Any]:
         """The whole answer. Raises ApiError."""
-        try:
-            for choice in self._choices:
-                while not choice.has_ended:
-                    await self._take_events(choice, _WAIT_SECONDS)
-                self._check_end(choice)
-            whole: dict[str, Any] = self._whole()
-        except BaseException as error:
-            self._close(error)
-            raise
-        self._close()
+        for choice in self._choices:
+            while not choice.has_ended:
+                await self._take_events(choice, _WAIT_SECONDS)
+            self._check_end(choice)
+        whole: dict[str, Any] = self._whole()
+        self.close()
         return whole
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Server-sent events. An error after the beginning is the last of them."""
+        """Server-sent events. An error after the beginning is the last of them.
+
+        It does not clean up for a client that leaves: if it was not started by then, Python runs
+        no `finally` of it.
+        """
         try:
             async for line in self._lines():
                 yield line
             last = self._last_line()
-            self._close()
+            self.close()
             yield last
         except Exception as error:  # the client learns of it, whatever it is
-            self._close(error)
+            self.close(error)
             yield self._error_line(api_error.from_engine(error))
-        finally:
-            self._close(GeneratorExit())
 
     async def _deltas(
         self, choice: Choice
@@ -308,19 +307,22 @@ class Completion:
         self._queue.record_success()
         self._model.answer_tokens.remember(choice.text.content, choice.text.tokens)
 
-    def _close(self, error: BaseException | None = None) -> None:
-        """Stop what is not done, and leave the queue. Does nothing the second time."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave the queue, and stop what is not done. Does nothing the second time.
+
+        `error` is what ended the request; a request that was answered ends without one.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._admission is not None:
+            self._admission.release()
         for choice in self._choices:
             if not choice.is_done:
                 self._queue.host.stop(choice)
-        if self._admission is not None:
-            self._admission.release()
-        if self._request is not None and isinstance(error, Exception):
-            self._activity.end(self._request, "failed", api_error.from_engine(error).status)
-        elif self._request is not None:
-            is_done = error is None
-            state: RequestState = "done" if is_done else "cancelled"
-            self._activity.end(self._request, state, 200 if is_done else _CLIENT_LEFT)
+        if self._request is not None:
+            state, status = _end_state(error)
+            self._activity.end(self._request, state, status)
 
     # --- parts of the JSON ------------------------------------------------------------------
 
@@ -400,6 +402,15 @@ class Completion:
         if plan is not None:
             speculation |= {"state": plan.state, "why": plan.why, "speedup": plan.speedup}
         return {"timings": timings(answer), "metrics": {"speculative_decoding": speculation}}
+
+
+def _end_state(error: BaseException | None) -> tuple[RequestState, int]:
+    """The state and the status that the log has of a request which this error ended."""
+    if error is None:
+        return "done", 200
+    if isinstance(error, Exception) and not isinstance(error, ClientLeftError):
+        return "failed", api_error.from_engine(error).status
+    return "cancelled", _CLIENT_LEFT
 
 
 def timings(answer: GeneratedAnswer) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import TokenizeCommand
 from localspec.serve import api_error, messages, prompts, request_options, responses
 from localspec.serve.access_rules import AccessMiddleware, AccessRules
-from localspec.serve.api_error import ApiError, invalid
+from localspec.serve.api_error import ApiError, ClientLeftError, invalid
 from localspec.serve.completion import Completion, count_prompt
 from localspec.serve.completion_formats import ChatCompletion, InfillCompletion, TextCompletion
 from localspec.serve.engine_queue import EngineQueue
@@ -144,12 +144,16 @@ class ApiServer:
         async def complete(request: Request) -> Response:
             model, (make, given) = await self._parse(request, parse)
             completion = make(model, self._queue, self._activity)
-            completion.submit(given, route)
-            if not completion.options.stream:
-                return JsonResponse(await _until_disconnect(request.receive, completion.run()))
-            await completion.wait_accepted()
-            headers = _STREAM_HEADERS | {"X-Queue-Position": str(completion.position)}
-            return EventStream(completion.stream(), headers)
+            try:
+                completion.submit(given, route)
+                if not completion.options.stream:
+                    whole = await _until_disconnect(request.receive, completion.run())
+                    return JsonResponse(whole)
+                await completion.wait_accepted()
+                return EventStream(completion)
+            except BaseException as error:
+                completion.close(error)
+                raise
 
         return complete
 
@@ -250,7 +254,7 @@ def _piece_to_json(piece: str) -> str | list[int]:
 
 
 async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of the work; if the client leaves, it is cancelled, and ApiError raised."""
+    """The result of the work; if the client leaves, it is cancelled, and ClientLeftError raised."""
 
     async def wait_for_disconnect() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -260,7 +264,7 @@ async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ApiError(408, "The client has left.")
+            raise ClientLeftError
         return task.result()
     finally:
         task.cancel()
@@ -269,18 +273,25 @@ async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T
 
 
 class EventStream(Response):
-    """Server-sent events; closes their generator when the client leaves or takes no bytes."""
+    """Sends a completion as server-sent events, and closes it however that ends.
 
-    def __init__(self, lines: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
+    A client may leave, or take no bytes, before the first event is made. A generator that was not
+    started has no `finally` to run, so what a completion holds is released here.
+    """
+
+    def __init__(self, completion: Completion) -> None:
+        headers = _STREAM_HEADERS | {"X-Queue-Position": str(completion.position)}
         super().__init__(status_code=200, headers=headers)
         del self.headers["content-length"]
-        self._lines = lines
+        self._completion = completion
+        self._lines = completion.stream()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with suppress(ApiError, TimeoutError):  # the client has left, or takes no bytes
+            with suppress(ClientLeftError, TimeoutError):  # or it takes no bytes
                 await _until_disconnect(receive, self._pump(send))
         finally:
+            self._completion.close(ClientLeftError())
             await self._lines.aclose()
 
     async def _pump(self, send: Send) -> None:
@@ -334,7 +345,7 @@ class BodyReader:
         except TimeoutError:
             raise ApiError(408, "The body came too slowly.", headers=_CLOSE) from None
         except ClientDisconnect:
-            raise ApiError(408, "The client has left.") from None
+            raise ClientLeftError from None
         finally:
             self._n_in_flight -= size
 

@@ -1,19 +1,35 @@
 """The queue: order, bounds, clients that leave, engines that are killed, the end of the server."""
 
+import asyncio
 import json
 import os
 import signal
+import socket
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
+from typing import Any
 
 import openai
 import pytest
 
-from tests.serve.conftest import ENDLESS, Served, read_events, serving, streaming
+from localspec.errors import UsageError
+from localspec.launch.engine_host import EngineHost
+from localspec.serve import http_app
+from tests.serve.conftest import ENDLESS, TIMEOUT, Served, read_events, serving, streaming
 from tests.support.downloads import wait_for
 from tests.support.zoo import Zoo
 
 SHORT = {"prompt": "a", "max_tokens": 3}
+
+
+STREAMS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi?"}]},
+    "/v1/completions": {"prompt": "a"},
+    "/v1/responses": {"input": "Hi?"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Hi?"}], "max_tokens": 3},
+    "/infill": {"input_prefix": "a", "input_suffix": "b"},
+}
+"""Every route that streams."""
 
 
 def tokens_of(served: Served) -> int:
@@ -48,6 +64,92 @@ def test_a_client_leaves_the_queue_and_one_while_its_prompt_is_read(chatter: Ser
     with streaming(chatter, ENDLESS | {"prompt": words}):
         pass
     wait_for(chatter.is_idle)
+
+
+async def take_nothing(served: Served, path: str, body: Any) -> None:
+    """Call the app as a client that takes no byte of its stream, not even a header, and leaves."""
+    data = json.dumps(body | {"stream": True}).encode()
+    headers = {"host": "localhost", "content-type": "application/json"}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    received = [{"type": "http.request", "body": data, "more_body": False}]
+    has_answer = asyncio.Event()
+
+    async def receive() -> Any:
+        if received:
+            return received.pop()
+        await has_answer.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_: Any) -> None:
+        has_answer.set()
+        await asyncio.Event().wait()
+
+    await served.server.api.app(scope, receive, send)
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_a_stream_that_was_not_begun_leaves_the_queue(
+    path: str, request: pytest.FixtureRequest
+) -> None:
+    """Nothing of the generator that makes its events has run then, so nothing of it cleans up."""
+    served: Served = request.getfixturevalue("infiller" if path == "/infill" else "chatty")
+    assert served.server._loop is not None
+    n_before = len(served.ended)
+    asked = take_nothing(served, path, STREAMS[path])
+    asyncio.run_coroutine_threadsafe(asked, served.server._loop).result(TIMEOUT)
+    assert not served.server.activity.running
+    assert served.server._queue._admitted == 0
+    assert [each.state for each in served.ended[n_before:]] == ["cancelled"]
+
+
+def test_a_connection_whose_answers_are_not_read_leaves_the_queue(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream waits for the answer before it on the same connection, and so cannot begin."""
+    monkeypatch.setattr(http_app, "_SEND_TIMEOUT", 0.05)
+    large = {"input": "a", "max_output_tokens": 1, "metadata": {"a": "m" * 8_000_000}}
+    stream = STREAMS["/v1/chat/completions"] | {"max_tokens": 2, "stream": True}
+
+    def encode(path: str, body: Any) -> bytes:
+        data = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+    with serving(zoo["chatty"], max_waiting=1) as served, ExitStack() as connections:
+        for _ in range(2):  # as many as have a place
+            n_before = len(served.ended)
+            connection = connections.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            connection.connect(("127.0.0.1", served.server.port))
+            connection.sendall(encode("/v1/responses", large))
+            connection.sendall(encode("/v1/chat/completions", stream))
+            wait_for(lambda n=n_before: len(served.ended) == n + 2)  # type: ignore[misc]
+            assert [each.state for each in served.ended[n_before:]] == ["done", "cancelled"]
+        assert served.post("/v1/completions", SHORT).status == 200
+        assert "llamacpp:requests_deferred 0" in served.get("/metrics").body.decode()
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_request_that_cannot_be_queued_has_no_place(
+    chatty: Served, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
+) -> None:
+    """The engine was closed after the request got its place, as the app may do at any time."""
+
+    def refuse(*_: object) -> None:
+        raise UsageError("This LLM is closed.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EngineHost, "submit", refuse)
+        assert chatty.post("/v1/completions", SHORT | {"stream": is_streamed}).status == 400
+    wait_for(chatty.is_idle)
+    assert chatty.server._queue._admitted == 0
+    assert chatty.ended[-1].state == "failed"
 
 
 def test_answers_come_in_order_and_too_many_requests_are_refused(zoo: Zoo) -> None:
