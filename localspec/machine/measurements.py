@@ -1,6 +1,8 @@
 """Measurements made on this machine: costs, acceptance and memory of pairs, in one SQLite file.
 
-Only the parent process writes it.  It is a cache: everything works without it.
+Only the parent process writes it.  It is a cache: everything works without it.  A row with values
+that no measurement gives is read as if it were missing, so that it is measured again; neither this
+process nor the engine ever computes with it.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ import json
 import platform
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +28,15 @@ SCHEMA_VERSION = 2
 
 _TABLES = ("measured", "about", "memory")
 _BUSY_TIMEOUT = 1.0  # Seconds to wait while another process writes.
+_PASS_MS = 1e-2, 1e6
+"""Limits of a pass: no host launches one in ten microseconds, or waits 17 minutes for it."""
+_COST_RATIO = 1e-5, 1e4  # Of a pass, in passes of one token. Zero would be divided by.
+_MAX_WIDTH = 1024  # Tokens of the widest pass in a verify curve, far more than are drafted.
+_MAX_THREADS = 512  # ggml's GGML_MAX_N_THREADS.
+_MAX_COUNT = 1e6  # Draft tokens that an acceptance rate remembers; older ones decay.
+_MAX_GAIN = 1e12  # Tokens of a round, either way: of one that slept with the computer, too.
+_MAX_ROUNDS = 2**53
+_MAX_BYTES = 2**60
 _COLUMNS = "(key TEXT PRIMARY KEY, said TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
 _SELECT_ALL = """
 SELECT measured.key, measured.said, about.said, memory.said, measured.at
@@ -80,6 +91,30 @@ class PairMeasurement:
     memory: MemoryMeasurement | None
 
 
+@dataclass(frozen=True, slots=True)
+class SavedGains:
+    """The gains of the draft model in `SavedPairStats`; earlier versions stored none."""
+
+    gain: float = 0.0
+    rounds: int = 0
+    interval: int = 1
+    since: int = 0
+    reading: float | None = None
+
+
+_Counts = dict[str, tuple[float, float]]  # Accepted and drafted tokens by bucket.
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPairStats:
+    """The form of `PairStats.saved`, which is stored in `MeasuredCosts.survival`."""
+
+    model: _Counts = field(default_factory=dict)
+    lookup: _Counts = field(default_factory=dict)
+    place: _Counts = field(default_factory=dict)
+    gains: SavedGains = field(default_factory=SavedGains)
+
+
 class MeasurementStore:
     """Reads and writes measurements by key (see `make_key`); errors never raise."""
 
@@ -88,18 +123,27 @@ class MeasurementStore:
 
     def read_costs(self, key: str) -> MeasuredCosts | None:
         rows = self._select("SELECT said FROM measured WHERE key = ?", key)
-        return _parse(MeasuredCosts, rows[0][0]) if rows else None
+        if not rows:
+            return None
+        (text,) = rows[0]
+        return _parse(MeasuredCosts, text, check_costs)
 
     def read_all(self) -> tuple[PairMeasurement, ...]:
         """Measurements with this machine's devices and engine build, the latest first."""
         environment = _environment()
-        return tuple(
-            PairMeasurement(
-                key, _parse(MeasuredCosts, costs), _parse(PairReads, reads), _parse_memory(memory)
+        found = []
+        for key, costs, reads, memory, _ in self._select(_SELECT_ALL):
+            if not _is_from_environment(key, environment):
+                continue
+            found.append(
+                PairMeasurement(
+                    key,
+                    measured=_parse(MeasuredCosts, costs, check_costs),
+                    reads=_parse(PairReads, reads, check_reads),
+                    memory=_parse(MemoryMeasurement, memory, check_memory),
+                )
             )
-            for key, costs, reads, memory, _ in self._select(_SELECT_ALL)
-            if _is_from_environment(key, environment)
-        )
+        return tuple(found)
 
     def write_costs(
         self, key: str, measured: MeasuredCosts, reads: PairReads | None = None
@@ -147,6 +191,7 @@ class MeasurementStore:
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT)
+        db.text_factory = _decode_text
         try:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version > SCHEMA_VERSION:
@@ -161,22 +206,93 @@ class MeasurementStore:
         return db
 
 
-def _parse(kind: type[_Result], text: str | None) -> _Result | None:
-    """None if there is no such entry, or an invalid one."""
-    with suppress(ValueError, TypeError, AttributeError):
-        return None if text is None else from_json(kind, json.loads(text))
-    return None
+def _decode_text(data: bytes) -> str:
+    """SQLite would refuse to read any row if the text of one is not UTF-8."""
+    return data.decode("utf-8", "replace")
 
 
-def _parse_memory(text: str | None) -> MemoryMeasurement | None:
-    memory = _parse(MemoryMeasurement, text)
-    is_valid = memory and isinstance(memory.predicted, Mapping) and isinstance(memory.used, Mapping)
-    return memory if is_valid else None
+def _parse(kind: type[_Result], text: object, check: Callable[[_Result], None]) -> _Result | None:
+    """None if there is no such entry, or one that cannot be used."""
+    if not isinstance(text, str):
+        return None
+    try:
+        value: _Result = from_json(kind, json.loads(text))
+        check(value)
+    except (ValueError, RecursionError):
+        return None
+    return value
+
+
+def check_costs(costs: MeasuredCosts) -> None:
+    """Raise ValueError, with the path of the field, for values that no measurement gives.
+
+    The engine and the estimates divide by times and take roots of acceptance rates. So times are
+    positive and finite, and no more tokens are accepted than were drafted.
+    """
+    _check_number("t1_ms", costs.t1_ms, *_PASS_MS)
+    for width, cost in costs.curve.items():
+        name = f"curve: {width}"
+        _check_number(name, _parse_width(name, width), 1, _MAX_WIDTH)
+        _check_number(name, cost, *_COST_RATIO)
+    if costs.c is not None:
+        _check_number("c", costs.c, *_COST_RATIO)
+    if costs.threads is not None:
+        _check_number("threads", costs.threads, 1, _MAX_THREADS)
+    if costs.threads_batch is not None:
+        _check_number("threads_batch", costs.threads_batch, 1, _MAX_THREADS)
+    if costs.other_load is not None:
+        _check_number("other_load", costs.other_load, 0, 1)
+    for name, saved in costs.survival.items():
+        try:
+            _check_pair_stats(from_json(SavedPairStats, saved))
+        except ValueError as error:
+            raise ValueError(f"survival: {name}: {error}") from error
+
+
+def _check_pair_stats(stats: SavedPairStats) -> None:
+    for table, counts in (("model", stats.model), ("lookup", stats.lookup), ("place", stats.place)):
+        for bucket, (accepted, drafted) in counts.items():
+            name = f"{table}: {bucket}"
+            _check_number(name, drafted, 0, _MAX_COUNT)
+            _check_number(name, accepted, 0, drafted)
+    gains = stats.gains
+    _check_number("gains: gain", gains.gain, -_MAX_GAIN, _MAX_GAIN)
+    _check_number("gains: rounds", gains.rounds, 0, _MAX_ROUNDS)
+    _check_number("gains: interval", gains.interval, 1, _MAX_ROUNDS)
+    _check_number("gains: since", gains.since, 0, _MAX_ROUNDS)
+    if gains.reading is not None:
+        _check_number("gains: reading", gains.reading, 0, _MAX_GAIN)
+
+
+def check_reads(reads: PairReads) -> None:
+    """Raise ValueError, with the path of the field, for sizes that no model has."""
+    _check_number("target: read", reads.target.read, 0, _MAX_BYTES)
+    if reads.draft is not None:
+        _check_number("draft: read", reads.draft.read, 0, _MAX_BYTES)
+
+
+def check_memory(memory: MemoryMeasurement) -> None:
+    """Raise ValueError, with the path of the field, for sizes that no device has."""
+    for name, sizes in (("predicted", memory.predicted), ("used", memory.used)):
+        for device, size in sizes.items():
+            _check_number(f"{name}: {device}", size, 0, _MAX_BYTES)
+
+
+def _parse_width(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"{name}: not a number of tokens")
+    return int(text)
+
+
+def _check_number(name: str, value: float, least: float, most: float) -> None:
+    """Raises ValueError for NaN, too, which no comparison holds for."""
+    if not least <= value <= most:
+        raise ValueError(f"{name}: {value!r} is not from {least} to {most}")
 
 
 def find_files(key: str) -> tuple[str, ...]:
     """The paths of a measured pair, target first; none if a file has changed since."""
-    with suppress(ValueError, TypeError, KeyError, OSError):
+    with suppress(ValueError, TypeError, KeyError, OSError, RecursionError):
         files = json.loads(key)["files"]
         paths = tuple(str(path) for path, *_ in files)
         return paths if files == [_file_identity(path) for path in paths] else ()
@@ -221,7 +337,7 @@ def _environment() -> dict[str, Any]:
 
 
 def _is_from_environment(key: str, environment: Mapping[str, Any]) -> bool:
-    with suppress(ValueError, AttributeError):
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):
         parts = json.loads(key)
         return all(parts.get(name) == environment.get(name) for name in {"gpu", *environment})
     return False

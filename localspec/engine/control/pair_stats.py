@@ -159,7 +159,10 @@ class PairStats:
 
     @classmethod
     def from_saved(cls, saved: Mapping[str, Any]) -> PairStats:
-        """Stats that `saved` gave in an earlier process."""
+        """Stats that `saved` gave in an earlier process.
+
+        The parent has checked them: `SavedPairStats` of `machine.measurements` has the same form.
+        """
         gains = saved.get("gains", {})
         return cls(
             AcceptanceStats(saved),

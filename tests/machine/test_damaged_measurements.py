@@ -1,0 +1,341 @@
+"""Damaged rows of measured.sqlite: what cannot be used is dropped, and what is read can be used."""
+
+import json
+import random
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec import paths
+from localspec.engine.control.controller import SpeculationController
+from localspec.engine.control.pair_stats import PairStats
+from localspec.engine.control.pass_costs import MAX_WIDTH, PassCosts
+from localspec.fit import calibration, machine_profile, speedup_model
+from localspec.fit.advisor import SettingsRequest
+from localspec.launch import start_engine
+from localspec.launch.start import _is_complete
+from localspec.machine.measurements import (
+    MeasurementStore,
+    MemoryMeasurement,
+    ModelReads,
+    PairMeasurement,
+    PairReads,
+    check_costs,
+    check_memory,
+    check_reads,
+    is_trusted,
+    make_key,
+)
+from localspec.protocol.events import Round
+from localspec.protocol.json_dataclasses import from_json
+from localspec.protocol.wire import (
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    MeasuredCosts,
+    SamplingParams,
+)
+from tests.engine.control.worlds import World, steady
+from tests.support.long_cases import bulk
+from tests.support.zoo import Zoo
+
+ROW = json.loads("""
+{"t1_ms": 4.9172, "curve": {"1": 1.0, "2": 1.4392, "4": 1.9882, "9": 3.2849, "17": 5.0642},
+"c": 0.2119, "threads": 2, "threads_batch": 2, "survival": {"greedy": {"model": {"b3": [0.0, 1.0],
+"b10": [1.0, 1.0]}, "lookup": {"b0": [2.0, 8.0], "b5": [84.67, 96.0]}, "place": {"0": [1.0, 2.0],
+"1": [44.0, 60.0], "5": [0.0, 0.0]}, "gains": {"gain": -1.1713, "rounds": 7, "interval": 123,
+"since": 46, "reading": 0.1388}}}, "other_load": 0.026}
+""")
+"""As an answer of the demo pair leaves it, but for buckets that are alike."""
+READS = PairReads(ModelReads(3 << 30, ("CPU",), "Q8_0"), ModelReads(1 << 30, ("CPU",), "Q8_0"))
+MEMORY = MemoryMeasurement({"CPU": 38_130_432}, {"CPU": 36_051_354})
+OTHER = replace(READS, target=replace(READS.target, read=9 << 30))
+
+UNUSABLE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "curve: q": lambda row: row["curve"].update(q=1.5),
+    "curve: -2": lambda row: row["curve"].update({"-2": 1.5}),
+    "curve: ²": lambda row: row["curve"].update({"²": 1.5}),
+    "curve: 0": lambda row: row["curve"].update({"0": 1.5}),
+    "curve: 99999": lambda row: row["curve"].update({"99999": 1.5}),
+    "curve: 2": lambda row: row["curve"].update({"2": 0.0}),
+    "curve: 4": lambda row: row["curve"].update({"4": float("inf")}),
+    "curve: 9": lambda row: row["curve"].update({"9": "x"}),
+    "curve: not an object": lambda row: row.update(curve=[1]),
+    "t1_ms: 0.0": lambda row: row.update(t1_ms=0.0),
+    "t1_ms: -1": lambda row: row.update(t1_ms=-1),
+    "t1_ms: nan": lambda row: row.update(t1_ms=float("nan")),
+    "t1_ms: inf": lambda row: row.update(t1_ms=float("inf")),
+    "t1_ms: 1e-320": lambda row: row.update(t1_ms=1e-320),
+    "t1_ms: a number that is too large": lambda row: row.update(t1_ms=10**400),
+    "t1_ms: not a number": lambda row: row.update(t1_ms="x"),
+    "t1_ms: not a number: None": lambda row: row.update(t1_ms=None),
+    "t1_ms: not a number: True": lambda row: row.update(t1_ms=True),
+    "c: 0.0": lambda row: row.update(c=0.0),
+    "c: nan": lambda row: row.update(c=float("nan")),
+    "c: not a number": lambda row: row.update(c="x"),
+    "threads: not a whole number": lambda row: row.update(threads="2"),
+    "threads: 0": lambda row: row.update(threads=0),
+    "threads: 1000000000": lambda row: row.update(threads=10**9),
+    "threads_batch: not a whole number": lambda row: row.update(threads_batch=2.5),
+    "threads_batch: -1": lambda row: row.update(threads_batch=-1),
+    "other_load: not a number": lambda row: row.update(other_load="x"),
+    "other_load: 2": lambda row: row.update(other_load=2),
+    "other_load: nan": lambda row: row.update(other_load=float("nan")),
+    "survival: not an object": lambda row: row.update(survival=[1]),
+    "survival: greedy: not an object": lambda row: row["survival"].update(greedy=[1]),
+    "survival: greedy: model: not an object": lambda row: stats(row).update(model=[[1, 2]]),
+    "survival: greedy: model: b3: not a list": lambda row: stats(row)["model"].update(b3=[0.0]),
+    "survival: greedy: model: b10: not a num": lambda row: stats(row)["model"].update(b10=[1, "x"]),
+    "survival: greedy: lookup: b0": lambda row: stats(row)["lookup"].update(b0=[9.0, 8.0]),
+    "survival: greedy: lookup: b5": lambda row: stats(row)["lookup"].update(b5=[-1.0, 8.0]),
+    "survival: greedy: place: 0": lambda row: stats(row)["place"].update({"0": [0.0, 1e300]}),
+    "survival: greedy: place: 1": lambda row: stats(row)["place"].update({"1": [0, float("nan")]}),
+    "survival: greedy: gains: not an object": lambda row: stats(row).update(gains=3),
+    "survival: greedy: gains: gain": lambda row: stats(row)["gains"].update(gain=float("inf")),
+    "survival: greedy: gains: rounds": lambda row: stats(row)["gains"].update(rounds=10**400),
+    "survival: greedy: gains: interval": lambda row: stats(row)["gains"].update(interval=0),
+    "survival: greedy: gains: since": lambda row: stats(row)["gains"].update(since=-1),
+    "survival: greedy: gains: reading": lambda row: stats(row)["gains"].update(reading="x"),
+}
+"""Changes of a row after which it cannot be used, by the beginning of what is wrong with it."""
+
+
+def stats(row: dict[str, Any]) -> Any:
+    return row["survival"]["greedy"]
+
+
+def damage(problem: str) -> str:
+    row = json.loads(json.dumps(ROW))
+    UNUSABLE[problem](row)
+    return json.dumps(row)
+
+
+class Rows:
+    """A file of measurements of one pair, whose rows are changed behind the store's back."""
+
+    def __init__(self, folder: Path) -> None:
+        model = folder / "a.gguf"
+        model.write_bytes(b"GGUF")
+        self.key = make_key(LoadCommand(str(model)))
+        self.store = MeasurementStore(folder / "measured.sqlite")
+        assert self.store.write_costs(self.key, MeasuredCosts(**ROW), READS)
+        assert self.store.write_memory(self.key, MEMORY)
+        self._db = sqlite3.connect(folder / "measured.sqlite")
+        self._db.execute("PRAGMA synchronous = OFF")  # thousands of rows are written
+
+    def write(self, table: str, text: bytes) -> None:
+        """Store these bytes as text, which they need not be."""
+        with self._db:
+            self._db.execute(f"UPDATE {table} SET said = CAST(? AS TEXT)", (text,))
+
+    def read(self) -> PairMeasurement:
+        (record,) = self.store.read_all()
+        assert record.measured == self.store.read_costs(self.key)
+        return record
+
+    def close(self) -> None:
+        self._db.close()
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Iterator[Rows]:
+    with closing(Rows(tmp_path)) as rows:
+        yield rows
+
+
+def use_costs(costs: MeasuredCosts) -> None:
+    """Compute with costs what the engine and this process compute, and check what it would save."""
+    check_costs(costs)
+    for drafts_blocks in (False, True):
+        for settling in (0, 2):
+            pass_costs = PassCosts(costs, drafts_blocks=drafts_blocks, settling=settling)
+            pass_costs.hold_best_width(lambda place: 0.5)
+            for width in (1, 2, MAX_WIDTH, 1, 1):
+                pass_costs.record_pass(width, 5.0)
+            pass_costs.record_draft(2.0, 2)
+            pass_costs.hold_best_width(lambda place: 0.9)
+            assert pass_costs.draft_loss(MAX_WIDTH - 1) < float("inf")
+            check_costs(MeasuredCosts(pass_costs.plain_ms, pass_costs.verify_curve()))
+    for saved in costs.survival.values():
+        pair_stats = PairStats.from_saved(saved)
+        for bucket in range(11):
+            assert pair_stats.acceptance.model.cautious_probability(bucket) <= 1
+            assert pair_stats.acceptance.lookup.cautious_probability(bucket) <= 1
+        assert 0 <= pair_stats.acceptance.mean_probability(16) <= 1
+        world = World(steady(0.6))
+        controller = SpeculationController(world, None, PassCosts(costs), pair_stats)
+        assert 0 < world.run(controller, 12, 16, controller) < float("inf")
+        check_costs(replace(costs, survival={"greedy": pair_stats.saved()}))
+    is_trusted(costs)
+    _is_complete(costs, LoadCommand("a.gguf"))
+    speedup_model.break_even_rate(costs)
+
+
+def use_record(record: PairMeasurement) -> None:
+    """Compute with a record, and with an undamaged one beside it, what estimates compute."""
+    if record.measured is not None:
+        use_costs(record.measured)
+    if record.reads is not None:
+        check_reads(record.reads)
+    if record.memory is not None:
+        check_memory(record.memory)
+    other = PairMeasurement("other", MeasuredCosts(**ROW), OTHER, MEMORY)
+    hardware = calibration.calibrate(machine_profile.detect().hardware, [record, other])
+    for speed in hardware.measured_speeds.values():
+        assert speed.bandwidth is not None
+        assert 0 < speed.bandwidth < float("inf")
+
+
+def test_a_whole_row_is_read_as_it_was_written(rows: Rows) -> None:
+    record = rows.read()
+    assert record.measured is not None
+    assert json.loads(json.dumps(asdict(record.measured))) == ROW
+    assert (record.reads, record.memory) == (READS, MEMORY)
+    use_record(record)
+
+
+@pytest.mark.parametrize("problem", UNUSABLE)
+def test_a_row_that_cannot_be_used_is_dropped(rows: Rows, problem: str) -> None:
+    rows.write("measured", damage(problem).encode())
+    record = rows.read()
+    assert record.measured is None
+    assert (record.reads, record.memory) == (READS, MEMORY), "the other rows are whole"
+
+
+@pytest.mark.parametrize("problem", UNUSABLE)
+def test_what_is_wrong_is_named(problem: str) -> None:
+    with pytest.raises(ValueError) as error:
+        check_costs(from_json(MeasuredCosts, json.loads(damage(problem))))
+    assert str(error.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b"3",
+        b'"x"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        json.dumps(ROW).encode()[:99],
+    ],
+    ids=lambda text: repr(text[:9]),
+)
+def test_what_is_no_row_is_dropped(rows: Rows, text: bytes) -> None:
+    for table in ("measured", "about", "memory"):
+        rows.write(table, text)
+    record = rows.read()
+    assert (record.measured, record.reads, record.memory) == (None, None, None)
+
+
+def test_reads_and_memory_that_cannot_be_used_are_dropped(rows: Rows) -> None:
+    reads, memory = asdict(READS), asdict(MEMORY)
+    for body in (
+        reads | {"target": reads["target"] | {"read": "x"}},
+        reads | {"target": reads["target"] | {"read": 10**400}},
+        reads | {"target": reads["target"] | {"read": -1}},
+        reads | {"draft": reads["draft"] | {"read": 1.5}},
+        reads | {"target": reads["target"] | {"devices": "CPU"}},
+        reads | {"target": reads["target"] | {"family": 3}},
+    ):
+        rows.write("about", json.dumps(body).encode())
+        assert rows.read().reads is None, body
+    for body in (
+        memory | {"used": []},
+        memory | {"used": {"CPU": "x"}},
+        memory | {"used": {"CPU": -1}},
+        memory | {"predicted": {"CPU": 10**400}},
+        memory | {"predicted": {"CPU": float("nan")}},
+    ):
+        rows.write("memory", json.dumps(body).encode())
+        assert rows.read().memory is None, body
+
+
+def flip_bits(text: bytes, dice: random.Random) -> Iterator[bytes]:
+    """The text with each of its bits flipped, and with some random ones."""
+    for bit in range(8 * len(text)):
+        yield flip(text, bit)
+    for _ in range(bulk(500, 20_000)):
+        damaged = text
+        for _ in range(dice.randint(2, 4)):
+            damaged = flip(damaged, dice.randrange(8 * len(text)))
+        yield damaged
+    for _ in range(bulk(500, 20_000)):  # a character becomes another of a number
+        at = dice.randrange(len(text))
+        yield text[:at] + dice.choice(b"0123456789.-e").to_bytes(1) + text[at + 1 :]
+
+
+def flip(text: bytes, bit: int) -> bytes:
+    damaged = bytearray(text)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+def test_whatever_is_read_of_a_damaged_row_can_be_used(rows: Rows) -> None:
+    """What comes after the check never meets a value that it cannot compute with."""
+    n_used = n_dropped = 0
+    whole = rows.read().measured
+    for text in flip_bits(json.dumps(ROW, separators=(",", ":")).encode(), random.Random(8)):
+        rows.write("measured", text)
+        costs = rows.store.read_costs(rows.key)
+        if costs is None:
+            n_dropped += 1
+        elif costs != whole:
+            n_used += 1
+            use_costs(costs)
+    print(f"{n_used} rows used, {n_dropped} dropped")
+    assert n_used > 100 and n_dropped > 100
+
+
+def test_estimates_can_use_whatever_is_read_of_damaged_rows(rows: Rows) -> None:
+    whole = {"measured": ROW, "about": asdict(READS), "memory": asdict(MEMORY)}
+    encoded = {table: json.dumps(body).encode() for table, body in whole.items()}
+    dice = random.Random(9)
+    n_whole = n_damaged = 0
+    for _ in range(bulk(600, 20_000)):
+        for table, text in encoded.items():
+            rows.write(table, flip(text, dice.randrange(8 * len(text))))
+        record = rows.read()
+        for value in (record.measured, record.reads, record.memory):
+            n_whole += value is not None
+            n_damaged += value is None
+        use_record(record)
+    assert n_whole > 50 and n_damaged > 50
+
+
+def test_a_model_with_a_damaged_row_answers_and_is_measured_again(zoo: Zoo) -> None:
+    """The first two once stopped the engine, the others this process."""
+    settings = ContextSettings(n_ctx=256, n_threads=1)
+    request = SettingsRequest(LoadCommand(str(zoo["target"]), target_settings=settings))
+    ask = GenerateCommand("a", SamplingParams(temperature=0.0), 20)
+    path = paths.data_dir() / "measured.sqlite"
+    store = MeasurementStore(path)
+
+    def answer() -> MeasuredCosts | None:
+        """What is stored after an answer."""
+        with closing(start_engine(request)) as engine:
+            events = list(engine.generate(ask))
+        assert any(isinstance(event, Round) for event in events)
+        (record,) = store.read_all()
+        return record.measured
+
+    assert answer() is not None
+    for problem in (
+        "curve: q",
+        "t1_ms: 0.0",
+        "other_load: not a number",
+        "survival: not an object",
+    ):
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE measured SET said = ?", (damage(problem),))
+        (record,) = store.read_all()
+        assert record.measured is None
+        assert answer() is not None
