@@ -29,6 +29,10 @@ IDLE_SECONDS = 8.0
 """Without a question before idle tasks begin. The engine measures a new pair before that."""
 TIMED_WEIGHTS = 92_274_688  # Weights of the two layers that are timed.
 _FILE = "cpu-types.json"
+_PROMPT_WIDTH = 256  # Tokens of the pass that stands for the reading of a prompt.
+_MIN_PASS_MS = 1e-3
+_MAX_PASS_MS = 1e7
+"""Limits of a pass over `TIMED_WEIGHTS`: a thousand times beyond any CPU."""
 _READ, _WRITTEN = 300, 200  # Tokens of a turn of a chat, which weighs reading and writing.
 _NUMBERS = {name: number for number, (name, *_) in GGML_TYPES.items()}
 
@@ -57,7 +61,7 @@ class TypeSpeed:
     @property
     def read_ms(self) -> float:
         """Per token of a prompt."""
-        return self.pass_ms[256] / 256
+        return self.pass_ms[_PROMPT_WIDTH] / _PROMPT_WIDTH
 
     @property
     def turn_ms(self) -> float:
@@ -157,18 +161,31 @@ def weight_type(quantization: str) -> str:
 
 
 def read_types() -> dict[str, TypeSpeed]:
-    """As last timed with this CPU and llama.cpp, by name; empty before."""
+    """As last timed with this CPU and llama.cpp, by name; empty before.
+
+    A type with times that no CPU needs is left out, so that it is timed again.
+    """
     body = data_files.read_json(_FILE)
     try:
         if body["of"] != _environment():
             return {}
-        types = {
-            str(name): TypeSpeed(name, {int(width): float(value) for width, value in ms.items()})
-            for name, ms in body["types"].items()
-        }
-        return {name: speed for name, speed in types.items() if speed.read_ms > 0}
-    except (LookupError, TypeError, ValueError, AttributeError):
+        timed = dict(body["types"])
+    except (LookupError, TypeError, ValueError):
         return {}
+    speeds = {name: _parse_speed(name, times) for name, times in timed.items()}
+    return {name: speed for name, speed in speeds.items() if speed is not None}
+
+
+def _parse_speed(name: str, times: Any) -> TypeSpeed | None:
+    """None for an unknown type, and for times that no CPU needs: speeds are divided by them."""
+    try:
+        pass_ms = {int(width): float(ms) for width, ms in times.items()}
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        return None
+    if name not in _NUMBERS or not {1, _PROMPT_WIDTH} <= pass_ms.keys() or min(pass_ms) < 1:
+        return None
+    is_timed = all(_MIN_PASS_MS <= ms <= _MAX_PASS_MS for ms in pass_ms.values())
+    return TypeSpeed(name, pass_ms) if is_timed else None
 
 
 def _environment() -> list[str | int]:
