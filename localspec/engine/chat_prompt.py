@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
-from localspec.engine.thinking_budget import ThinkingBudget
+from localspec.engine.thinking_budget import ThinkingBudget, make_byte_parser
 from localspec.errors import Hint, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template import builtin_templates, thinking_tags, tool_calls
@@ -20,7 +20,7 @@ from localspec.models.chat_template.thinking_effort import (
     ThinkingParams,
     resolve_effort,
 )
-from localspec.models.chat_template.thinking_tags import ThinkingTags
+from localspec.models.chat_template.thinking_tags import AnswerParser, ThinkingTags
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand, RenderResult
 
@@ -263,12 +263,17 @@ class PromptBuilder:
             closing_tokens=closing,
         )
 
-    def answer_marker(self, prompt: Prompt) -> bytes:
-        """The text after which an answer without its thinking part begins; empty if at once."""
-        if prompt.has_answer_prefix:
-            return b""
-        marker = thinking_tags.answer_marker(self._tags, is_open=prompt.opens_thinking)
-        return marker.strip().encode()
+    def make_answer_parser(self, prompt: Prompt, request: GenerateCommand) -> AnswerParser | None:
+        """The parser that finds where the answer's body begins; None if it begins at once.
+
+        Only an answer to the model's own template has thinking and headers: not one to a plain
+        text, nor one to a built-in template.
+        """
+        template = request.template or self._template
+        if template != "own" or not prompt.is_rendered or prompt.has_answer_prefix:
+            return None
+        parser = make_byte_parser(self._tags, is_open=prompt.opens_thinking)
+        return None if parser.kind == "answer" else parser
 
 
 # --- Reuse of an answer's own tokens, so that the next prompt matches the KV cache

@@ -12,6 +12,7 @@ from typing import Any
 
 from localspec.engine import draft_scoring, drafters
 from localspec.engine.chat_prompt import Prompt
+from localspec.engine.constraints.answer_start import AnswerStart, HeaderTokens
 from localspec.engine.constraints.grammars import Grammars
 from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.draft_scoring import ScoredAnswer
@@ -45,6 +46,10 @@ class Session:
         self._drafters = DrafterFactory(self._pair, load, self._is_cancelled)
         self._prompt_builder = self._pair.prompt_builder
         self._grammars = Grammars(self._target.vocabulary)
+        vocabulary = self._target.vocabulary
+        self._header_tokens = HeaderTokens(
+            vocabulary.n_tokens, vocabulary.piece, vocabulary.token_text
+        )
         self._target.saves_checkpoints |= load.snapshot_bytes > 0 and self._target.model.n_swa > 0
         save_checkpoint = self._target.save_checkpoint if self._target.saves_checkpoints else None
         self._target_cache = PrefixCache(self._target, save_checkpoint)
@@ -134,12 +139,12 @@ class Session:
     ) -> OutputConstraint | None:
         if not (request.grammar or request.json_schema):
             return None
-        constraint = OutputConstraint(
-            self._grammars.start(request.grammar, request.json_schema),
-            len(prompt_tokens),
-            self._prompt_builder.answer_marker(prompt),
-            self._target.vocabulary.piece,
-        )
+        start = self._grammars.start(request.grammar, request.json_schema)
+        parser = self._prompt_builder.make_answer_parser(prompt, request)
+        if parser is not None:
+            has_tools = bool(request.tools)
+            start = AnswerStart(start, parser, self._header_tokens, has_tools=has_tools)
+        constraint = OutputConstraint(start, len(prompt_tokens))
         constraint.commit([*prompt_tokens, *request.resumed_tokens])
         return constraint
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from localspec.models.chat_template.thinking_tags import ThinkingTags, make_parser
+from localspec.models.chat_template.thinking_tags import AnswerParser, ThinkingTags, make_parser
+
+
+def make_byte_parser(tags: ThinkingTags | None, *, is_open: bool) -> AnswerParser:
+    """The parser of an answer's tokens; `is_open`: the prompt ends inside a thinking part.
+
+    Tokens may hold parts of characters, so their bytes are parsed as the text of Latin-1.
+    """
+    opening, closing = (tag.strip().encode().decode("latin-1") for tag in tags or ("", ""))
+    return make_parser((opening, closing), is_open)
 
 
 class ThinkingBudget:
@@ -23,9 +32,7 @@ class ThinkingBudget:
         closing_tokens: Sequence[int],
     ) -> None:
         """`is_open`: the prompt ends inside a thinking part. `closing_tokens` end one."""
-        # Tokens may hold parts of characters: bytes are parsed as the text of Latin-1.
-        opening, closing = (tag.strip().encode().decode("latin-1") for tag in markers or ("", ""))
-        self._parser = make_parser((opening, closing), is_open)
+        self._parser = make_byte_parser(markers, is_open=is_open)
         self.starts_open = self.is_open = self._parser.in_thinking
         self.has_thinking = self.is_open  # Whether the answer has a thinking part, open or closed.
         self._is_finished = not self._parser.may_think  # Whether no thinking can follow.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from localspec.engine.constraints.answer_start import AnswerStart
 from localspec.engine.prefix_cache import common_prefix_length
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, GrammarState
 from localspec.engine.sampling import NoAllowedTokenError, one_hot
@@ -16,25 +17,17 @@ class OutputConstraint:
     """The grammar's state after the text of an answer and any draft that follows it.
 
     The states of a draft are kept until the text contradicts them, so drafting and verifying
-    compute each only once. With `marker` the grammar begins after the token that completes this
-    text, which ends the thinking part.
+    compute each only once.
     """
 
-    def __init__(
-        self,
-        start: GrammarState,
-        n_prompt: int,
-        marker: bytes = b"",
-        piece: Callable[[int], bytes] = lambda _: b"",
-    ) -> None:
-        self._start = start
-        self._marker, self._piece = marker, piece
+    def __init__(self, start: GrammarState, n_prompt: int) -> None:
+        """`start` is the state after the prompt: the grammar's, or an `AnswerStart` before it."""
         self._n_committed = n_prompt  # Length of the text that the first state belongs to.
         self._tokens: list[int] = []  # The tokens after it; `_states` has one element more.
-        self._states: list[GrammarState | _ThinkingTail] = [_ThinkingTail(b"") if marker else start]
+        self._states: list[GrammarState] = [start]
 
     def state_after(self, text: Sequence[int], drafted: Sequence[int] = ()) -> GrammarState | None:
-        """The state after prompt, answer and draft tokens; None inside the thinking part.
+        """The state after prompt, answer and draft tokens; None where any token may follow.
 
         Raises NoAllowedTokenError if the grammar does not allow one of the tokens.
         """
@@ -42,11 +35,13 @@ class OutputConstraint:
         known = common_prefix_length(self._tokens, following)
         if known < len(following):
             del self._tokens[known:], self._states[known + 1 :]
-        for token in following[known:]:
-            self._states.append(self._advance(self._states[-1], token))
+        n_text = len(text) - self._n_committed
+        for i in range(known, len(following)):
+            token = following[i]
+            self._states.append(self._advance(self._states[-1], token, is_draft=i >= n_text))
             self._tokens.append(token)
         state = self._states[len(following)]
-        return None if isinstance(state, _ThinkingTail) else state
+        return None if _is_free(state) else state
 
     def commit(self, text: Sequence[int]) -> None:
         """The text has grown to `text`: states before its end are not needed again."""
@@ -67,24 +62,22 @@ class OutputConstraint:
         state = self.state_after(text, drafted)
         return state.forced_tokens() if state is not None else []
 
-    def _advance(
-        self, state: GrammarState | _ThinkingTail, token: int
-    ) -> GrammarState | _ThinkingTail:
-        if isinstance(state, _ThinkingTail):
-            tail = state.text + self._piece(token)
-            return (
-                self._start if self._marker in tail else _ThinkingTail(tail[-len(self._marker) :])
-            )
-        if not state.allows(np.array([token]))[0]:
+    @staticmethod
+    def _advance(state: GrammarState, token: int, *, is_draft: bool) -> GrammarState:
+        """The next state. Before the answer's body, its text may hold what no draft may.
+
+        The tokens that end a thinking part are given, and so are those of a resumed answer.
+        """
+        may_differ = isinstance(state, AnswerStart) and not is_draft
+        is_allowed = may_differ or _is_free(state) or state.allows(np.array([token]))[0]
+        if not is_allowed:
             raise NoAllowedTokenError("The grammar does not allow the text so far.")
         return state.advance(token)
 
 
-class _ThinkingTail:
-    """Inside the thinking part: the last bytes of its text."""
-
-    def __init__(self, text: bytes) -> None:
-        self.text = text
+def _is_free(state: GrammarState) -> bool:
+    """Whether a state is one of thinking, or of a tool call."""
+    return isinstance(state, AnswerStart) and state.is_free
 
 
 class ConstrainedDrafter:

@@ -1,9 +1,11 @@
-"""Thinking tags: which ones a chat template uses, and the parser that finds them in an answer."""
+"""Thinking tags: which ones a chat template uses, and the parsers that split an answer by them."""
 
 from __future__ import annotations
 
+import copy
 import re
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import ClassVar, Literal, NamedTuple
 
 from localspec.lazy_dataclass import dataclass
 
@@ -66,16 +68,6 @@ def direct_answer_prefix(tags: ThinkingTags) -> str:
     return _DIRECT_ANSWER_PREFIXES.get(tags.open, "")
 
 
-def answer_marker(tags: ThinkingTags | None, *, is_open: bool) -> str:
-    """The text after which an answer without its thinking part begins; empty if at once.
-
-    `is_open`: the prompt ends inside a thinking part.
-    """
-    if tags is None:
-        return ""
-    return _DIRECT_ANSWER_PREFIXES.get(tags.open) or (tags.close if is_open else "")
-
-
 def is_open(generation_prompt: str, tags: ThinkingTags | None) -> bool:
     """Whether a prompt ends inside a thinking part, given what its template wrote at its end."""
     if tags is None:
@@ -93,8 +85,8 @@ def separate_thinking(
     """
     if tags is None or not answer:
         return None, answer
-    if is_harmony(tags):
-        parts = split_thinking(answer, tags)
+    if has_messages(tags):
+        parts = split_thinking(answer, tags, starts_in_thinking)
         thought = "".join(part.text for part in parts if part.is_thinking).strip()
         return thought or None, "".join(part.text for part in parts if not part.is_thinking)
     opening = tags.open.rstrip()
@@ -102,13 +94,13 @@ def separate_thinking(
     if not is_opened and tags.close not in answer:
         if starts_in_thinking:
             return answer.strip(), ""
-        return None, answer.removeprefix(_DIRECT_ANSWER_PREFIXES.get(tags.open, ""))
+        return None, answer
     parts = split_thinking(answer, (opening, tags.close), starts_in_thinking=not is_opened)
     thinking = "".join(part.text for part in parts if part.is_thinking)
     if tags.open in thinking:  # text before the thinking part: not a known format
         return None, answer
     rest = "".join(part.text for part in parts if not part.is_thinking).lstrip()
-    return thinking.strip(), rest.removeprefix(_ANSWER_PREFIXES.get(tags.open, "")).lstrip()
+    return thinking.strip(), rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +109,48 @@ class AnswerPart:
     text: str
 
 
+class _PartList:
+    """Collects text as alternating parts.
+
+    The pieces of a part are joined once: an answer of many pieces takes linear time.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[AnswerPart] = []
+        self._pieces: list[str] = []
+        self._is_thinking = False
+
+    def add(self, is_thinking: bool, text: str) -> None:
+        if not text:
+            return
+        if is_thinking is not self._is_thinking:
+            self._end_part()
+        self._is_thinking = is_thinking
+        self._pieces.append(text)
+
+    def close(self) -> list[AnswerPart]:
+        """Return the parts. The list is not used afterwards."""
+        self._end_part()
+        return self._parts
+
+    def _end_part(self) -> None:
+        if self._pieces:
+            self._parts.append(AnswerPart(self._is_thinking, "".join(self._pieces)))
+        self._pieces = []
+
+
+TextKind = Literal["header", "thinking", "preamble", "call", "answer"]
+"""What an answer's text is: a `preamble` is shown, and tells that a call follows."""
+
+
 class ThinkingParser:
     """Splits streamed text; the result does not depend on how the text is cut into pieces.
 
     Thinking can begin only before the first visible character. So an answer that explains the
     tags is not hidden. The tags are removed.
     """
+
+    unread_header = ""
 
     def __init__(self, tags: tuple[str, str] | None, starts_in_thinking: bool = False) -> None:
         self._open, self._close = tags or ("", "")
@@ -134,128 +162,398 @@ class ThinkingParser:
         """Whether the text is thinking, or thinking may still begin."""
         return bool(self._next_tag)
 
+    @property
+    def kind(self) -> TextKind:
+        """What the next character belongs to."""
+        return "thinking" if self.in_thinking else "answer"
+
+    def fork(self) -> ThinkingParser:
+        """A parser of another continuation of the same text."""
+        return copy.copy(self)
+
+    def expected_headers(self, *, has_tools: bool) -> tuple[str, ...]:
+        """No headers: an answer in this format is one message."""
+        return ()
+
     def feed(self, text: str) -> list[AnswerPart]:
         """The parts that are certain so far."""
         self._buffer += text
-        parts: list[AnswerPart] = []
-        while tag := self._next_tag:
-            before, found, after = self._buffer.partition(tag)
-            if not found:
+        parts = _PartList()
+        position = 0
+        while self._next_tag:
+            found = self._buffer.find(self._next_tag, position)
+            if found < 0:
                 break
+            before = self._buffer[position:found]
             if not self.in_thinking and before.strip():
-                self._open = ""  # visible text: no more thinking
-                continue
-            _append_part(parts, self.in_thinking, before)
+                self._open = ""  # Visible text: no thinking can follow.
+                break
+            parts.add(self.in_thinking, before)
+            position = found + len(self._next_tag)
             self.in_thinking = not self.in_thinking
-            self._buffer = after
-        end = len(self._buffer) - partial_length(self._buffer, self._next_tag)
-        certain, self._buffer = self._buffer[:end], self._buffer[end:]
+        end = len(self._buffer) - partial_length(self._buffer[position:], self._next_tag)
+        certain = self._buffer[position:end]
+        self._buffer = self._buffer[end:]
         self._emit(parts, certain)
-        return parts
+        return parts.close()
 
     def flush(self) -> list[AnswerPart]:
         """The buffered text at the end of the answer."""
-        parts: list[AnswerPart] = []
-        rest, self._buffer = self._buffer, ""
+        parts = _PartList()
+        rest = self._buffer
+        self._buffer = ""
         self._emit(parts, rest)
-        return parts
+        return parts.close()
 
     @property
     def _next_tag(self) -> str:
         return self._close if self.in_thinking else self._open
 
-    def _emit(self, parts: list[AnswerPart], text: str) -> None:
+    def _emit(self, parts: _PartList, text: str) -> None:
         if not self.in_thinking and text.strip():
             self._open = ""
-            text, self._buffer = text + self._buffer, ""
-        _append_part(parts, self.in_thinking, text)
+            text += self._buffer
+            self._buffer = ""
+        parts.add(self.in_thinking, text)
 
 
-def is_harmony(tags: tuple[str, str]) -> bool:
-    """Whether an answer is a sequence of messages on channels (gpt-oss)."""
-    return tags[0].startswith("<|channel|>analysis")
+class _Header(NamedTuple):
+    """The header of a message, as its format reads it."""
+
+    end: int  # The index of the message's body.
+    kind: TextKind = "answer"
+    shown: str = ""  # What is shown of it, for `ToolCallParser`.
 
 
-class HarmonyParser:
-    """As `ThinkingParser`, for answers that are messages on channels (OpenAI's Harmony format).
+_NO_HEADER = _Header(-1)
 
-    The channel `analysis` is thinking; other messages are text, without their headers. A tool call
-    keeps its header, in one form, for `ToolCallParser`. The prompt ends with `<|start|>assistant`.
+
+class MessageParser:
+    """As `ThinkingParser`, for answers that are a sequence of messages, each behind a header.
+
+    For example, this is the thinking `Hm.` and the text `Yes.`:
+
+        <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.
+
+    Headers and end markers are removed; a tool call keeps its header, in one form, for
+    `ToolCallParser`. Nothing else is lost. Where no header can be read, the text is shown as it
+    was written: an answer without headers, one whose header never ends, and prose that names a
+    marker. While more text decides, at most `_MAX_HEADER` characters are held back. Every step of
+    `feed` moves ahead in the buffer, or waits for more text.
     """
 
     may_think = True
-    _ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
-    _BEGINNINGS = ("<|start|>", "<|channel|>", "<|message|>", "to=")
+    _ENDS: ClassVar[tuple[str, ...]]
+    """The markers that end a message."""
+    _HEADER_MARKERS: ClassVar[tuple[str, ...]]
+    """The markers that may begin a header within a message that was not ended."""
+    _MARKER: ClassVar[re.Pattern[str]]
+    """Any of both."""
+    _HEADERS: ClassVar[tuple[str, ...]]
+    """Every header that the format documents, as an answer to a chat has them."""
+    _CALL_HEADERS: ClassVar[tuple[str, ...]] = ()
+    """How the header of a tool call begins, before the tool's name."""
     _MAX_HEADER = 200
 
     def __init__(self, starts_in_thinking: bool = False) -> None:
-        self.in_thinking = starts_in_thinking
-        self._in_header = not starts_in_thinking
+        self.kind: TextKind = "thinking" if starts_in_thinking else "header"
+        """What the next character belongs to; `header` also between messages."""
         self._buffer = ""
+
+    @property
+    def in_thinking(self) -> bool:
+        return self.kind == "thinking"
+
+    @property
+    def unread_header(self) -> str:
+        """The header so far that is being read; empty between messages, and in a message."""
+        return self._buffer if self.kind == "header" else ""
+
+    def fork(self) -> MessageParser:
+        """A parser of another continuation of the same text."""
+        return copy.copy(self)
+
+    def expected_headers(self, *, has_tools: bool) -> tuple[str, ...]:
+        """The headers that the format documents; after one that ends in `to=` comes any name."""
+        return self._HEADERS + self._CALL_HEADERS if has_tools else self._HEADERS
 
     def feed(self, text: str) -> list[AnswerPart]:
         """Return the parts that are certain so far."""
         self._buffer += text
-        parts: list[AnswerPart] = []
-        while self._read_header(parts) if self._in_header else self._read_body(parts):
-            pass
-        return parts
+        parts = _PartList()
+        position = 0
+        while position < len(self._buffer):
+            if self.kind == "header":
+                reached = self._read_header(parts, position)
+            else:
+                reached = self._read_body(parts, position)
+            if reached == position:
+                break
+            position = reached
+        self._buffer = self._buffer[position:]
+        return parts.close()
 
     def flush(self) -> list[AnswerPart]:
         """Return the buffered text at the end of the answer."""
-        rest, self._buffer = self._buffer, ""
-        if self._in_header and "<" in rest:
+        rest = self._buffer
+        self._buffer = ""
+        if self.kind == "header" and self._is_cut_header(rest):
             return []
-        parts: list[AnswerPart] = []
-        _append_part(parts, self.in_thinking, rest)
-        return parts
+        parts = _PartList()
+        parts.add(self.in_thinking, rest)
+        return parts.close()
 
-    def _read_header(self, parts: list[AnswerPart]) -> bool:
-        """Read up to the beginning of a message; return whether it was found."""
-        text = self._buffer.lstrip()
-        is_header = any(text.startswith(b) or b.startswith(text) for b in self._BEGINNINGS)
-        header, found, rest = text.partition("<|message|>")
-        if is_header and not found and len(text) <= self._MAX_HEADER:
+    # --- steps: each returns the index that it reached; the same one if more text decides --------
+
+    def _read_header(self, parts: _PartList, position: int) -> int:
+        header = self._find_header(position, is_expected=True)
+        if header is None:
+            return position
+        if header is _NO_HEADER:  # a message without one
+            self.kind = "answer"
+            return self._read_body(parts, position)
+        return self._begin_message(parts, header)
+
+    def _read_body(self, parts: _PartList, position: int) -> int:
+        marker = self._MARKER.search(self._buffer, position)
+        if marker is None:
+            tail = self._buffer[max(position, len(self._buffer) - self._MAX_HEADER) :]
+            markers = self._ENDS + self._HEADER_MARKERS
+            end = len(self._buffer) - max(partial_length(tail, each) for each in markers)
+            parts.add(self.in_thinking, self._buffer[position:end])
+            return end
+        parts.add(self.in_thinking, self._buffer[position : marker.start()])
+        if marker[0] in self._ENDS:
+            self.kind = "header"
+            return marker.end()
+        header = self._find_header(marker.start(), is_expected=False)
+        if header is None:
+            return marker.start()
+        if header is _NO_HEADER:  # text that names the marker
+            parts.add(self.in_thinking, marker[0])
+            return marker.end()
+        return self._begin_message(parts, header)
+
+    def _begin_message(self, parts: _PartList, header: _Header) -> int:
+        self.kind = header.kind
+        parts.add(False, header.shown)
+        return header.end
+
+    def _find_header(self, start: int, *, is_expected: bool) -> _Header | None:
+        """The header that begins at `start`; `_NO_HEADER`, or None if more text decides.
+
+        `is_expected`: a message ended before, or none began yet. There, a header with mistakes is
+        still a header. Within a message only a faultless one is: the rest is text about headers.
+        """
+        text = self._buffer[start : start + self._MAX_HEADER]
+        header = self._parse_header(text, is_expected=is_expected)
+        if header is None:
+            is_too_long = len(self._buffer) - start >= self._MAX_HEADER
+            return _NO_HEADER if is_too_long else None
+        if header is _NO_HEADER:
+            return header
+        return header._replace(end=start + header.end)
+
+    def _parse_header(self, text: str, *, is_expected: bool) -> _Header | None:
+        """As `_find_header`, for a text that begins with the header."""
+        raise NotImplementedError
+
+    def _is_cut_header(self, text: str) -> bool:
+        """Whether a text with which an answer ends is surely no text, but a header that was cut."""
+        begun = text.lstrip()
+        if not any(marker in begun for marker in self._HEADER_MARKERS):
             return False
-        self.in_thinking = self._in_header = False
-        if not is_header or not found:  # text without a header
+        is_call = begun.startswith(self._CALL_HEADERS)
+        return is_call or any(header.startswith(begun) for header in self._HEADERS)
+
+
+_HARMONY_ROLES = ("", "<|start|>assistant")
+_HARMONY_CHANNELS = ("analysis", "commentary", "final")
+_HARMONY_TYPES = ("", " <|constrain|>json", "<|constrain|>json", " json")
+_HARMONY_ITEM = re.compile(
+    r"""
+    (?P<space> \s+ )
+  | (?P<end> <\|message\|> )
+  | <\|start\|> (?P<role> \s*assistant\b | [\w.:-]+ | (?=<) )
+  | <\|channel\|> (?P<channel> \s*(?:analysis|commentary|final)\b | [^\s<>{}\[\]"]+ | (?=<) )
+  | <\|constrain\|> \s* (?P<type> [^\s<>{}\[\]"]* )
+  | to= (?P<recipient> [^\s<>{}\[\]"]+ )
+  | (?P<word> (?!to=) [^\s<>{}\[\]"]+ )
+    """,
+    re.ASCII | re.VERBOSE,
+)
+_HARMONY_TOOL = re.compile(r"functions\.[\w.-]+")
+_NAME = re.compile(r"\w*", re.ASCII)
+
+
+class HarmonyParser(MessageParser):
+    """OpenAI's Harmony format (gpt-oss): the channel `analysis` is thinking.
+
+    The prompt ends with `<|start|>assistant`. A header names a channel, a recipient and the type
+    of the body, in any order:
+
+        <|channel|>final <|constrain|>json<|message|>
+         to=functions.weather<|channel|>commentary json<|message|>
+
+    gpt-oss also writes headers with mistakes, such as `<|channel|>commentary 2?<|message|>` and
+    `<|channel|>bash<|channel|>analysis<|message|>`.
+    """
+
+    _ENDS = ("<|end|>", "<|return|>", "<|call|>")
+    _HEADER_MARKERS = ("<|start|>", "<|channel|>")
+    _MARKER = re.compile(r"<\|(?:end|return|call|start|channel)\|>")
+    _HEADERS = tuple(
+        f"{role}<|channel|>{channel}{type_}<|message|>"
+        for role in _HARMONY_ROLES
+        for channel in _HARMONY_CHANNELS
+        for type_ in _HARMONY_TYPES
+    )
+    _CALL_HEADERS = tuple(
+        f"{role}{before} to="
+        for role in _HARMONY_ROLES
+        for before in ("", "<|channel|>analysis", "<|channel|>commentary")
+    )
+    _INNER_MARKERS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "to=")
+
+    def _parse_header(self, text: str, *, is_expected: bool) -> _Header | None:
+        items = _HarmonyItems(is_expected=is_expected)
+        position = 0
+        while True:
+            rest = text[position:]
+            if any(marker.startswith(rest) for marker in self._INNER_MARKERS if marker != rest):
+                return None
+            item = _HARMONY_ITEM.match(text, position)
+            if item is None:
+                return None if _is_item_begun(rest) else _NO_HEADER
+            is_cut = item.end() == len(text) and item.lastgroup != "end"
+            if not items.add(item, is_cut=is_cut):
+                return _NO_HEADER
+            if is_cut:
+                return None
+            position = item.end()
+            if item.lastgroup == "end":
+                return items.to_header(position)
+
+
+def _is_item_begun(text: str) -> bool:
+    """Whether a text that is no item of a header may become one: its name is not there yet."""
+    if text == "to=":
+        return True
+    for marker, names in (("<|start|>", ("assistant",)), ("<|channel|>", _HARMONY_CHANNELS)):
+        if text.startswith(marker):
+            begun = text.removeprefix(marker).lstrip()
+            return any(name.startswith(begun) for name in names)
+    return False
+
+
+class _HarmonyItems:
+    """The items of one Harmony header, as far as it was read."""
+
+    _MAX_WORDS = 2  # Words without a marker: a type, and one more that a model made up.
+
+    def __init__(self, *, is_expected: bool) -> None:
+        self._is_expected = is_expected
+        self._channel = ""
+        self._recipient = ""
+        self._n_words = 0
+        self._is_begun = False  # Whether an item came that only headers have.
+
+    def add(self, item: re.Match[str], *, is_cut: bool) -> bool:
+        """Add an item; return whether this can still be a header. A cut item may go on."""
+        if item.lastgroup == "space":
             return True
-        self._buffer = rest
-        channel = _HARMONY_CHANNEL.search(header)
-        recipient = _HARMONY_RECIPIENT.search(header)
-        if recipient is not None:
-            name = channel[1] if channel is not None else "commentary"
-            _append_part(parts, False, f"<|channel|>{name} to={recipient[1]}<|message|>")
-        else:
-            self.in_thinking = channel is not None and channel[1] == "analysis"
+        if item.lastgroup == "word":
+            self._n_words += 1
+            max_words = self._MAX_WORDS if self._is_expected else 1
+            return self._is_begun and self._n_words <= max_words
+        self._is_begun = True
+        if item.lastgroup == "channel":
+            return self._add_channel(item["channel"].strip(), is_cut=is_cut)
+        if item.lastgroup == "role":
+            role = item["role"].strip()
+            return self._is_expected or self._is_name(role, ("assistant",), is_cut=is_cut)
+        if item.lastgroup == "recipient":
+            self._recipient = item["recipient"]
+        if item.lastgroup == "end":
+            return self._is_expected or bool(self._channel or self._tool_name)
         return True
 
-    def _read_body(self, parts: list[AnswerPart]) -> bool:
-        """Read up to the end of a message; return whether it was found."""
-        found = [(at, end) for end in self._ENDS if (at := self._buffer.find(end)) >= 0]
-        if not found:
-            n_held = max(partial_length(self._buffer, end) for end in self._ENDS)
-            n = len(self._buffer) - n_held
-            _append_part(parts, self.in_thinking, self._buffer[:n])
-            self._buffer = self._buffer[n:]
-            return False
-        at, end = min(found)
-        _append_part(parts, self.in_thinking, self._buffer[:at])
-        self._buffer = self._buffer[at:].removeprefix(end if end in self._ENDS[:3] else "")
-        self.in_thinking, self._in_header = False, True
-        return True
+    def _add_channel(self, name: str, *, is_cut: bool) -> bool:
+        known = _NAME.match(name)
+        self._channel = known[0] if known is not None else ""
+        return self._is_expected or self._is_name(name, _HARMONY_CHANNELS, is_cut=is_cut)
+
+    @staticmethod
+    def _is_name(name: str, known: tuple[str, ...], *, is_cut: bool) -> bool:
+        if is_cut:
+            return any(each.startswith(name) for each in known)
+        return name in known
+
+    @property
+    def _tool_name(self) -> str:
+        found = _HARMONY_TOOL.match(self._recipient)
+        return found[0] if found is not None else ""
+
+    def to_header(self, end: int) -> _Header:
+        if self._tool_name:
+            channel = self._channel or "commentary"
+            shown = f"<|channel|>{channel} to={self._tool_name}<|message|>"
+            return _Header(end, "call", shown)
+        if self._channel == "analysis":
+            return _Header(end, "thinking")
+        if self._channel == "commentary":
+            return _Header(end, "preamble")
+        return _Header(end, "answer")
 
 
-_HARMONY_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
-_HARMONY_RECIPIENT = re.compile(r"to=(functions\.[\w.-]+)")
+class SolarParser(MessageParser):
+    """Solar Open: `<|think|>…<|end|><|begin|>assistant<|content|>…`, or `<|content|>…` at once.
+
+    The prompt ends with `<|begin|>assistant`.
+    """
+
+    _ENDS = ("<|end|>",)
+    _HEADER_MARKERS = ("<|begin|>",)
+    _MARKER = re.compile(r"<\|(?:end|begin)\|>")
+    _HEADERS = (
+        "<|think|>",
+        "<|content|>",
+        "<|begin|>assistant<|think|>",
+        "<|begin|>assistant<|content|>",
+    )
+
+    def _parse_header(self, text: str, *, is_expected: bool) -> _Header | None:
+        begun = text.lstrip()
+        n_space = len(text) - len(begun)
+        for header in self._HEADERS:
+            if begun.startswith(header):
+                kind: TextKind = "thinking" if header.endswith("<|think|>") else "answer"
+                return _Header(n_space + len(header), kind)
+        is_begun = any(header.startswith(begun) for header in self._HEADERS)
+        return None if is_begun else _NO_HEADER
 
 
-def make_parser(
-    tags: tuple[str, str] | None, starts_in_thinking: bool = False
-) -> ThinkingParser | HarmonyParser:
+def has_messages(tags: tuple[str, str]) -> bool:
+    """Whether an answer is a sequence of messages, which `MessageParser` splits."""
+    return _find_message_parser(tags) is not None
+
+
+def _find_message_parser(tags: tuple[str, str]) -> type[MessageParser] | None:
+    if tags[0].startswith("<|channel|>analysis"):
+        return HarmonyParser
+    if tags[0] == "<|think|>":
+        return SolarParser
+    return None
+
+
+AnswerParser = ThinkingParser | MessageParser
+
+
+def make_parser(tags: tuple[str, str] | None, starts_in_thinking: bool = False) -> AnswerParser:
     """The parser of a stream with these tags."""
-    if tags is not None and is_harmony(tags):
-        return HarmonyParser(starts_in_thinking)
+    message_parser = _find_message_parser(tags) if tags is not None else None
+    if message_parser is not None:
+        return message_parser(starts_in_thinking)
     return ThinkingParser(tags, starts_in_thinking)
 
 
@@ -267,12 +565,12 @@ def split_thinking(
     return merge_parts([*parser.feed(text), *parser.flush()])
 
 
-def merge_parts(parts: list[AnswerPart]) -> tuple[AnswerPart, ...]:
+def merge_parts(parts: Iterable[AnswerPart]) -> tuple[AnswerPart, ...]:
     """Join adjacent parts of the same type."""
-    merged: list[AnswerPart] = []
+    merged = _PartList()
     for part in parts:
-        _append_part(merged, part.is_thinking, part.text)
-    return tuple(merged)
+        merged.add(part.is_thinking, part.text)
+    return tuple(merged.close())
 
 
 def strip_thinking(
@@ -282,15 +580,6 @@ def strip_thinking(
     parts = split_thinking(text, tags, starts_in_thinking)
     visible = "".join(part.text for part in parts if not part.is_thinking)
     return visible.strip() if any(part.is_thinking for part in parts) else visible
-
-
-def _append_part(parts: list[AnswerPart], is_thinking: bool, text: str) -> None:
-    if not text:
-        return
-    if parts and parts[-1].is_thinking is is_thinking:
-        parts[-1] = AnswerPart(is_thinking, parts[-1].text + text)
-    else:
-        parts.append(AnswerPart(is_thinking, text))
 
 
 def partial_length(text: str, tag: str) -> int:

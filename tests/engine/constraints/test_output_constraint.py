@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
 from localspec.engine.drafters import NoDrafter
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
-from localspec.engine.sampling import NoAllowedTokenError, compute_distribution
+from localspec.engine.sampling import compute_distribution
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import GrammarError
 from localspec.protocol.wire import SamplingParams, VerifyMode
@@ -148,20 +148,6 @@ def test_an_end_token_ends_the_answer_and_where_no_token_fits_is_an_error() -> N
     dead = ToyGrammar({0: {1: 1}, 1: {}})
     with pytest.raises(GrammarError, match="any token"):
         plain(HistoryModel(1), judge, constrained(what, dead))
-
-
-def test_thinking_is_free_until_its_marker() -> None:
-    pieces = {0: b"a", 1: b"</", 2: b"x>b", 3: b"x>", 4: b"<", 5: b"/", 6: b"x", 7: b">"}
-    start = ToyGrammar({0: {0: 0}})
-    constraint = OutputConstraint(start, 2, b"</x>", pieces.__getitem__)
-    assert constraint.state_after([5, 5], [1, 0, 3]) is None
-    assert constraint.state_after([5, 5], [0, 1, 3]) is start
-    assert constraint.state_after([5, 5], [0, 4, 5, 6, 7]) is start
-    constraint.commit([5, 5, 0, 1])
-    assert constraint.state_after([5, 5, 0, 1], [2]) is start
-    assert constraint.count_allowed([5, 5, 0, 1], [2, 0, 1]) == 2
-    with pytest.raises(NoAllowedTokenError):
-        constraint.state_after([5, 5, 0, 1, 2, 1])
 
 
 class Allowing:
