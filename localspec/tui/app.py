@@ -55,6 +55,9 @@ _EXIT_GRACE_SECONDS = 1.5
 _MAX_KEY_SECONDS = 0.5
 """A key that takes longer no longer holds back the next one: ctrl+q must always work."""
 
+_READLINE_KEYS = {"alt+b": "ctrl+left", "alt+f": "ctrl+right", "alt+backspace": "ctrl+w"}
+"""Keys by which terminals send Option with an arrow or backspace: a word back, on, or deleted."""
+
 
 @dataclass(eq=False)
 class KeyProbe(Message):
@@ -144,13 +147,22 @@ class LocalspecApp(App[None]):
         if not isinstance(event, events.Key | events.Paste):
             await super().on_event(event)
         elif not event.is_forwarded:
-            self._waiting_keys.append(_as_text(event))
+            self._waiting_keys.append(self._translate_key(_as_text(event)))
             if self._key_in_progress is None:
                 await self._deliver_key()
         else:  # it has passed all widgets
             await super().on_event(event)
             if event is self._key_in_progress:
                 self._probe_focus(self._key_number)
+
+    def _translate_key(self, event: events.Key | events.Paste) -> events.Key | events.Paste:
+        """Gives a key of readline its meaning in Textual's fields, unless the user has bound it."""
+        if not isinstance(event, events.Key) or event.key not in _READLINE_KEYS:
+            return event
+        for keys in self.options.keymap.values():
+            if event.key in keys.split(","):
+                return event
+        return events.Key(_READLINE_KEYS[event.key], None)
 
     async def _deliver_key(self) -> None:
         if self._key_timer is not None:

@@ -10,6 +10,7 @@ import codecs
 import locale
 import os
 import queue
+import re
 import select
 import selectors
 import sys
@@ -36,23 +37,124 @@ def _is_surrogate(character: str | None) -> bool:
     return character is not None and any("\ud800" <= part <= "\udfff" for part in character)
 
 
-class PasteParser(XTermParser):
-    """Whatever a bracketed paste holds is text; Textual acts on escape sequences in it."""
+_ESCAPE = "\x1b"
+_BEGINNINGS = ("\x1b[", "\x1bO")
+"""The sequences of other keys begin like this; if nothing follows, they are alt+[ and alt+O."""
+_MODIFY_OTHER_KEYS = re.compile(r"\x1b\[27;(?P<modifiers>\d+);(?P<codepoint>\d+)~")
+_CSI_U = re.compile(r"\x1b\[(?P<codepoint>\d+);(?P<modifiers>\d+)(?:;(?P<text>\d+))?u")
+_SHIFT_BIT = 1  # Modifiers are sent as the sum of their bits, plus one.
+_ALT_BIT = 2
+_LOCK_BITS = 64 + 128  # Caps lock and num lock.
+
+
+def _as_kitty_sequence(sequence: str) -> str:
+    """Returns the sequence that the kitty protocol has for the same key.
+
+    xterm's modifyOtherKeys names the character that the key types, the kitty protocol the key
+    without shift: alt+shift+z is `CSI 27;4;90~` or `CSI 90;4u` in xterm, and `CSI 122;4u` in kitty.
+    Other sequences are returned unchanged.
+    """
+    xterm_match = _MODIFY_OTHER_KEYS.fullmatch(sequence)
+    if xterm_match is not None:
+        codepoint = int(xterm_match["codepoint"])
+        bits = int(xterm_match["modifiers"]) - 1
+        if bits & ~_SHIFT_BIT:
+            return _kitty_shortcut(codepoint, bits, is_shifted_character=True)
+        return _kitty_text(codepoint, bits)
+    match = _CSI_U.fullmatch(sequence)
+    if match is None:
+        return sequence
+    codepoint = int(match["codepoint"])
+    bits = int(match["modifiers"]) - 1
+    if match["text"] is not None and not _is_own_text(int(match["text"]), codepoint):
+        return sequence  # The modifiers were used for typing, such as Option on a Mac.
+    if bits & ~(_SHIFT_BIT | _LOCK_BITS):
+        return _kitty_shortcut(codepoint, bits)
+    if match["text"] is None and chr(codepoint).isupper():  # xterm: in kitty it is lower case
+        return _kitty_text(codepoint, bits)
+    return sequence
+
+
+def _is_own_text(text: int, codepoint: int) -> bool:
+    """Whether a key types this character without alt: some terminals report it with alt, too."""
+    return chr(text) in (chr(codepoint), chr(codepoint).upper())
+
+
+def _kitty_shortcut(codepoint: int, bits: int, *, is_shifted_character: bool = False) -> str:
+    """A key with modifiers that types nothing.
+
+    `is_shifted_character`: shift is part of the character. It still counts for a letter, which has
+    a lower case: `Z` is shift+z. It does not for others: `!` needs shift on some keyboards only.
+    """
+    character = chr(codepoint)
+    lower = character.lower()
+    is_letter = lower != character.upper()
+    if is_shifted_character and not is_letter and character.isprintable() and character != " ":
+        bits &= ~_SHIFT_BIT
+    if len(lower) == 1:
+        codepoint = ord(lower)
+    return f"\x1b[{codepoint};{bits + 1}u"
+
+
+def _kitty_text(codepoint: int, bits: int) -> str:
+    """A key that types its character; enter, tab and the like have none."""
+    if chr(codepoint).isprintable():
+        return f"\x1b[{codepoint};{bits + 1};{codepoint}u"
+    return f"\x1b[{codepoint};{bits + 1}u"
+
+
+class KeyParser(XTermParser):
+    """Reads keys with modifiers in every form in which terminals send them.
+
+    alt+1 arrives as ESC `1`, as `CSI 27;3;49~` or as `CSI 49;3u`.  Textual reads the last one only:
+    it takes the first for `¡`, which Option types on a Mac and which arrives as `¡` from there, and
+    the second for `1`.  Here the first two are translated to the last one.
+    """
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._is_after_escape = False
+
+    def _parse_extended_key(  # type: ignore[override]  # Textual's is cached
+        self, sequence: str
+    ) -> list[events.Key] | None:
+        """Returns no key for a number that is no character: Textual's would end the app."""
+        try:
+            keys = super()._parse_extended_key(_as_kitty_sequence(sequence))
+        except (ValueError, OverflowError):
+            return []
+        return keys and [key for key in keys if not _is_surrogate(key.character)]
+
+    def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[events.Key]:
+        """Reads ESC and a character as the key with alt, before Textual looks into its table."""
+        if sequence == _ESCAPE:
+            # Textual gives up a sequence that another ESC cuts short, and reads it one character
+            # after the other: ESC `[` ESC `[` is alt+[ twice.
+            self._is_after_escape = True
+            return
+        if sequence in _BEGINNINGS:
+            return
+        character = sequence.removeprefix(_ESCAPE)
+        is_alt = alt or self._is_after_escape or character != sequence
+        self._is_after_escape = False
+        is_key = len(character) == 1 and (character.isprintable() or character in "\r\x7f")
+        if is_alt and is_key:
+            bits = _ALT_BIT
+            if character != character.lower():
+                bits |= _SHIFT_BIT
+            keys = self._parse_extended_key(_kitty_shortcut(ord(character), bits))
+            yield from [key.copy() for key in keys or ()]
+        else:
+            yield from super()._sequence_to_key_events(sequence, alt)
+
+
+class PasteParser(KeyParser):
+    """Reads what a bracketed paste holds as text; Textual acts on escape sequences in it."""
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
         self._end = ""  # The last characters, which may begin a mark.
         self._pasted: list[str] | None = None  # None outside of a paste.
-
-    def _parse_extended_key(  # type: ignore[override]  # Textual's is cached
-        self, sequence: str
-    ) -> list[events.Key] | None:
-        """No key for a number that is no character: Textual's would end the app."""
-        try:
-            keys = super()._parse_extended_key(sequence)
-        except (ValueError, OverflowError):
-            return []
-        return keys and [key for key in keys if not _is_surrogate(key.character)]
 
     def tick(self) -> Iterable[Message]:
         for message in super().tick():
@@ -119,7 +221,11 @@ if sys.platform != "win32":
 
 def driver_class(default: type[Driver]) -> type[Driver]:
     """`default`, or in place of Textual's for POSIX one that survives what terminals do."""
-    if sys.platform != "win32" and default is LinuxDriver:
+    if sys.platform == "win32":
+        from textual.drivers import win32  # noqa: PLC0415  only there
+
+        win32.XTermParser = PasteParser  # The thread that reads the console makes one.
+    elif default is LinuxDriver:
         return PosixDriver
     return default
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
@@ -24,6 +25,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.segment import Segment
 from textual.color import Color
+from textual.constants import ESCAPE_DELAY
 from textual.events import Paste
 
 if sys.platform == "win32":
@@ -37,6 +39,7 @@ from tests.support.drive_app import SECRET
 from tests.support.long_cases import bulk, often
 from tests.support.pty_terminal import SEQUENCE, Terminal, module, text
 from tests.support.run_command import TIMEOUT, command, environment, harmful
+from tests.support.terminal_keys import key_bytes
 from tests.support.zoo import Zoo
 
 CTRL_C, CTRL_L, CTRL_P, CTRL_Q, CTRL_Z = b"\x03", b"\x0c", b"\x10", b"\x11", b"\x1a"
@@ -239,6 +242,40 @@ def test_a_sequence_of_any_numbers_is_a_key_or_nothing(parts: list[str], end: st
     parser = PasteParser()
     for message in [*parser.feed(f"\x1b[{''.join(parts)}{end}"), *parser.tick()]:
         (getattr(message, "character", None) or "").encode()
+
+
+@pytest.mark.parametrize("form", ["legacy", "modifyOtherKeys", "kitty"])
+def test_alt_keys_of_a_message(form: str, zoo: Zoo) -> None:
+    """alt+z undoes what was typed, alt+1 copies, and alt+enter begins a new line."""
+    with Terminal(chatting(zoo)) as terminal:
+        terminal.wait_for("Text-completion model")
+        terminal.type("/set max_tokens 3\r")
+        terminal.wait_for("max_tokens: 3")
+        terminal.type(f"lost{key_bytes('alt+z', form)}")
+        terminal.type(f"first half{key_bytes('alt+1', form)}")
+        terminal.wait_for("No answer has a code block.")
+        terminal.type(f"{key_bytes('alt+enter', form)}second half\r")
+        terminal.wait_for("max-token limit")
+        terminal.type(CTRL_Q)
+        terminal.ends_with(0)
+    with closing(ChatHistory.open()) as history:
+        (turn,) = history.load_chat(history.find_last_id()).conversation.turns
+    assert turn.question == "first half\nsecond half"
+
+
+def test_escape_before_a_letter_is_escape() -> None:
+    """Escape closes the search; the letter is not typed into it, and is no key with alt."""
+    with Terminal(command()) as terminal:
+        terminal.wait_for("Ready to run")
+        terminal.type("/demo")
+        terminal.wait_for("esc back")
+        terminal.type(ESCAPE)
+        time.sleep(3 * ESCAPE_DELAY)
+        since = len(terminal.seen)
+        terminal.type("o")
+        terminal.wait_for("Open model files", since)
+        terminal.type(CTRL_Q)
+        terminal.ends_with(0)
 
 
 def test_an_editor_that_cannot_be_started_leaves_the_app_as_it_was(tmp_path: Path) -> None:
