@@ -15,7 +15,7 @@ from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS, find_field, parse_context_size
 from localspec.chat.slash_commands import COMMANDS_BY_NAME, CommandCall
 from localspec.errors import UsageError
-from localspec.launch import recent_pairs
+from localspec.launch import ResolvedPair, recent_pairs
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_effort import resolve_effort
 from localspec.sanitize import sanitize
@@ -135,10 +135,18 @@ def _draft(session: ChatSession, name: str) -> CommandResult:
     return _change_pair(session, session.pair.portable_refs[0], name)
 
 
+def _loads_the_same(pair: ResolvedPair, other: ResolvedPair) -> bool:
+    """They need not be equal: suggested sampling and reasons depend on how a pair was named."""
+    if (pair.target, pair.draft, pair.spec) != (other.target, other.draft, other.spec):
+        return False
+    has_same_context = pair.suggested_settings.ctx == other.suggested_settings.ctx
+    return has_same_context and pair.default_draft == other.default_draft
+
+
 def _change_pair(session: ChatSession, model: str, draft: str = "auto") -> CommandResult:
     session.require_idle()
     pair = launch.resolve_pair(model, draft)
-    if pair == session.pair:
+    if _loads_the_same(pair, session.pair):
         return CommandResult(f"{session.pair_name} answers already.")
     pair = replace(pair, requested_refs=launch.make_portable_refs(model, draft))
     session.change_pair(pair)

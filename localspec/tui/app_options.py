@@ -13,7 +13,7 @@ from localspec.launch import LoadOptions, ResolvedPair
 from localspec.lazy_dataclass import dataclass
 from localspec.speculation_methods import WITHOUT_DRAFT
 from localspec.tui import key_bindings, terminal, themes
-from localspec.tui.saved_chats import SavedChats
+from localspec.tui.saved_chats import PairFiles, SavedChats, files_of
 from localspec.tui.wizard.what_if import WhatIf
 
 
@@ -43,9 +43,9 @@ class AppOptions:
     settings_errors: tuple[str, ...] = ()  # Errors in config.toml, shown until they are fixed.
     flags: Mapping[str, str] = field(default_factory=dict)
     """Command-line options, by their environment variables."""
-    load_overrides: dict[ResolvedPair, WhatIf] = field(default_factory=dict)
+    load_overrides: dict[PairFiles, WhatIf] = field(default_factory=dict)
     """Load settings chosen in the wizard."""
-    force_load: set[ResolvedPair] = field(default_factory=set)
+    force_load: set[PairFiles] = field(default_factory=set)
     """Pairs to load even if they are predicted not to fit."""
 
     @property
@@ -60,13 +60,14 @@ class AppOptions:
     def build_load_request(
         self, pair: ResolvedPair, *, exact: bool = False, ctx: int | None = None
     ) -> SettingsRequest:
-        overrides = self.load_overrides.get(pair, WhatIf())
+        files = files_of(pair)
+        overrides = self.load_overrides.get(files, WhatIf())
         options = replace(
             self.load,
             ctx=ctx or overrides.ctx,
             kv=overrides.kv,
             exact=exact,
-            anyway=pair in self.force_load,
+            anyway=files in self.force_load,
         )
         # What drafts can be changed in the chat.
         spec = "auto" if self.spec in WITHOUT_DRAFT else launch.preferred_drafter(pair, self.spec)

@@ -73,6 +73,18 @@ class SavedChats:
                 self._history.close()
 
 
+PairFiles = tuple[Path, Path | None]
+
+
+def files_of(pair: ResolvedPair) -> PairFiles:
+    """Target and draft.
+
+    They stay the same where a pair is resolved again: its settings, its reason and the name of its
+    default draft depend on how it was named.
+    """
+    return pair.target, pair.draft
+
+
 class ChatSessions:
     """A chat stays open when its screen closes. A pair opens the chat that used it last."""
 
@@ -88,13 +100,31 @@ class ChatSessions:
         return self._options.chats.history if self._options.chats else None
 
     def for_pair(self, pair: ResolvedPair) -> ChatSession:
-        session = self._find(pair) or ChatSession(
-            pair, self._options.seed, self.history, settings=self._new_settings(pair)
-        )
+        """The open chat that used the pair last, or a new one."""
+        session = self._find(pair)
+        if session is None:
+            settings = self._new_settings(pair)
+            session = ChatSession(pair, self._options.seed, self.history, settings=settings)
         self._put_first(session)
         return session
 
     def _find(self, pair: ResolvedPair) -> ChatSession | None:
+        session = self._find_equal(pair)
+        if session is None and pair == ResolvedPair(pair.target, pair.draft):
+            session = self._find_by_files(pair)
+        return session
+
+    def _find_by_files(self, pair: ResolvedPair) -> ChatSession | None:
+        """For the list of recent pairs, which keeps the files but no settings.
+
+        A default draft may be left out where it does not pay; one in that list is always used.
+        """
+        for session in self._sessions:
+            if files_of(session.pair) == files_of(pair) and not session.pair.default_draft:
+                return session
+        return None
+
+    def _find_equal(self, pair: ResolvedPair) -> ChatSession | None:
         return next((session for session in self._sessions if session.pair == pair), None)
 
     def _find_open(self, chat_id: int) -> ChatSession | None:
@@ -145,7 +175,8 @@ class ChatSessions:
             resolved, history=self.history, saved_chat=saved, settings=self._new_settings(resolved)
         )
         session.draft = self._drafts.pop(chat_id, "")
-        if (previous := self._find(resolved)) is not None:
+        previous = self._find_equal(resolved)
+        if previous is not None:
             previous.close()
             self._sessions.remove(previous)
             if previous.recorder.chat_id is not None:

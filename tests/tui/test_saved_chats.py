@@ -14,6 +14,7 @@ from localspec.tui.app import load_options
 from localspec.tui.saved_chats import format_day
 from tests.chat import saved_chats
 from tests.support.app_driver import Chat, demo_chat, home_app
+from tests.support.default_drafts import write_target_with_head
 
 HELLO = "Well, hello."
 
@@ -106,6 +107,43 @@ async def test_a_chat_of_files_is_resumed() -> None:
         saved = one.history.list_chats()[0]
         named = (saved.turn_count, saved.pair.model, saved.pair.draft)
         assert named == (2, "demo-target", "demo-draft")
+
+
+def save_chat_without_draft(target: Path, *turns: tuple[str, str]) -> int:
+    """A chat as `localspec run TARGET --draft none` saves it; returns its id."""
+    with closing(ChatHistory.open()) as history:
+        chat = saved_chats.chat(*turns)
+        pair = ChatPair(str(target), "none", target.stem)
+        metadata = replace(saved_chats.about(chat), pair=pair)
+        return history.save_chat(None, metadata, chat.all_turns).chat_id
+
+
+@pytest.mark.parametrize("where", ["in its folder", "in its file"])
+@pytest.mark.parametrize("door", ["recent chats", "search", "second time"])
+async def test_a_chat_without_a_draft_opens_where_its_model_has_a_head(
+    door: str, where: str, tmp_path: Path
+) -> None:
+    """It opens with its turns and without the head, and is continued."""
+    target = write_target_with_head(tmp_path, where)
+    chat_id = save_chat_without_draft(target, ("what is marmalade?", "A jam."))
+    async with home_app() as one:
+        if door == "search":
+            await one.press("slash", *"marmalade")
+            await one.sees("In your chats")
+            await one.open()
+        else:
+            await one.open("down")
+        if door == "second time":
+            await one.press("escape", "escape")
+            await one.sees("Recent chats")
+            await one.open()
+        session = one.screen.session
+        assert session.recorder.chat_id == chat_id
+        assert session.pair.draft is None
+        assert one.questions == ["what is marmalade?"]
+        await one.send("and of figs?")
+        (saved,) = one.history.list_chats()
+        assert (saved.id, saved.turn_count) == (chat_id, 2)
 
 
 def test_days() -> None:

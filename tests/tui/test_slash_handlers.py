@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
+from localspec import launch
 from localspec.chat import copying
 from localspec.errors import EngineError
 from localspec.launch import ResolvedPair, recent_pairs
+from localspec.models.catalog import PairSettings
 from localspec.models.local_files.local_model import LocalModel
 from localspec.tui import home_rows
 from localspec.tui.dialogs.choices import PickerScreen
@@ -18,6 +20,7 @@ from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.screens.chat import ChatScreen
 from tests.support import scenes, tinygguf
 from tests.support.app_driver import AppDriver, Chat, home_app, other, said
+from tests.support.default_drafts import write_target_with_head
 from tests.support.scripted_engine import ScriptedEngine, ready, wait_until
 from tests.support.zoo import Zoo
 
@@ -132,6 +135,26 @@ async def test_a_preset_is_chosen_from_the_list() -> None:
         session = chat.screen.session
         assert session.conversation.system == "Answer in verse."
         assert session.settings.sampling.temperature == 1.2
+
+
+async def test_the_model_that_answers_already_is_not_loaded_again(models: Path) -> None:
+    """It may have been opened by another name, with other suggested settings."""
+    target = models / "alpha-Q8_0.gguf"
+    suggested = PairSettings(temperature=0.2)
+    async with Chat(pair=ResolvedPair(target, None, suggested_settings=suggested)) as chat:
+        await chat.send("/model alpha-Q8_0")
+        await chat.sees("answers already")
+        assert len(chat.opening.loads) == 1
+
+
+async def test_a_draft_that_nobody_named_can_be_named(tmp_path: Path) -> None:
+    """Then it is used also where it does not pay."""
+    target = write_target_with_head(tmp_path)
+    pair = launch.with_default_draft(ResolvedPair(target, None))
+    async with Chat(pair=pair) as chat:
+        await chat.send(f"/draft {pair.draft}")
+        await chat.wait(lambda: len(chat.opening.loads) == 2)
+        assert [wish.default_draft != "" for wish in chat.opening.wishes] == [True, False]
 
 
 async def test_home_opens_a_new_chat_with_a_preset() -> None:

@@ -20,6 +20,7 @@ from textual.widgets import Input, OptionList, Static
 
 from localspec import launch, paths
 from localspec.chat import presets
+from localspec.chat.session import ChatSession
 from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
 from localspec.launch import ResolvedPair, recent_pairs
@@ -35,7 +36,7 @@ from localspec.tui.home_rows import HomeRow, HomeSection, MachineSurvey, PickerC
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.navigation import OpenScreen
 from localspec.tui.notices import problem_text
-from localspec.tui.saved_chats import ChatSessions
+from localspec.tui.saved_chats import ChatSessions, files_of
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 from localspec.tui.widgets.search_field import SearchField
@@ -80,6 +81,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self._pending_opens: dict[str, WhatIf] = {}
         """Pairs to open once downloaded, with the wizard's settings for each."""
         self.sessions = ChatSessions(options)
+        self._prepared_pairs: dict[ResolvedPair, ResolvedPair] = {}
+        """The pairs of rows that were opened, and what they were opened as: maybe with a head."""
         self._list = PointerList[HomeRow]("pairs", lambda row: row.key, self._draw_row)
         self._search = SearchField(lambda: self.sessions.history, lambda: self._downloads.hub)
         self._marked_hub_search = ""
@@ -201,8 +204,11 @@ class HomeScreen(CenteredLayout, Screen[None]):
         return saved_chats.recent_section(history, datetime.now().astimezone())
 
     def _draw_row(self, row: HomeRow, pointed: bool) -> Content:
-        if n := self.sessions.count_turns(row.pair) if row.pair else 0:
-            row = replace(row, note=f"{count(n, 'turn')} in this chat")
+        if row.pair is not None:
+            opened_pair = self._prepared_pairs.get(row.pair, row.pair)
+            n_turns = self.sessions.count_turns(opened_pair)
+            if n_turns > 0:
+                row = replace(row, note=f"{count(n_turns, 'turn')} in this chat")
         return home_rows.draw_row(row, pointed, self.app.size.width)
 
     @on(OptionList.OptionHighlighted)
@@ -317,52 +323,63 @@ class HomeScreen(CenteredLayout, Screen[None]):
         try:
             refs = recent_pairs.resolve_default(None, "auto")[:2]
             pair = replace(launch.resolve_pair(*refs), requested_refs=refs)
-            session = self.sessions.for_pair(pair)
+            session = self._find_session(pair)
             session.start_new_chat()
             session.apply_preset(presets.find(name))
         except LocalspecError as error:
             self._show_error(error)
         else:
-            self._open_chat(pair)
+            self._show_chat(session)
 
-    def _open_chat(self, pair: ResolvedPair, found: SearchHit | None = None) -> None:
-        """Shows the pair's chat; the model loads in the background.  `found`: a search match."""
-        checked = self._check_pair(pair)
-        if checked is None:
-            return
-        if paths.package_data_dir() not in checked.target.parents:
-            recent_pairs.save_last(*checked.portable_refs)
-        session = self.sessions.for_pair(checked)
-        given = session, self._runner, self._options, found
-        self.post_message(OpenScreen("chat.ChatScreen", given, self._engine_screen_left))
-
-    def _check_pair(self, pair: ResolvedPair) -> ResolvedPair | None:
-        """Checks the files and adds a detected head. Shows an error and returns None on failure."""
+    def _open_chat(self, pair: ResolvedPair) -> None:
+        """Shows the chat that used the pair last, or a new one."""
         try:
-            if pair.draft is None and pair not in recent_pairs.load():
-                # A pair from the recent list was already opened as is, without a head.
-                pair = launch.with_default_draft(pair)
-            launch.check_target(pair.target)
-            if pair.draft is not None:
-                reader.check_loadable(pair.draft)
+            session = self._find_session(pair)
         except LocalspecError as error:
             self._show_error(error)
-            return None
+        else:
+            self._show_chat(session)
+
+    def _find_session(self, pair: ResolvedPair) -> ChatSession:
+        """The session of a pair that is opened.  Raises as `_prepare_pair`.
+
+        Its pair may have got a head: from here on the session is passed on, never looked up again.
+        """
+        prepared = self._prepare_pair(pair)
+        self._prepared_pairs[pair] = prepared
+        return self.sessions.for_pair(prepared)
+
+    def _prepare_pair(self, pair: ResolvedPair) -> ResolvedPair:
+        """Adds a detected head and checks the files.  Raises LocalspecError."""
+        if pair.draft is None and pair not in recent_pairs.load():
+            # A pair from the recent list was already opened as is, without a head.
+            pair = launch.with_default_draft(pair)
+        _check_files(pair)
         return pair
+
+    def _show_chat(self, session: ChatSession, found: SearchHit | None = None) -> None:
+        """The model loads in the background.  `found`: a search match to show first."""
+        pair = session.pair
+        if paths.package_data_dir() not in pair.target.parents:
+            recent_pairs.save_last(*pair.portable_refs)
+        given = session, self._runner, self._options, found
+        self.post_message(OpenScreen("chat.ChatScreen", given, self._engine_screen_left))
 
     def _engine_screen_left(self, _: object) -> None:
         self._runner.close()
         self.fill_list()
 
     def _resume_chat(self, chat_id: int, found: SearchHit | None) -> None:
+        """A saved chat opens with the pair that it was saved with, without another head."""
         try:
             session = self.sessions.resume_chat(chat_id)
+            _check_files(session.pair)
         except LocalspecError as error:
             self._show_error(error)
             return
         if session.recorder.lock_error is not None:
             self._show_error(session.recorder.lock_error)
-        self._open_chat(session.pair, found)
+        self._show_chat(session, found)
 
     def action_remove(self) -> None:
         row = self._list.highlighted_row
@@ -420,10 +437,15 @@ class HomeScreen(CenteredLayout, Screen[None]):
         row = self._list.highlighted_row
         if row is None or row.pair is None:
             self.notify("Select an installed pair first.", markup=False)
-        elif (pair := self._check_pair(row.pair)) is not None:
-            given = command, row.name, pair, self._runner, self._options
-            name = "measurement.make_screen"
-            self.post_message(OpenScreen(name, given, self._engine_screen_left))
+            return
+        try:
+            pair = self._prepare_pair(row.pair)
+        except LocalspecError as error:
+            self._show_error(error)
+            return
+        given = command, row.name, pair, self._runner, self._options
+        name = "measurement.make_screen"
+        self.post_message(OpenScreen(name, given, self._engine_screen_left))
 
     def action_open_files(self) -> None:
         def on_dismiss(pair: ResolvedPair | None) -> None:
@@ -477,5 +499,17 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
     def _open_with_what_if(self, pair: ResolvedPair, what_if: WhatIf) -> None:
         """Opens with the context and KV type chosen in the wizard, until the app exits."""
-        self._options.load_overrides[pair] = what_if
-        self._open_chat(pair)
+        try:
+            session = self._find_session(pair)
+        except LocalspecError as error:
+            self._show_error(error)
+            return
+        self._options.load_overrides[files_of(session.pair)] = what_if
+        self._show_chat(session)
+
+
+def _check_files(pair: ResolvedPair) -> None:
+    """Raises LocalspecError if a file is missing, damaged or of another kind."""
+    launch.check_target(pair.target)
+    if pair.draft is not None:
+        reader.check_loadable(pair.draft)

@@ -2,19 +2,24 @@
 
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from localspec import paths
+from localspec import launch, paths
 from localspec.fit.speed import DeviceSpeed, from_devices
+from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import catalog
+from localspec.models.catalog import PairSettings
 from localspec.models.hub.client import HubClient
 from localspec.models.local_files.local_model import LocalModel
+from localspec.tui.app_options import AppOptions
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.home_rows import HomeRow, MachineSurvey
+from localspec.tui.saved_chats import ChatSessions, SavedChats
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.help import HelpScreen
 from localspec.tui.widgets.pointer_list import PointerList
@@ -22,9 +27,10 @@ from localspec.tui.widgets.screen_frame import KeyLine
 from localspec.tui.wizard.shortlist import suggest_candidates
 from localspec.tui.wizard.what_if import WhatIf
 from tests.support import scenes
-from tests.support.app_driver import demo_chat, home_app
+from tests.support.app_driver import HomeDriver, demo_chat, home_app, said
+from tests.support.default_drafts import write_target_with_head
 from tests.support.fake_hub import FakeHub
-from tests.support.scripted_engine import painted, wait_until
+from tests.support.scripted_engine import Opening, ScriptedEngine, painted, wait_until
 from tests.support.wizards import NO_CARD
 from tests.tui.screen_states import SHELF, seeing, with_room
 
@@ -89,6 +95,78 @@ async def test_a_search_marks_rows_without_the_network(monkeypatch: pytest.Monke
         assert one.screen.session.title == "demo of rain"
         await one.press("escape", "slash", *"nothing of the kind")
         await one.wait(lambda: "In your chats" not in one.shown)
+
+
+def local_model(path: Path) -> LocalModel:
+    size = path.stat().st_size
+    return LocalModel(path, size, None, path.name, None, None, False, "folder", True)
+
+
+@asynccontextmanager
+async def home_with(target: Path) -> AsyncIterator[HomeDriver]:
+    """Home of a computer with one model of its own."""
+    options = AppOptions(seed=1, chats=SavedChats())
+    survey = MachineSurvey(scenes.MACHINE, (local_model(target),))
+    opening = Opening([ScriptedEngine(said) for _ in range(9)])
+    app = scenes.home(options, survey=lambda: survey, opening=opening)
+    async with app.run_test(size=(100, 30), notifications=True) as pilot:
+        driver = HomeDriver(pilot)
+        await driver.sees("Other models on this computer", target.stem)
+        await scenes.settled(pilot)
+        yield driver
+
+
+async def test_a_model_that_got_its_head_opens_the_same_chat_again(tmp_path: Path) -> None:
+    async with home_with(write_target_with_head(tmp_path)) as one:
+        await one.press("end")
+        await one.open()
+        session = one.screen.session
+        assert session.pair.draft is not None
+        await one.send("first")
+        await one.press("escape", "escape")
+        await one.sees("1 turn in this chat")
+        await one.open()
+        assert one.screen.session is session
+
+
+def test_a_recent_pair_is_known_by_its_files(tmp_path: Path) -> None:
+    """The list keeps no settings; but a draft that nobody named is another pair."""
+    recent = ResolvedPair(tmp_path / "target.gguf", tmp_path / "draft.gguf")
+    suggested = PairSettings(temperature=0.6)
+    opened = replace(recent, suggested_settings=suggested)
+    sessions = ChatSessions(AppOptions())
+    session = sessions.for_pair(opened)
+    assert sessions.for_pair(recent) is session
+    sessions = ChatSessions(AppOptions())
+    session = sessions.for_pair(replace(opened, default_draft="the model's own MTP layer"))
+    assert sessions.for_pair(recent) is not session
+
+
+async def test_a_preset_is_used_where_the_last_model_has_a_head(tmp_path: Path) -> None:
+    """The last run was without a draft; the chat that opens gets the head and the preset."""
+    (tmp_path / "config.toml").write_text('[presets.poet]\nsystem = "Answer in verse."\n')
+    target = write_target_with_head(tmp_path)
+    recent_pairs.save_last(str(target), "none")
+    async with home_app() as one:
+        await one.sees("New chat with a preset poet")
+        await one.press("end")
+        await one.open()
+        session = one.screen.session
+        assert session.pair.target == target
+        assert session.conversation.system == "Answer in verse."
+
+
+async def test_the_wizards_context_is_used_where_its_model_gets_a_head(tmp_path: Path) -> None:
+    """Also where the pair is resolved again, by another name."""
+    target = write_target_with_head(tmp_path)
+    async with home_app() as one:
+        one.home._open_with_what_if(ResolvedPair(target, None), WhatIf(ctx=4096))
+        await one.reaches(ChatScreen)
+        await one.until("ready")
+        pair = one.screen.session.pair
+        assert pair.draft is not None
+        for same in (pair, launch.resolve_pair(str(target), str(pair.draft))):
+            assert one.app.options.build_load_request(same).ctx == 4096
 
 
 async def test_home_suggests_first_what_is_fast_enough_to_read() -> None:
