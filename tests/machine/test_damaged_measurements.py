@@ -17,6 +17,7 @@ from localspec.engine.control.pair_stats import PairStats
 from localspec.engine.control.pass_costs import MAX_WIDTH, PassCosts
 from localspec.fit import calibration, machine_profile, speedup_model
 from localspec.fit.advisor import SettingsRequest
+from localspec.fit.speed import HardwareSpeed
 from localspec.launch import start_engine
 from localspec.launch.start import _is_complete
 from localspec.machine.measurements import (
@@ -176,7 +177,7 @@ def use_costs(costs: MeasuredCosts) -> None:
     speedup_model.break_even_rate(costs)
 
 
-def use_record(record: PairMeasurement) -> None:
+def use_record(record: PairMeasurement, hardware: HardwareSpeed) -> None:
     """Compute with a record, and with an undamaged one beside it, what estimates compute."""
     if record.measured is not None:
         use_costs(record.measured)
@@ -185,8 +186,8 @@ def use_record(record: PairMeasurement) -> None:
     if record.memory is not None:
         check_memory(record.memory)
     other = PairMeasurement("other", MeasuredCosts(**ROW), OTHER, MEMORY)
-    hardware = calibration.calibrate(machine_profile.detect().hardware, [record, other])
-    for speed in hardware.measured_speeds.values():
+    calibrated = calibration.calibrate(hardware, [record, other])
+    for speed in calibrated.measured_speeds.values():
         assert speed.bandwidth is not None
         assert 0 < speed.bandwidth < float("inf")
 
@@ -196,7 +197,7 @@ def test_a_whole_row_is_read_as_it_was_written(rows: Rows) -> None:
     assert record.measured is not None
     assert json.loads(json.dumps(asdict(record.measured))) == ROW
     assert (record.reads, record.memory) == (READS, MEMORY)
-    use_record(record)
+    use_record(record, machine_profile.detect().hardware)
 
 
 @pytest.mark.parametrize("problem", UNUSABLE)
@@ -298,16 +299,17 @@ def test_whatever_is_read_of_a_damaged_row_can_be_used(rows: Rows) -> None:
 def test_estimates_can_use_whatever_is_read_of_damaged_rows(rows: Rows) -> None:
     whole = {"measured": ROW, "about": asdict(READS), "memory": asdict(MEMORY)}
     encoded = {table: json.dumps(body).encode() for table, body in whole.items()}
+    hardware = machine_profile.detect().hardware
     dice = random.Random(9)
     n_whole = n_damaged = 0
-    for _ in range(bulk(600, 20_000)):
+    for _ in range(bulk(600, 10_000)):
         for table, text in encoded.items():
             rows.write(table, flip(text, dice.randrange(8 * len(text))))
         record = rows.read()
         for value in (record.measured, record.reads, record.memory):
             n_whole += value is not None
             n_damaged += value is None
-        use_record(record)
+        use_record(record, hardware)
     assert n_whole > 50 and n_damaged > 50
 
 
