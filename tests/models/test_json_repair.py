@@ -3,6 +3,7 @@
 import json
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,3 +54,12 @@ def test_what_is_repaired() -> None:
         ('{"a": [1, {"b": "c', '{"a": [1, {"b": "c"}]}'),
     ]:
         assert repair([text]) == (expected, "")
+
+
+@pytest.mark.timeout(60)  # With the square of the length it would be minutes.
+def test_the_time_for_a_long_text_grows_with_its_length_only() -> None:
+    space = " " * 3_000_000
+    assert repair(["{" + space + "}"]) == ("{" + space + "}", "")
+    n = 200_000
+    closed = repair(["[" * n + "}" * n])
+    assert closed == ("[" * n + "]" * n, "")

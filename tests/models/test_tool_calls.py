@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from localspec.errors import UsageError
 from localspec.models.chat_template import jinja_render, tool_calls
+from localspec.models.chat_template.tagged_arguments import ArgumentTypes
 from localspec.models.chat_template.thinking_tags import HarmonyParser
 from localspec.protocol.wire import ChatMessage, ToolCall
 from tests.support.long_cases import bulk
@@ -219,6 +220,113 @@ def test_deep_arguments_raise_nothing() -> None:
     assert read("tags", list(streamed)) == ("", [("f", f'{{"l": {deep}}}')])
     late = f'<tool_call>{{"arguments": {{"l": {deep}}}, "name": "f"}}</tool_call>'
     assert read("tags", [late]) == (late, [])
+
+
+def read_argument(schema: dict[str, Any], value: str) -> Any:
+    """What becomes of an argument that a model writes between tags."""
+    parser = tool_calls.ToolCallParser("tags", {"f": schema})
+    call = f"<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    _, arguments = parser.feed(call)
+    assert isinstance(arguments, tool_calls.ToolCallDelta)
+    return json.loads(arguments.arguments)["a"]
+
+
+@pytest.mark.timeout(30)  # Each way through the schema would take longer than the universe is old.
+def test_alternatives_that_are_the_schema_itself_are_read_once() -> None:
+    itself = {"$ref": "#/properties/a"}
+    for alternatives, value in (
+        ([itself] * 24, 1),  # Nothing says which type it has.
+        ([itself] * 24 + [{"type": "integer"}], 1),
+        ([itself] * 24 + [STRING], "1"),
+    ):
+        schema = {"properties": {"a": {"anyOf": alternatives}}}
+        assert read_argument(schema, "1") == value
+
+
+@pytest.mark.timeout(30)
+def test_a_definition_that_many_references_name_is_read_once() -> None:
+    definitions: dict[str, Any] = {"d100": STRING}
+    for i in range(100):
+        definitions[f"d{i}"] = {"oneOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 24}
+    schema = {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
+    assert read_argument(schema, "1") == "1"
+
+
+def test_a_schema_that_is_too_long_to_read_allows_any_type() -> None:
+    parts = [{"type": "string"} for _ in range(15_000)]
+    assert read_argument({"properties": {"a": {"anyOf": parts}}}, "1") == 1
+    assert read_argument({"properties": {"a": {"enum": ["1"] * 30_000}}}, "1") == 1
+    assert read_argument({"properties": {"a": {"type": ["string"] * 30_000}}}, "1") == 1
+    assert read_argument({"properties": {"a": {"$ref": "#/" + "a/" * 30_000}}}, "1") == 1
+
+
+def test_all_arguments_of_an_answer_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    n_read = 0
+    read_part = ArgumentTypes._read_part
+
+    def count(self: ArgumentTypes, schema: Any) -> tuple[set[str], list[Any]]:
+        nonlocal n_read
+        n_read += 1
+        return read_part(self, schema)
+
+    monkeypatch.setattr(ArgumentTypes, "_read_part", count)
+    names = [f"a{i}" for i in range(300)]
+    any_of_200 = {"anyOf": [{"const": f"{i}"} for i in range(200)]}
+    tools = {f"f{i}": {"properties": dict.fromkeys(names, any_of_200)} for i in range(2)}
+    values = "".join(f"<parameter={name}>\n1\n</parameter>\n" for name in names)
+    calls = [f"<function={name}>\n{values}</function>\n</tool_call>" for name in tools]
+    parser = tool_calls.ToolCallParser("tags", tools)
+    deltas = [delta for call in calls * 10 for delta in parser.begin_another().feed(call)]
+    assert len(deltas) == 40  # A name and arguments for each call.
+    assert n_read < 30_000  # Read for each call, it would be 1.2 million.
+
+
+CALL_END = "</parameter></function></tool_call>"
+N_CHARS = 300_000
+LONG_ANSWERS: tuple[tuple[tool_calls.ToolFormat, str, str, str], ...] = (
+    # The beginning of an answer, what it repeats, and its end.
+    ("tags", "<function=f>", "<parameter=s>x", CALL_END),
+    ("tags", "<function=f><parameter=s>", " ", CALL_END),
+    ("tags", "<function=f><parameter=s>", "</parameter>x", CALL_END),
+    ("tags", "<function=f>", "<function=f>x", f"<parameter=s>{CALL_END}"),
+    ("tags", "", "<function=f>x", ""),
+    ("tags", "", "<function=f>x</function>y", ""),
+    ("tags", "", "<function=f><parameter=s>x</parameter></function>y", ""),
+    ("tags", "<function=f>", '<tool_call>{"a": 1}', ""),
+    (
+        "tags",
+        "<tool_call>f<arg_key>s</arg_key><arg_value>",
+        "</arg_value><arg_key>",
+        "</tool_call>",
+    ),
+    (
+        "tags",
+        "<tool_call>f<arg_key>s</arg_key><arg_value>",
+        "<arg_key>",
+        "</arg_value></tool_call>",
+    ),
+    ("tags", "<tool_call>f", "<arg_key>k</arg_key>", "</arg_value></tool_call>"),
+    ("mistral", "[TOOL_CALLS]f", " ", ""),
+    ("mistral", "[TOOL_CALLS]", " ", ""),
+)
+
+
+@pytest.mark.timeout(60)  # With the square of the length it would be minutes.
+@pytest.mark.parametrize("answer", LONG_ANSWERS, ids=[text[2] for text in LONG_ANSWERS])
+def test_the_time_for_an_answer_grows_with_its_length_only(
+    answer: tuple[tool_calls.ToolFormat, str, str, str],
+) -> None:
+    form, begin, repeated, end = answer
+    text = begin + repeated * (N_CHARS // len(repeated)) + end
+    said, calls = read(form, [text])
+    assert calls or said == text
+
+
+def test_calls_are_found_to_the_end_of_an_answer_that_begins_with_a_broken_one() -> None:
+    broken = "<tool_call>\n<function=f>\n<parameter=s>\n" + "x" * 200_000
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    said, calls = read("tags", [broken, call, call])
+    assert said == broken and calls == [("f", "{}")] * 2
 
 
 TEMPLATE = """\

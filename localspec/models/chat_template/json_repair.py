@@ -10,6 +10,8 @@ _PLAIN = re.compile(r'[^"\\\x00-\x1f\ud800-\udfff]+')
 _HEX = re.compile(r"\\u[0-9a-fA-F]*")
 _HIGH, _LOW = range(0xD800, 0xDC00), range(0xDC00, 0xE000)  # Surrogates.
 _LOW_BEGUN = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]{0,2})?)?)?)?")
+_SPACES = re.compile(r"\s+")
+_OTHER_SPACE = re.compile(r"[^ \t\r\n]")  # Of `_SPACES`: what JSON does not know as space.
 _WORD = re.compile(r'[^\s,:{}\[\]"]+')
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
@@ -28,8 +30,9 @@ class JsonRepairer:
     def __init__(self) -> None:
         self.is_complete = False
         self._closers: list[str] = []
+        self._n_closers = {"}": 0, "]": 0}  # How many of each are in `_closers`.
         self._next = "value"  # What comes next: a key, a colon, a value or a comma.
-        self._held = ""  # Space, perhaps with a comma, before the next item.
+        self._held: list[str] = []  # Space, perhaps with a comma, before the next item.
         self._pending = ""  # A word or an escape that may go on.
         self._in_string = False
 
@@ -102,28 +105,40 @@ class JsonRepairer:
             added = self._begin_item(is_text=character == '"') + character
             self._in_string = character == '"'
             if not self._in_string:
-                self._closers.append("}" if character == "{" else "]")
-                self._next = "key" if character == "{" else "value"
+                self._open(character)
         elif character in "}]":
-            while character in self._closers and not added.endswith(character):
+            while self._n_closers[character] and not added.endswith(character):
                 added += self._close()
+        elif spaces := _SPACES.match(text, i):
+            self._held.append(_OTHER_SPACE.sub(" ", spaces[0]))
+            return "", spaces.end()
         else:
             added = self._separate(character)
         return added, i + 1
 
+    def _open(self, bracket: str) -> None:
+        closer = "}" if bracket == "{" else "]"
+        self._closers.append(closer)
+        self._n_closers[closer] += 1
+        self._next = "key" if bracket == "{" else "value"
+
     def _separate(self, character: str) -> str:
-        """At a colon, a comma or space."""
+        """At a colon or a comma."""
         added = ""
         if character == ":" and self._next == "colon":
-            added, self._held, self._next = f"{self._held}:", "", "value"
+            added = f"{self._take_held()}:"
+            self._next = "value"
         elif character == ",":
             added = self._end_pair()
             if self._next == "comma":
-                self._held += ","
+                self._held.append(",")
                 self._next = "key" if self._closers[-1] == "}" else "value"
-        elif character not in ":,":
-            self._held += character if character in " \t\r\n" else " "
         return added
+
+    def _take_held(self) -> str:
+        text = "".join(self._held)
+        self._held.clear()
+        return text
 
     def _add_word(self, word: str) -> str:
         text = self._begin_item(is_text=True)
@@ -136,7 +151,7 @@ class JsonRepairer:
 
     def _begin_item(self, *, is_text: bool) -> str:
         """What separates it from the item before."""
-        text, self._held = self._held, ""
+        text = self._take_held()
         if self._next == "comma":
             text = f",{text}"
             self._next = "key" if self._closers[-1] == "}" else "value"
@@ -160,7 +175,9 @@ class JsonRepairer:
         return missing
 
     def _close(self) -> str:
-        text = self._end_pair() + self._held.replace(",", "")
-        self._held, closer, self._next = "", self._closers.pop(), "value"
+        text = self._end_pair() + self._take_held().replace(",", "")
+        closer = self._closers.pop()
+        self._n_closers[closer] -= 1
+        self._next = "value"
         self._end_item()
         return text + closer

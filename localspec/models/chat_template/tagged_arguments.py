@@ -1,23 +1,35 @@
-"""Arguments of a tool call that are written between tags, as Qwen Coder and GLM do."""
+"""Arguments of a tool call that are written between tags, as Qwen Coder and GLM do.
+
+The server reads them in its event loop, where everybody waits. The text is the model's and the
+schema the client's, so the work may grow with the length of the text, but not with its square, and
+the schema is read within a budget.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection
 from typing import Any
 
 from localspec.lazy_dataclass import dataclass
+from localspec.models.chat_template.schema_references import (
+    BudgetExceededError,
+    SchemaReferences,
+    WorkBudget,
+)
 
 _MAX_SPACE = 64  # Characters, the tag after it included.
-_MAX_DEPTH = 16  # Of references and alternatives in a schema.
+_SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedStyle:
     """Arguments between tags. A value may hold the same tags: an end is one only where one fits."""
 
-    parameter: re.Pattern[str]  # The tag before a value, with its name.
+    parameter: re.Pattern[str]
+    """The tag before a value, with its name, and never with the beginning of another one."""
     value_end: str
     end: str
     followers: tuple[str, ...]  # What follows the end; empty: anything.
@@ -62,55 +74,39 @@ class TaggedStyle:
             end -= 1
         return end == start or text.endswith(self.value_end, start, end)
 
-    def parse(self, body: str, schema: dict[str, Any]) -> str | None:
+    def parse(self, body: str, types: ArgumentTypes) -> str | None:
         """The arguments as JSON; None if something else is between them."""
-        properties = schema.get("properties")
-        properties = properties if isinstance(properties, dict) else {}
+        if not body.strip():
+            return "{}"
+        if self.parameter.match(body, _skip_space(body, 0)) is None:
+            return None
+        tags = _TagPositions(self, body, types.names)
         arguments: dict[str, Any] = {}
         at = 0
-        while found := self.parameter.match(body, at):
-            end, at = self._find_value_end(body, found.end(), properties)
-            value = body[found.end() : end]
+        while (opening := tags.find_opening(at)) is not None:
+            start = opening.end()
+            end, at = tags.find_value_end(start)
+            value = body[start:end]
             if self.has_line_feeds:
                 value = value.removeprefix("\n").removesuffix("\n")
-            name = found[1].strip()
+            name = opening[1].strip()
             arguments[name] = value
-            if name in properties:
-                arguments[name] = _to_value(value, properties[name], schema)
+            if name in types.names:
+                arguments[name] = _to_value(value, types.find(name))
         if body[at:].strip():
             return None
         return json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace").decode()
 
-    def _find_value_end(
-        self, body: str, start: int, properties: Mapping[str, Any]
-    ) -> tuple[int, int]:
-        """Of a value, and of its closing tag."""
-        at = body.find(self.value_end, start)
-        while at >= 0:
-            end = at + len(self.value_end)
-            if self.parameter.match(body, end) or not body[end:].strip():
-                break
-            at = body.find(self.value_end, at + 1)
-        else:
-            at = end = len(body)
-        value = body[start:at]
-        tags = list(self.parameter.finditer(value))
-        if len(tags) > value.count(self.value_end):  # the closing tag is missing
-            for tag in tags:
-                if tag[1].strip() in properties:
-                    return start + tag.start(), start + tag.start()
-        return at, end
-
 
 FUNCTION = TaggedStyle(
-    re.compile(r"\s*<parameter=([^<>\n]+)>"),
+    re.compile(r"<parameter=([^<>\n]+)>"),
     "</parameter>",
     "</function>",
     ("</tool_call>", "<tool_call>", "<function="),
     has_line_feeds=True,
 )
 KEYED = TaggedStyle(
-    re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>", re.DOTALL),
+    re.compile(r"<arg_key>((?:[^<]|<(?!/?arg_key>)){0,1024})</arg_key>\s*<arg_value>"),
     "</arg_value>",
     "</tool_call>",
     (),
@@ -118,9 +114,135 @@ KEYED = TaggedStyle(
 )
 
 
-def _to_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
-    """A value that is written without quotes, in a type that its schema allows."""
-    allowed = _find_types(schema, root)
+class _TagPositions:
+    """Where the tags of one call's arguments are.
+
+    All are found in one pass. An answer can have ten thousand tags without an end; if each value
+    searched the rest of the text for its own end, these would be a hundred million.
+    """
+
+    def __init__(self, style: TaggedStyle, body: str, names: Collection[str]) -> None:
+        """`names`: the arguments that the tool has."""
+        self._body = body
+        self._openings = list(style.parameter.finditer(body))
+        self._opening_starts = [opening.start() for opening in self._openings]
+        self._opening_ends = [opening.end() for opening in self._openings]
+        self._known = [opening for opening in self._openings if opening[1].strip() in names]
+        self._known_starts = [opening.start() for opening in self._known]
+        self._n_closing_chars = len(style.value_end)
+        self._closings = [found.start() for found in re.finditer(style.value_end, body)]
+        self._final_closings = [at for at in self._closings if self._is_final(at)]
+
+    def find_opening(self, at: int) -> re.Match[str] | None:
+        """The opening tag that stands at an index, or after space there."""
+        at = _skip_space(self._body, at)
+        i = bisect_left(self._opening_starts, at)
+        if i < len(self._openings) and self._opening_starts[i] == at:
+            return self._openings[i]
+        return None
+
+    def find_value_end(self, start: int) -> tuple[int, int]:
+        """Of the value that begins at `start`, and of its closing tag."""
+        at, end = self._find_closing(start)
+        # A value that opens more than it closes has lost its closing tag: the next argument that
+        # the tool has ends it.
+        first_opening = bisect_left(self._opening_starts, start)
+        first_closing = bisect_left(self._closings, start)
+        n_openings = bisect_right(self._opening_ends, at) - first_opening
+        n_closings = bisect_left(self._closings, at) - first_closing
+        if n_openings > n_closings:
+            i = bisect_left(self._known_starts, start)
+            if i < len(self._known) and self._known[i].end() <= at:
+                value = self._body[start : self._known_starts[i]]
+                at = end = start + len(value.rstrip())
+        return at, end
+
+    def _find_closing(self, start: int) -> tuple[int, int]:
+        i = bisect_left(self._final_closings, start)
+        if i == len(self._final_closings):
+            return len(self._body), len(self._body)
+        at = self._final_closings[i]
+        return at, at + self._n_closing_chars
+
+    def _is_final(self, closing: int) -> bool:
+        """Whether another argument, or nothing, follows a closing tag. Others are in a value."""
+        following = closing + self._n_closing_chars
+        if self.find_opening(following) is not None:
+            return True
+        return _skip_space(self._body, following) == len(self._body)
+
+
+def _skip_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+class ArgumentTypes:
+    """The types that the JSON Schema of a tool allows for its arguments."""
+
+    def __init__(self, schema: Any, budget: WorkBudget) -> None:
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        self.names: dict[str, Any] = properties if isinstance(properties, dict) else {}
+        self._references = SchemaReferences(schema)
+        self._budget = budget
+        self._types: dict[str, frozenset[str]] = {}
+
+    def find(self, name: str) -> frozenset[str]:
+        """The types of one argument; empty if its schema allows any, or is too long to read."""
+        if name not in self._types:
+            try:
+                types = self._read_types(self.names[name])
+            except BudgetExceededError:
+                types = frozenset()
+            self._types[name] = types
+        return self._types[name]
+
+    def _read_types(self, schema: Any) -> frozenset[str]:
+        """Each part is read once: a reference that leads back to one allows no further type."""
+        types: set[str] = set()
+        seen: set[int] = set()
+        pending = [schema]
+        while pending:
+            part = pending.pop()
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            own_types, alternatives = self._read_part(part)
+            if not own_types and not alternatives:
+                return frozenset()  # Among the alternatives is one that allows any type.
+            types |= own_types
+            pending += alternatives
+        return frozenset(types)
+
+    def _read_part(self, schema: Any) -> tuple[set[str], list[Any]]:
+        """The types that a part allows by itself, or the parts of which each allows some."""
+        self._budget.spend(1)
+        if not isinstance(schema, dict):
+            return set(), []
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            return set(), [self._references.find(reference)]
+        values = schema.get("enum", [])
+        if "const" in schema and "enum" not in schema:
+            values = [schema["const"]]
+        if isinstance(values, list) and values:
+            self._budget.spend(len(values))
+            return set().union(*map(_type_names, values)), []
+        given = schema.get("type", [])
+        if given:
+            names = given if isinstance(given, list) else [given]
+            self._budget.spend(len(names))
+            return {name for name in names if isinstance(name, str)}, []
+        alternatives = schema.get("anyOf") or schema.get("oneOf")
+        if not isinstance(alternatives, list):
+            return set(), []
+        self._budget.spend(len(alternatives))
+        return set(), alternatives
+
+
+def _to_value(text: str, allowed: frozenset[str]) -> Any:
+    """A value that is written without quotes, in one of the allowed types; empty: any type."""
     word = text.strip()
     if "string" in allowed:
         return None if word == "null" and "null" in allowed else text
@@ -130,27 +252,6 @@ def _to_value(text: str, schema: Any, root: Mapping[str, Any]) -> Any:
     except (ValueError, RecursionError):
         return text
     return value if not allowed or _type_names(value) & allowed else text
-
-
-def _find_types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
-    """The types that a JSON Schema allows; empty if it does not say."""
-    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
-        return frozenset()
-    if isinstance(ref := schema.get("$ref"), str):
-        target: Any = root
-        for part in ref.removeprefix("#").split("/")[1:]:
-            target = target.get(part) if isinstance(target, dict) else None
-        return _find_types(target, root, depth + 1)
-    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    given = schema.get("type", [])
-    if isinstance(values, list) and values:
-        return frozenset().union(*map(_type_names, values))
-    if given:
-        return frozenset(map(str, given if isinstance(given, list) else [given]))
-    parts = schema.get("anyOf") or schema.get("oneOf")
-    parts = parts if isinstance(parts, list) else []
-    found = [_find_types(part, root, depth + 1) for part in parts]
-    return frozenset().union(*found) if all(found) else frozenset()
 
 
 def _type_names(value: Any) -> frozenset[str]:

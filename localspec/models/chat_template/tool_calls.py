@@ -14,6 +14,7 @@ from localspec.errors import UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template import tagged_arguments
 from localspec.models.chat_template.json_repair import JsonRepairer
+from localspec.models.chat_template.schema_references import WorkBudget
 from localspec.models.chat_template.thinking_tags import partial_length
 
 ToolFormat = Literal["tags", "llama3", "mistral", "gpt-oss"]
@@ -104,12 +105,16 @@ def force_call(form: ToolFormat, tools: Mapping[str, Any]) -> ForcedCall:
 
 
 _MAX_HEAD = 256  # Characters in which a name has to come.
-_MISTRAL_LIST = re.compile(r"\s*\[?\s*(?=\{)")
-_MISTRAL_NAME = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(?=\{)")
+_MISTRAL_LIST = re.compile(r"\s*+(?:\[\s*+)?(?=\{)")
+_MISTRAL_NAME = re.compile(r"\s*+([\w.-]+)\s*+(?:\[CALL_ID\][^\[{]*+)?(?:\[ARGS\])?\s*+(?=\{)")
 _FUNCTION_HEAD = re.compile(r"<function=([^<>\s]+)\s*>")
 _KEYED_HEAD = re.compile(r"([\w.-]+)(?=\s*(?:<arg_key>|</tool_call>))")
 _EXTRA_BRACKETS = re.compile(r"\A(?:\}\s*){1,3}")
 _TAGGED_BEGUN = re.compile(r"(?:<[\w=.-]*|[\w.-]+)?\s*(?:</?\w*)?")
+_MAX_SCHEMA_STEPS = 20_000
+"""Parts of the tools' schemas that one answer may read. A tool with 50 arguments takes some 200."""
+_MAX_CHARS_AGAIN = 1024 * 1024
+"""Characters that are read again in one answer. A call that is cut short is read twice."""
 
 ToolDelta = str | ToolCallDelta  # Text of the answer, or a part of a call.
 
@@ -131,11 +136,17 @@ class ToolCallParser:
 
     Text that may begin a call is held back until more of it, or the end, decides. Arguments are
     JSON, whatever the model writes. Raises nothing and loses no text.
+
+    Text that turns out to be no call is read again from behind its marker, as a call may follow.
+    A long text of markers would be read once for each of them, so there is a limit on what is read
+    again (`_MAX_CHARS_AGAIN`); after it, the rest of the answer is text.
     """
 
     def __init__(self, form: ToolFormat, parameters: Mapping[str, Any]) -> None:
         """`parameters`: the JSON Schema of each tool's arguments, by its name; empty: any."""
-        self._format, self._parameters = form, _ToolSchemas(parameters)
+        self._format = form
+        self._parameters = _ToolSchemas(parameters)
+        self._n_chars_again = 0
         self._buffer = ""
         self._object: _CallObject | None = None
         self._is_start = True
@@ -143,6 +154,13 @@ class ToolCallParser:
         self._in_list = False
         self._n_searched = 0  # Characters of arguments in which their end was searched.
         self.n_calls = 0
+
+    def begin_another(self) -> ToolCallParser:
+        """A parser for another part of the same answer. Both share the limits of work."""
+        parser = ToolCallParser(self._format, {})
+        parser._parameters = self._parameters
+        parser._n_chars_again = self._n_chars_again
+        return parser
 
     def feed(self, text: str) -> list[ToolDelta]:
         self._buffer += text
@@ -161,7 +179,7 @@ class ToolCallParser:
     def _run(self, *, at_end: bool) -> list[ToolDelta]:
         deltas: list[ToolDelta] = []
         while self._read(deltas, at_end=at_end):
-            pass
+            self._n_chars_again += len(self._buffer)
         return _join_texts(deltas)
 
     # --- steps: each returns whether another can follow -----------------------------------------
@@ -171,6 +189,10 @@ class ToolCallParser:
             return self._read_object(self._object, deltas)
         if self._is_after_call:
             return self._skip_end(at_end=at_end)
+        if self._n_chars_again > _MAX_CHARS_AGAIN:
+            deltas.append(self._buffer)
+            self._buffer = ""
+            return False
         begin, end = self._find_marker(at_end=at_end)
         head = None if end is None else self._read_head(begin, end, at_end=at_end)
         text = self._buffer[:begin] if end is None else self._buffer[:begin].rstrip()
@@ -203,10 +225,15 @@ class ToolCallParser:
                 return 0, None
             self._is_start = False
         markers = _MARKERS[self._format]
-        found = [(at, marker) for marker in markers if (at := self._buffer.find(marker)) >= 0]
-        if found:
-            begin, marker = min(found)
-            return begin, begin + len(marker)
+        begin = len(self._buffer)
+        end = None
+        for marker in markers:
+            at = self._buffer.find(marker, 0, begin)
+            if at >= 0:
+                begin = at
+                end = at + len(marker)
+        if end is not None:
+            return begin, end
         held = 0 if at_end else max(partial_length(self._buffer, marker) for marker in markers)
         text = self._buffer[: len(self._buffer) - held]
         return len(text if at_end else text.rstrip()), None
@@ -325,21 +352,32 @@ class ToolCallParser:
             end = style.find_last_end(text, head.end()) if at_end else None
         if end is None:
             return None
-        body, schema = text[head.end() : end], self._parameters[head[1]]
-        arguments = style.parse(body, schema if isinstance(schema, dict) else {})
+        body = text[head.end() : end]
+        arguments = style.parse(body, self._parameters.types_of(head[1]))
         if arguments is None:
             return _NO_CALL
         return _CallHead(end + len(style.end), head[1], arguments)
 
 
-class _ToolSchemas(dict[str, Any]):
+class _ToolSchemas:
     """JSON Schemas of arguments by name; without any, whatever has a name is a tool."""
 
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) if self else bool(name)
+    def __init__(self, schemas: Mapping[str, Any]) -> None:
+        self._schemas = schemas
+        self._types: dict[str, tagged_arguments.ArgumentTypes] = {}
+        self._budget = WorkBudget(_MAX_SCHEMA_STEPS)
 
-    def __missing__(self, name: str) -> Any:
-        return {}
+    def __contains__(self, name: object) -> bool:
+        if not self._schemas:
+            return bool(name)
+        return name in self._schemas
+
+    def types_of(self, name: str) -> tagged_arguments.ArgumentTypes:
+        """What is known of a tool's arguments. Each is read once, and all within one budget."""
+        if name not in self._types:
+            schema = self._schemas.get(name, {})
+            self._types[name] = tagged_arguments.ArgumentTypes(schema, self._budget)
+        return self._types[name]
 
 
 class _CallObject:
@@ -352,7 +390,7 @@ class _CallObject:
         r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
     )
 
-    def __init__(self, parameters: Mapping[str, Any], name: str, marker: str) -> None:
+    def __init__(self, parameters: _ToolSchemas, name: str, marker: str) -> None:
         self._parameters, self.name = parameters, name
         self._marker = marker
         self._written: list[str] = []  # The object as it was written, and as it is valid.
@@ -412,8 +450,9 @@ class ThinkingCallFinder:
     """Finds calls with which an answer ends inside its thinking: some models do not close it."""
 
     def __init__(self, make_parser: Callable[[], ToolCallParser]) -> None:
-        self._make_parser, self._parser = make_parser, make_parser()
-        self._held, self._deltas = "", list[ToolDelta]()
+        self._parser = make_parser()
+        self._held = ""
+        self._deltas: list[ToolDelta] = []
 
     def feed(self, text: str) -> str:
         """What is thinking in any case. The rest waits for the end, from a call on."""
@@ -429,8 +468,10 @@ class ThinkingCallFinder:
 
     def close(self) -> str:
         """The rest, which is thinking if a closing tag comes."""
-        held, self._held = self._held, ""
-        self._parser, self._deltas = self._make_parser(), list[ToolDelta]()
+        held = self._held
+        self._held = ""
+        self._parser = self._parser.begin_another()
+        self._deltas = []
         return held
 
     def finish(self, *, is_cut: bool) -> tuple[str, list[ToolCallDelta]]:
