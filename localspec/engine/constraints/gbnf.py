@@ -17,7 +17,7 @@ from localspec.errors import GrammarError
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r\n]+|#[^\n]*)|(?P<define>::=)|(?P<mark>[|()])|(?P<any>\.)"
     r'|"(?P<literal>(?:\\.|[^"\\])*)"|\[(?P<class>(?:\\.|[^\]\\])*)\]'
-    r"|(?P<repetition>[*+?]|\{\s*\d+\s*(?:,\s*\d*\s*)?\})|(?P<name>[\w-]+)",
+    r"|(?P<repetition>[*+?]|\{\s*+\d++\s*+(?:,\s*+\d*+\s*+)?\})|(?P<name>[\w-]+)",
     re.DOTALL | re.ASCII,
 )
 _CHARACTER = re.compile(

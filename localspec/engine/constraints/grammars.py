@@ -9,19 +9,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec import child_process
+from localspec.engine.constraints import one_of
 from localspec.engine.constraints.gbnf import gbnf_to_lark
 from localspec.engine.llama.model import LlamaVocab
 from localspec.engine.protocols import GrammarState
 from localspec.errors import GrammarError
+from localspec.models.chat_template.schema_references import BudgetExceededError
 from localspec.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ _LIMITS = {
 _ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "$defs", "definitions", "$schema", "$id"}
 )
+_HINTS = frozenset({"discriminator"})
+"""OpenAPI's, beside `oneOf`. It allows and forbids nothing, and llguidance would merge it."""
 _MERGING_KEYWORDS = frozenset({"allOf", "patternProperties", "multipleOf"})
 _COMBINED_KEYWORDS = frozenset({"$ref", "anyOf", "oneOf"})
 """llguidance merges them with the keywords beside them."""
@@ -59,12 +63,12 @@ _ALWAYS_TRUE: Mapping[str, tuple[Any, ...]] = {
     "dependentSchemas": ({},),
 }
 """Values of keywords that llguidance does not know, with which they mean nothing."""
-_OUTLINED = ("type", "const", "enum", "required")  # What tells alternatives of a `oneOf` apart.
-_MAX_ALTERNATIVES = 256
-_MAX_REFERENCES, _MAX_DEPTH, _MAX_NAMES = 8, 2, 8
-"""Of an outline: references one after another, objects within objects, properties."""
 _CHECK_SECONDS = 20.0
 """For the check's process, start included; the check itself has a limit on CPU time."""
+EXIT_OVERLAP = 3
+"""Its exit status if alternatives of `oneOf` overlap."""
+_MAX_OUTLINE_CHARS = 128 * 1024
+"""Of alternatives that are compared outside of that process: as many as a schema may have."""
 _MAX_LAZY = 64  # Tokens that are tested one by one, while not all that are allowed are known.
 _MAX_FORCED_BYTES = 256  # More than a draft can hold.
 _SPECIAL = b"\xff"  # llguidance's mark before the name of a token that is no text.
@@ -100,10 +104,7 @@ class Grammars:
             if grammar:
                 compiled = llguidance.LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
             else:
-                schema = _read_schema(json_schema)
-                if _has_merged_parts(schema):
-                    _check_compile_time(json.dumps(schema))
-                compiled = schema_to_grammar(json.dumps(schema))
+                compiled = _compile_schema(json_schema)
             matcher = make_matcher(self._tokenizer, compiled)
             _check_state(matcher, what)
         return LlguidanceState(matcher)
@@ -123,22 +124,61 @@ def make_matcher(tokenizer: llguidance.LLTokenizer, grammar: str) -> llguidance.
     return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
 
 
+def check_outlines(outlines: Iterable[str]) -> None:
+    """Raise GrammarError if alternatives of `oneOf` overlap, by their outlines."""
+    one_of.check_outlines(outlines, _SCHEMA_OPTIONS)
+
+
+def _compile_schema(text: str) -> str:
+    """What may take much time or memory is tried in a process of its own first."""
+    schema = _read_schema(text)
+    complete = json.dumps(schema)
+    outlines = _outline_alternatives(schema)
+    has_long_outlines = sum(map(len, outlines)) > _MAX_OUTLINE_CHARS
+    if not has_long_outlines:
+        check_outlines(outlines)
+    if has_long_outlines or _has_merged_parts(schema):
+        _check_in_child(complete, compares_alternatives=has_long_outlines)
+    return schema_to_grammar(complete)
+
+
+def _outline_alternatives(schema: Any) -> list[str]:
+    try:
+        return one_of.outline_alternatives(_find_one_ofs(schema), schema)
+    except BudgetExceededError as error:
+        raise _cost_error() from error
+
+
+def _cost_error() -> GrammarError:
+    return GrammarError(
+        "The JSON Schema needs too much time or memory.",
+        "Use $ref without other keywords, fewer alternatives in oneOf, fewer properties in allOf,"
+        " and a small multipleOf.",
+    )
+
+
 @lru_cache(maxsize=64)
-def _check_compile_time(schema: str) -> None:
-    """Compile the schema in a process of its own; raises GrammarError if that takes too much."""
+def _check_in_child(schema: str, *, compares_alternatives: bool) -> None:
+    """Compile the schema in a process that has limits, which may also compare its alternatives.
+
+    Raises GrammarError if it exceeds the limits, or if alternatives overlap. The outlines are no
+    argument because the cache keeps those: 64 times a megabyte.
+    """
+    outlines: list[str] = []
+    if compares_alternatives:
+        outlines = _outline_alternatives(json.loads(schema))
     parent = str(child_process.parent_pid_for_child())
     command = [sys.executable, "-P", "-m", "localspec.engine.constraints.schema_check", parent]
     process = child_process.start(command)
     try:
-        process.communicate(schema.encode(), timeout=_CHECK_SECONDS)
+        process.communicate(json.dumps([schema, *outlines]).encode(), timeout=_CHECK_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
+    if process.returncode == EXIT_OVERLAP:
+        raise one_of.overlap_error()
     if process.returncode:
-        raise GrammarError(
-            "The JSON Schema needs too much time or memory.",
-            "Use $ref without other keywords, fewer properties in allOf, and a small multipleOf.",
-        )
+        raise _cost_error()
 
 
 @contextmanager
@@ -170,7 +210,6 @@ def _read_schema(text: str) -> Any:
     if not isinstance(schema, dict):
         raise GrammarError(f"{text[:40]} is not a JSON Schema that a text satisfies.")
     schema = _change_schemas(schema, _drop_always_true)
-    _change_schemas(schema, partial(_check_one_of, root=schema))
     # llguidance merges the parts of `allOf`: closed, they would exclude each other's properties.
     return schema if '"allOf"' in text else _change_schemas(schema, _close_object)
 
@@ -203,49 +242,23 @@ def _change_schemas(schema: Any, change: Callable[[dict[str, Any]], dict[str, An
     return change(changed)
 
 
-def _check_one_of(schema: dict[str, Any], root: Any) -> dict[str, Any]:
-    """Raise GrammarError unless no value satisfies two alternatives, as far as llguidance knows.
+def _find_one_ofs(schema: Any) -> list[list[Any]]:
+    """The alternatives of each `oneOf` in a schema."""
+    found: list[list[Any]] = []
 
-    It compiles `oneOf` as `anyOf`, which is the same then.
-    """
-    import llguidance  # noqa: PLC0415  optional
+    def add_alternatives(part: dict[str, Any]) -> dict[str, Any]:
+        alternatives = part.get("oneOf")
+        if isinstance(alternatives, list):
+            found.append(alternatives)
+        return part
 
-    if isinstance(given := schema.get("oneOf"), list):
-        parts = [_outline(part, root) for part in given if part is not False]
-        enums = [part.get("enum", [part["const"]] if "const" in part else []) for part in parts]
-        values = [json.dumps(value, sort_keys=True) for enum in enums for value in enum]
-        are_distinct = all(enums) and len({*values}) == len(values)
-        options = _SCHEMA_OPTIONS | {"coerce_one_of": False}
-        outline = json.dumps({"oneOf": parts})
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(outline, overrides=options)
-        is_unknown = not are_distinct and llguidance.LLMatcher.validate_grammar(grammar)
-        if len(parts) > _MAX_ALTERNATIVES or is_unknown:
-            raise GrammarError(
-                "The JSON Schema cannot be used: alternatives of oneOf overlap.",
-                "Use anyOf, or alternatives that differ in type or in a required property.",
-            )
-    return schema
-
-
-def _outline(schema: Any, root: Any, depth: int = 0) -> dict[str, Any]:
-    """A schema without references that is satisfied by all that satisfies this one."""
-    for _ in range(_MAX_REFERENCES):
-        if isinstance(schema, dict) and isinstance(ref := schema.get("$ref"), str):
-            schema = root
-            for part in ref.removeprefix("#").split("/")[1:]:
-                schema = schema.get(part) if isinstance(schema, dict) else None
-    if not isinstance(schema, dict) or "$ref" in schema:
-        return {}
-    outline = {key: schema[key] for key in _OUTLINED if key in schema}
-    properties, names = schema.get("properties", {}), outline.get("required", ())[:_MAX_NAMES]
-    if depth < _MAX_DEPTH and names:
-        known = (name for name in names if name in properties)
-        outline["properties"] = {n: _outline(properties[n], root, depth + 1) for n in known}
-    return outline
+    _change_schemas(schema, add_alternatives)
+    return found
 
 
 def _drop_always_true(schema: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in schema.items() if v not in _ALWAYS_TRUE.get(k, ())}
+    kept = {key: value for key, value in schema.items() if key not in _HINTS}
+    return {key: value for key, value in kept.items() if value not in _ALWAYS_TRUE.get(key, ())}
 
 
 def _close_object(schema: dict[str, Any]) -> dict[str, Any]:

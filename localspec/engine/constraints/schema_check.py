@@ -1,10 +1,13 @@
-"""The child process that compiles an untrusted JSON Schema, on stdin, with limits.
+"""The child process that compiles an untrusted JSON Schema, with limits.
 
-It exits with 0 unless it exceeds them. A schema that cannot be used is no reason to fail here.
+It reads a JSON array on stdin: the schema, and then outlines of the alternatives of `oneOf`, if
+they are too long to be compared elsewhere. It exits with 0 unless it exceeds the limits, or
+alternatives overlap. A schema that cannot be used for another reason does not fail here.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import sys
@@ -13,6 +16,7 @@ from pathlib import Path
 
 from localspec import child_process
 from localspec.engine.constraints import grammars
+from localspec.errors import GrammarError
 
 _MAX_MEMORY = 256 * 1024 * 1024  # Bytes of address space beyond what the libraries take.
 _MAX_CPU_SECONDS = 1
@@ -35,12 +39,16 @@ def main() -> None:
     child_process.set_up_child(int(sys.argv[1]))
     import llguidance  # noqa: PLC0415  optional
 
-    schema = sys.stdin.buffer.read().decode()
+    schema, *outlines = json.loads(sys.stdin.buffer.read())
     tokenizer = llguidance.LLTokenizer(_ByteTokenizer(), n_vocab=257, eos_token=[256])
     with suppress(OSError, ValueError):
         used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
         child_process.limit_resources(address_space=used + _MAX_MEMORY)
     child_process.limit_resources(cpu_seconds=_MAX_CPU_SECONDS)
+    try:
+        grammars.check_outlines(outlines)
+    except GrammarError:
+        os._exit(grammars.EXIT_OVERLAP)
     with suppress(ValueError):
         grammars.make_matcher(tokenizer, grammars.schema_to_grammar(schema))
     os._exit(0)

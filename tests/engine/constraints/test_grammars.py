@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.constraints.grammars import Grammars, _TokenizerInterface
+from localspec.engine.constraints.grammars import MAX_CHARS, Grammars, _TokenizerInterface
+from localspec.engine.constraints.one_of import outline_alternatives
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.model import LlamaVocab
 from localspec.engine.protocols import GrammarState
@@ -205,6 +207,7 @@ INVALID = (
     ("root ::= []", "cannot be used"),
     ('root ::= "a"{99999999999999999999}', "cannot be used"),
     ("root ::= " + "x" * 300_000, "characters"),
+    ('root ::= "a"{1,' + " " * 120_000 + "x", "not valid GBNF"),
     ("root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000, ""),
 )
 
@@ -337,6 +340,117 @@ def test_one_of_is_exact_and_true_is_anything(vocabulary: LlamaVocab, grammars: 
     ):
         with pytest.raises(GrammarError, match="oneOf overlap"):
             grammars.start("", json.dumps({"properties": {"a": {"oneOf": overlapping}}}))
+
+
+NAMES = list("abcdefgh")
+
+
+def nested_object(leaf: str) -> dict[str, Any]:
+    """8 properties, of which each is the same definition, and all are required."""
+    properties = {name: {"$ref": f"#/$defs/{leaf}"} for name in NAMES}
+    return {"type": "object", "properties": properties, "required": NAMES}
+
+
+def definitions(n_values: int) -> dict[str, Any]:
+    """`outer` names a list of values 64 times."""
+    return {
+        "values": {"enum": list(range(n_values))},
+        "inner": nested_object("values"),
+        "outer": nested_object("inner"),
+    }
+
+
+OUTER = {"$ref": "#/$defs/outer"}
+MULTIPLIED = (
+    {"$defs": definitions(500), "oneOf": [OUTER] * 100},
+    {
+        "$defs": definitions(1000),
+        "properties": {f"p{i}": {"oneOf": [OUTER, {"const": i}]} for i in range(100)},
+    },
+)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("schema", MULTIPLIED, ids=["in one oneOf", "in many"])
+def test_alternatives_that_references_multiply_are_refused_in_little_memory(
+    schema: dict[str, Any], demo: Grammars
+) -> None:
+    """Written out, they are three million values and more, in a schema of 5 KB."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(GrammarError, match="too much time or memory"):
+            demo.start("", json.dumps(schema))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 * 1024 * 1024
+
+
+def model(kind: str, child: str = "") -> dict[str, Any]:
+    """A class of Pydantic with a field that tells it from others, and perhaps a union of them."""
+    properties: dict[str, Any] = {
+        "kind": {"const": kind, "title": "Kind", "type": "string"},
+        "size": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None},
+        "color": {"enum": ["red", "green", "blue"], "type": "string"},
+        "tags": {"items": {"type": "string"}, "type": "array"},
+    }
+    required = ["kind", "color", "tags"]
+    if child:
+        properties["child"] = discriminated_union(child)
+        required.append("child")
+    return {"properties": properties, "required": required, "title": kind, "type": "object"}
+
+
+def discriminated_union(prefix: str) -> dict[str, Any]:
+    """20 models, as Pydantic writes `Field(discriminator="kind")`."""
+    references = {f"{prefix}{i}": f"#/$defs/{prefix}{i}" for i in range(20)}
+    return {
+        "discriminator": {"mapping": references, "propertyName": "kind"},
+        "oneOf": [{"$ref": reference} for reference in references.values()],
+    }
+
+
+@pytest.mark.timeout(60)
+def test_unions_of_20_models_within_unions_of_20_models_are_accepted(
+    vocabulary: LlamaVocab, grammars: Grammars
+) -> None:
+    schema: dict[str, Any] = {
+        "$defs": {
+            **{f"leaf{i}": model(f"leaf{i}") for i in range(20)},
+            **{f"twig{i}": model(f"twig{i}", child="leaf") for i in range(20)},
+            **{f"branch{i}": model(f"branch{i}", child="twig") for i in range(20)},
+        },
+        "properties": {"item": discriminated_union("branch")},
+        "required": ["item"],
+        "type": "object",
+    }
+    leaf: dict[str, Any] = {"kind": "leaf19", "size": None, "color": "red", "tags": []}
+    twig = {"kind": "twig3", "size": 1.5, "color": "blue", "tags": ["x"], "child": leaf}
+    branch = {"kind": "branch7", "color": "green", "tags": [], "child": twig}
+    state = grammars.start("", json.dumps(schema))
+    for item, is_allowed in ((branch, True), (branch | {"child": leaf}, False)):
+        tokens = spell(json.dumps({"item": item}), vocabulary)
+        assert is_text_of(state, tokens, vocabulary) is is_allowed
+
+
+def test_long_alternatives_are_compared_as_short_ones_are(
+    vocabulary: LlamaVocab, grammars: Grammars
+) -> None:
+    """Their outlines are longer than a schema may be, so the child process compares them."""
+    words = {"enum": [f"word {i}" for i in range(20)]}
+    alternatives = []
+    for i in range(120):
+        alternative = nested_object("words")
+        alternative["properties"] |= {"a": {"const": f"kind {i}"}}
+        alternatives.append(alternative)
+    schema = {"$defs": {"words": words}, "oneOf": alternatives}
+    assert sum(map(len, outline_alternatives([alternatives], schema))) > MAX_CHARS
+    state = grammars.start("", json.dumps(schema))
+    value = dict.fromkeys(NAMES, "word 7") | {"a": "kind 119"}
+    assert is_text_of(state, spell(json.dumps(value), vocabulary), vocabulary)
+    schema["oneOf"] = [*alternatives, alternatives[-1]]
+    with pytest.raises(GrammarError, match="oneOf overlap"):
+        grammars.start("", json.dumps(schema))
 
 
 def test_without_llguidance_the_error_says_what_to_install(
