@@ -217,7 +217,7 @@ class ThinkingParser:
         parts.add(self.in_thinking, text)
 
 
-class _Header(NamedTuple):
+class _MessageHeader(NamedTuple):
     """The header of a message, as its format reads it."""
 
     end: int  # The index of the message's body.
@@ -225,7 +225,7 @@ class _Header(NamedTuple):
     shown: str = ""  # What is shown of it, for `ToolCallParser`.
 
 
-_NO_HEADER = _Header(-1)
+_NO_HEADER = _MessageHeader(-1)
 
 
 class MessageParser:
@@ -334,12 +334,12 @@ class MessageParser:
             return marker.end()
         return self._begin_message(parts, header)
 
-    def _begin_message(self, parts: _PartList, header: _Header) -> int:
+    def _begin_message(self, parts: _PartList, header: _MessageHeader) -> int:
         self.kind = header.kind
         parts.add(False, header.shown)
         return header.end
 
-    def _find_header(self, start: int, *, is_expected: bool) -> _Header | None:
+    def _find_header(self, start: int, *, is_expected: bool) -> _MessageHeader | None:
         """The header that begins at `start`; `_NO_HEADER`, or None if more text decides.
 
         `is_expected`: a message ended before, or none began yet. There, a header with mistakes is
@@ -354,7 +354,7 @@ class MessageParser:
             return header
         return header._replace(end=start + header.end)
 
-    def _parse_header(self, text: str, *, is_expected: bool) -> _Header | None:
+    def _parse_header(self, text: str, *, is_expected: bool) -> _MessageHeader | None:
         """As `_find_header`, for a text that begins with the header."""
         raise NotImplementedError
 
@@ -415,7 +415,7 @@ class HarmonyParser(MessageParser):
     )
     _INNER_MARKERS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "to=")
 
-    def _parse_header(self, text: str, *, is_expected: bool) -> _Header | None:
+    def _parse_header(self, text: str, *, is_expected: bool) -> _MessageHeader | None:
         items = _HarmonyItems(is_expected=is_expected)
         position = 0
         while True:
@@ -494,16 +494,16 @@ class _HarmonyItems:
         found = _HARMONY_TOOL.match(self._recipient)
         return found[0] if found is not None else ""
 
-    def to_header(self, end: int) -> _Header:
+    def to_header(self, end: int) -> _MessageHeader:
         if self._tool_name:
             channel = self._channel or "commentary"
             shown = f"<|channel|>{channel} to={self._tool_name}<|message|>"
-            return _Header(end, "call", shown)
+            return _MessageHeader(end, "call", shown)
         if self._channel == "analysis":
-            return _Header(end, "thinking")
+            return _MessageHeader(end, "thinking")
         if self._channel == "commentary":
-            return _Header(end, "preamble")
-        return _Header(end, "answer")
+            return _MessageHeader(end, "preamble")
+        return _MessageHeader(end, "answer")
 
 
 class SolarParser(MessageParser):
@@ -522,13 +522,13 @@ class SolarParser(MessageParser):
         "<|begin|>assistant<|content|>",
     )
 
-    def _parse_header(self, text: str, *, is_expected: bool) -> _Header | None:
+    def _parse_header(self, text: str, *, is_expected: bool) -> _MessageHeader | None:
         begun = text.lstrip()
         n_space = len(text) - len(begun)
         for header in self._HEADERS:
             if begun.startswith(header):
                 kind: TextKind = "thinking" if header.endswith("<|think|>") else "answer"
-                return _Header(n_space + len(header), kind)
+                return _MessageHeader(n_space + len(header), kind)
         is_begun = any(header.startswith(begun) for header in self._HEADERS)
         return None if is_begun else _NO_HEADER
 
