@@ -261,15 +261,15 @@ def test_reads_and_memory_that_cannot_be_used_are_dropped(rows: Rows) -> None:
 
 
 def flip_bits(text: bytes, dice: random.Random) -> Iterator[bytes]:
-    """The text with each of its bits flipped, and with some random ones."""
-    for bit in range(8 * len(text)):
+    """The text with single bits flipped, and with random changes."""
+    for bit in range(0, 8 * len(text), bulk(3, 1)):  # 3 and 8: each bit of some character
         yield flip(text, bit)
-    for _ in range(bulk(500, 20_000)):
+    for _ in range(bulk(250, 20_000)):
         damaged = text
         for _ in range(dice.randint(2, 4)):
             damaged = flip(damaged, dice.randrange(8 * len(text)))
         yield damaged
-    for _ in range(bulk(500, 20_000)):  # a character becomes another of a number
+    for _ in range(bulk(250, 20_000)):  # a character becomes another of a number
         at = dice.randrange(len(text))
         yield text[:at] + dice.choice(b"0123456789.-e").to_bytes(1) + text[at + 1 :]
 
@@ -302,7 +302,7 @@ def test_estimates_can_use_whatever_is_read_of_damaged_rows(rows: Rows) -> None:
     hardware = machine_profile.detect().hardware
     dice = random.Random(9)
     n_whole = n_damaged = 0
-    for _ in range(bulk(600, 10_000)):
+    for _ in range(bulk(200, 10_000)):
         for table, text in encoded.items():
             rows.write(table, flip(text, dice.randrange(8 * len(text))))
         record = rows.read()
@@ -310,7 +310,7 @@ def test_estimates_can_use_whatever_is_read_of_damaged_rows(rows: Rows) -> None:
             n_whole += value is not None
             n_damaged += value is None
         use_record(record, hardware)
-    assert n_whole > 50 and n_damaged > 50
+    assert n_whole > 20 and n_damaged > 20
 
 
 def test_a_model_with_a_damaged_row_answers_and_is_measured_again(zoo: Zoo) -> None:
