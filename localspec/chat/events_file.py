@@ -118,26 +118,26 @@ def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
 
 
 def _is_valid(event: Event) -> bool:
-    if not matches_type(event, type(event)):
+    if not _matches_type(event, type(event)):
         return False
     if isinstance(event, Round):
         return 0 <= event.accepted <= event.drafted and event.accepted <= len(event.tokens)
     return not isinstance(event, Prefill) or min(event.done, event.total, event.reused) >= 0
 
 
-def matches_type(value: Any, annotation: Any) -> bool:
+def _matches_type(value: Any, annotation: Any) -> bool:
     kind, parts = get_origin(annotation), get_args(annotation)
     if kind is Literal:
         return value in parts
     if kind in (types.UnionType, Union):
-        return any(matches_type(value, part) for part in parts)
+        return any(_matches_type(value, part) for part in parts)
     if kind in (tuple, dict):
         part = parts[0] if kind is tuple else parts[1]
         items = value.values() if isinstance(value, dict) else value
-        return isinstance(value, kind) and all(matches_type(item, part) for item in items)
+        return isinstance(value, kind) and all(_matches_type(item, part) for item in items)
     if is_dataclass(annotation):
         return type(value) is annotation and all(
-            matches_type(getattr(value, name), part)
+            _matches_type(getattr(value, name), part)
             for name, part in _field_types(type(value)).items()
         )
     kinds = int | float if annotation is float else annotation

@@ -137,10 +137,12 @@ def _draft(session: ChatSession, name: str) -> CommandResult:
 
 def _loads_the_same(pair: ResolvedPair, other: ResolvedPair) -> bool:
     """They need not be equal: suggested sampling and reasons depend on how a pair was named."""
-    if (pair.target, pair.draft, pair.spec) != (other.target, other.draft, other.spec):
-        return False
-    has_same_context = pair.suggested_settings.ctx == other.suggested_settings.ctx
-    return has_same_context and pair.default_draft == other.default_draft
+    return (
+        pair.files == other.files
+        and pair.spec == other.spec
+        and pair.default_draft == other.default_draft
+        and pair.suggested_settings.ctx == other.suggested_settings.ctx
+    )
 
 
 def _change_pair(session: ChatSession, model: str, draft: str = "auto") -> CommandResult:

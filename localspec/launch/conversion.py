@@ -157,9 +157,12 @@ def suggest_conversion(header: Header) -> str:
 
 def suggest_once(path: Path, header: Header) -> Notice | None:
     """A notice of `suggest_conversion`, the first time that the model is loaded with one."""
-    gain = suggest_conversion(header)
-    if not gain or not _is_first_time(_SUGGESTED_FILE, path):
+    if _is_listed(_SUGGESTED_FILE, path):
         return None
+    gain = suggest_conversion(header)
+    if not gain:
+        return None
+    _add_to_list(_SUGGESTED_FILE, path)
     return Notice("info", "convert", f"{gain}.", f"{_HINT} {shlex.quote(str(path))}")
 
 
@@ -173,8 +176,8 @@ def convert(
 ) -> Generator[Progress, None, ConvertedModel]:
     """Yield what is done, with the share of it; return the copy. Closing it leaves no file.
 
-    Without `trial` the copy is not compared with its source; one that fails it leaves no file.
-    `on_start` receives each process. Raises EngineError, StorageError, UsageError.
+    Without `trial` the copy is not compared with its source. A copy that fails it leaves no file
+    either. `on_start` receives each process. Raises EngineError, StorageError, UsageError.
     """
     if out.exists():
         raise UsageError(f"{out.name} exists already.", "Choose another --out, or remove it.")
@@ -280,7 +283,8 @@ def choose_faster_copy(path: Path, notify: Callable[[Notice], None]) -> Path:
     copy = find_faster_copy(path)
     if copy is None or not copy.path.is_file():
         return path
-    if _is_first_time(_USED_COPIES_FILE, copy.path):
+    if not _is_listed(_USED_COPIES_FILE, copy.path):
+        _add_to_list(_USED_COPIES_FILE, copy.path)
         message = (
             f"{copy.source.stem} now runs as {copy.type}, which this CPU computes faster: "
             "a copy that was made while nothing was asked."
@@ -294,7 +298,6 @@ def make_faster_copy(path: Path, on_start: OnProcessStart) -> None:
     """Convert a packaged model unless that is done; an `IdleTask`.
 
     A conversion that is ended leaves no file and begins again at the next idle moment.
-
     Raises ChecksumError, EngineError, StorageError, UsageError.
     """
     copy = find_faster_copy(path)
@@ -314,15 +317,24 @@ def work_while_idle(target: Path) -> AbstractContextManager[None]:
     return conversion_process.run_while_idle(tasks, after=conversion_process.IDLE_SECONDS)
 
 
-def _is_first_time(file: str, path: Path) -> bool:
-    """Whether `path` is not yet listed in a file of the data folder; lists it."""
+# --- Files of the data folder that list what was said, so that it is said once
+
+
+def _is_listed(file: str, path: Path) -> bool:
+    return str(path) in _read_list(file)
+
+
+def _add_to_list(file: str, path: Path) -> None:
+    data_files.write_json(file, [*_read_list(file), str(path)])
+
+
+def _read_list(file: str) -> list[str]:
+    """Empty if there is none, or a damaged one."""
     listed = data_files.read_json(file)
-    if not isinstance(listed, list):
-        listed = []
-    if str(path) in listed:
-        return False
-    data_files.write_json(file, [*listed, str(path)])
-    return True
+    return listed if isinstance(listed, list) else []
+
+
+# --- The file in progress
 
 
 @contextmanager

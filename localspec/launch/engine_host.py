@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -262,15 +262,16 @@ class EngineHost:
             _running_hosts.discard(self)
 
     def _next_job(self) -> EngineJob[Any] | None:
-        """Wait for a job; meanwhile do what is due while nobody waits."""
-        if self._idle_seconds is not None:
-            with suppress(queue.Empty):
-                return self._jobs.get(timeout=self._idle_seconds)
-            self._close_engines()
-        elif self._probe and isinstance(self.engine, EngineClient):
-            with conversion.work_while_idle(Path(self._request.load.target)):
-                return self._jobs.get()
+        """Wait for a job. Meanwhile do idle work, and unload what is not used for long."""
+        with suppress(queue.Empty), self._work_while_idle():
+            return self._jobs.get(timeout=self._idle_seconds)  # None: as long as it takes
+        self._close_engines()
         return self._jobs.get()
+
+    def _work_while_idle(self) -> AbstractContextManager[None]:
+        if self._probe and isinstance(self.engine, EngineClient):
+            return conversion.work_while_idle(Path(self._request.load.target))
+        return nullcontext()
 
     def _run_job(self, job: EngineJob[Any]) -> None:
         with self._lock:

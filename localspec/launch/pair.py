@@ -37,6 +37,15 @@ class ResolvedPair:
     """A second draft, as earlier versions could use: it is not loaded, and a notice says so."""
 
     @property
+    def files(self) -> tuple[Path, Path | None]:
+        """Target and draft.
+
+        They stay the same where a pair is resolved again; its settings, its reason and the name of
+        its default draft depend on how it was named.
+        """
+        return self.target, self.draft
+
+    @property
     def portable_refs(self) -> tuple[str, str]:
         """The arguments that open the same pair later, from any folder."""
         if self.requested_refs is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp
@@ -28,15 +28,6 @@ SCHEMA_VERSION = 2
 
 _TABLES = ("measured", "about", "memory")
 _BUSY_TIMEOUT = 1.0  # Seconds to wait while another process writes.
-_PASS_MS = 1e-2, 1e6
-"""Limits of a pass: no host launches one in ten microseconds, or waits 17 minutes for it."""
-_COST_RATIO = 1e-5, 1e4  # Of a pass, in passes of one token. Zero would be divided by.
-_MAX_WIDTH = 1024  # Tokens of the widest pass in a verify curve, far more than are drafted.
-_MAX_THREADS = 512  # ggml's GGML_MAX_N_THREADS.
-_MAX_COUNT = 1e6  # Draft tokens that an acceptance rate remembers; older ones decay.
-_MAX_GAIN = 1e12  # Tokens of a round, either way: of one that slept with the computer, too.
-_MAX_ROUNDS = 2**53
-_MAX_BYTES = 2**60
 _COLUMNS = "(key TEXT PRIMARY KEY, said TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
 _SELECT_ALL = """
 SELECT measured.key, measured.said, about.said, memory.said, measured.at
@@ -89,6 +80,33 @@ class PairMeasurement:
     measured: MeasuredCosts | None
     reads: PairReads | None
     memory: MemoryMeasurement | None
+
+
+class ValueRange(NamedTuple):
+    """What a measurement can give; both ends belong to it."""
+
+    least: float
+    most: float
+
+
+_PASS_MS = ValueRange(least=1e-2, most=1e6)
+"""No host launches a pass in ten microseconds, or waits 17 minutes for it."""
+_COST_RATIO = ValueRange(least=1e-5, most=1e4)
+"""Of a pass, in passes of one token. Zero would be divided by."""
+_WIDTH = ValueRange(least=1, most=1024)
+"""Tokens of a pass in a verify curve: far more than are drafted."""
+_THREADS = ValueRange(least=1, most=512)
+"""Up to ggml's GGML_MAX_N_THREADS."""
+_LOAD_SHARE = ValueRange(least=0, most=1)
+_COUNT = ValueRange(least=0, most=1e6)
+"""Draft tokens that an acceptance rate remembers. Older ones decay."""
+_GAIN = ValueRange(least=-1e12, most=1e12)
+"""Tokens that a round gains. It loses that many if the computer slept during the round."""
+_READING = ValueRange(least=0, most=1e12)
+"""Draft passes that one token of text costs to read."""
+_ROUNDS = ValueRange(least=0, most=2**53)
+_INTERVAL = ValueRange(least=1, most=2**53)
+_BYTES = ValueRange(least=0, most=2**60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,19 +247,19 @@ def check_costs(costs: MeasuredCosts) -> None:
     The engine and the estimates divide by times and take roots of acceptance rates. So times are
     positive and finite, and no more tokens are accepted than were drafted.
     """
-    _check_number("t1_ms", costs.t1_ms, *_PASS_MS)
+    _check_number("t1_ms", costs.t1_ms, _PASS_MS)
     for width, cost in costs.curve.items():
         name = f"curve: {width}"
-        _check_number(name, _parse_width(name, width), 1, _MAX_WIDTH)
-        _check_number(name, cost, *_COST_RATIO)
+        _check_number(name, _parse_width(name, width), _WIDTH)
+        _check_number(name, cost, _COST_RATIO)
     if costs.c is not None:
-        _check_number("c", costs.c, *_COST_RATIO)
+        _check_number("c", costs.c, _COST_RATIO)
     if costs.threads is not None:
-        _check_number("threads", costs.threads, 1, _MAX_THREADS)
+        _check_number("threads", costs.threads, _THREADS)
     if costs.threads_batch is not None:
-        _check_number("threads_batch", costs.threads_batch, 1, _MAX_THREADS)
+        _check_number("threads_batch", costs.threads_batch, _THREADS)
     if costs.other_load is not None:
-        _check_number("other_load", costs.other_load, 0, 1)
+        _check_number("other_load", costs.other_load, _LOAD_SHARE)
     for name, saved in costs.survival.items():
         try:
             _check_pair_stats(from_json(SavedPairStats, saved))
@@ -253,29 +271,29 @@ def _check_pair_stats(stats: SavedPairStats) -> None:
     for table, counts in (("model", stats.model), ("lookup", stats.lookup), ("place", stats.place)):
         for bucket, (accepted, drafted) in counts.items():
             name = f"{table}: {bucket}"
-            _check_number(name, drafted, 0, _MAX_COUNT)
-            _check_number(name, accepted, 0, drafted)
+            _check_number(name, drafted, _COUNT)
+            _check_number(name, accepted, ValueRange(least=0, most=drafted))
     gains = stats.gains
-    _check_number("gains: gain", gains.gain, -_MAX_GAIN, _MAX_GAIN)
-    _check_number("gains: rounds", gains.rounds, 0, _MAX_ROUNDS)
-    _check_number("gains: interval", gains.interval, 1, _MAX_ROUNDS)
-    _check_number("gains: since", gains.since, 0, _MAX_ROUNDS)
+    _check_number("gains: gain", gains.gain, _GAIN)
+    _check_number("gains: rounds", gains.rounds, _ROUNDS)
+    _check_number("gains: interval", gains.interval, _INTERVAL)
+    _check_number("gains: since", gains.since, _ROUNDS)
     if gains.reading is not None:
-        _check_number("gains: reading", gains.reading, 0, _MAX_GAIN)
+        _check_number("gains: reading", gains.reading, _READING)
 
 
 def check_reads(reads: PairReads) -> None:
     """Raise ValueError, with the path of the field, for sizes that no model has."""
-    _check_number("target: read", reads.target.read, 0, _MAX_BYTES)
+    _check_number("target: read", reads.target.read, _BYTES)
     if reads.draft is not None:
-        _check_number("draft: read", reads.draft.read, 0, _MAX_BYTES)
+        _check_number("draft: read", reads.draft.read, _BYTES)
 
 
 def check_memory(memory: MemoryMeasurement) -> None:
     """Raise ValueError, with the path of the field, for sizes that no device has."""
     for name, sizes in (("predicted", memory.predicted), ("used", memory.used)):
         for device, size in sizes.items():
-            _check_number(f"{name}: {device}", size, 0, _MAX_BYTES)
+            _check_number(f"{name}: {device}", size, _BYTES)
 
 
 def _parse_width(name: str, text: str) -> int:
@@ -284,10 +302,10 @@ def _parse_width(name: str, text: str) -> int:
     return int(text)
 
 
-def _check_number(name: str, value: float, least: float, most: float) -> None:
+def _check_number(name: str, value: float, allowed: ValueRange) -> None:
     """Raises ValueError for NaN, too, which no comparison holds for."""
-    if not least <= value <= most:
-        raise ValueError(f"{name}: {value!r} is not from {least} to {most}")
+    if not allowed.least <= value <= allowed.most:
+        raise ValueError(f"{name}: {value!r} is not from {allowed.least} to {allowed.most}")
 
 
 def find_files(key: str) -> tuple[str, ...]:

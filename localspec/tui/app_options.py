@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from pathlib import Path
 
 from localspec import launch
 from localspec.chat.settings import OverflowPolicy
@@ -13,7 +14,7 @@ from localspec.launch import LoadOptions, ResolvedPair
 from localspec.lazy_dataclass import dataclass
 from localspec.speculation_methods import WITHOUT_DRAFT
 from localspec.tui import key_bindings, terminal, themes
-from localspec.tui.saved_chats import PairFiles, SavedChats, files_of
+from localspec.tui.saved_chats import SavedChats
 from localspec.tui.wizard.what_if import WhatIf
 
 
@@ -43,10 +44,10 @@ class AppOptions:
     settings_errors: tuple[str, ...] = ()  # Errors in config.toml, shown until they are fixed.
     flags: Mapping[str, str] = field(default_factory=dict)
     """Command-line options, by their environment variables."""
-    load_overrides: dict[PairFiles, WhatIf] = field(default_factory=dict)
-    """Load settings chosen in the wizard."""
-    force_load: set[PairFiles] = field(default_factory=set)
-    """Pairs to load even if they are predicted not to fit."""
+    load_overrides: dict[tuple[Path, Path | None], WhatIf] = field(default_factory=dict)
+    """Load settings chosen in the wizard, by the files of the pair."""
+    force_load: set[tuple[Path, Path | None]] = field(default_factory=set)
+    """Files of pairs to load even if they are predicted not to fit."""
 
     @property
     def show_token_marks(self) -> bool:
@@ -60,14 +61,13 @@ class AppOptions:
     def build_load_request(
         self, pair: ResolvedPair, *, exact: bool = False, ctx: int | None = None
     ) -> SettingsRequest:
-        files = files_of(pair)
-        overrides = self.load_overrides.get(files, WhatIf())
+        overrides = self.load_overrides.get(pair.files, WhatIf())
         options = replace(
             self.load,
             ctx=ctx or overrides.ctx,
             kv=overrides.kv,
             exact=exact,
-            anyway=files in self.force_load,
+            anyway=pair.files in self.force_load,
         )
         # What drafts can be changed in the chat.
         spec = "auto" if self.spec in WITHOUT_DRAFT else launch.preferred_drafter(pair, self.spec)

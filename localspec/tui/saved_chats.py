@@ -73,18 +73,6 @@ class SavedChats:
                 self._history.close()
 
 
-PairFiles = tuple[Path, Path | None]
-
-
-def files_of(pair: ResolvedPair) -> PairFiles:
-    """Target and draft.
-
-    They stay the same where a pair is resolved again: its settings, its reason and the name of its
-    default draft depend on how it was named.
-    """
-    return pair.target, pair.draft
-
-
 class ChatSessions:
     """A chat stays open when its screen closes. A pair opens the chat that used it last."""
 
@@ -110,8 +98,9 @@ class ChatSessions:
 
     def _find(self, pair: ResolvedPair) -> ChatSession | None:
         session = self._find_equal(pair)
-        if session is None and pair == ResolvedPair(pair.target, pair.draft):
-            session = self._find_by_files(pair)
+        has_files_only = pair == ResolvedPair(pair.target, pair.draft)
+        if session is None and has_files_only:
+            return self._find_by_files(pair)
         return session
 
     def _find_by_files(self, pair: ResolvedPair) -> ChatSession | None:
@@ -120,7 +109,7 @@ class ChatSessions:
         A default draft may be left out where it does not pay; one in that list is always used.
         """
         for session in self._sessions:
-            if files_of(session.pair) == files_of(pair) and not session.pair.default_draft:
+            if session.pair.files == pair.files and not session.pair.default_draft:
                 return session
         return None
 

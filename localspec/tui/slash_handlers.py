@@ -16,7 +16,6 @@ from localspec.tui.dialogs.turns import TurnChoice, TurnsScreen
 from localspec.tui.engine_runner import SharedServer
 from localspec.tui.home_rows import PickerChoices
 from localspec.tui.navigation import OpenScreen
-from localspec.tui.saved_chats import files_of
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
@@ -183,7 +182,7 @@ def _toggle_token_view(screen: ChatScreen, call: CommandCall) -> None:
 
 def _force_load(screen: ChatScreen, call: CommandCall) -> None:
     if screen.phase == "failed":
-        screen.options.force_load.add(files_of(screen.session.pair))
+        screen.options.force_load.add(screen.session.pair.files)
         screen.load()
     else:
         screen.notify("The model is already loaded, or is loading.", markup=False)

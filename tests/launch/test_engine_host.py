@@ -224,7 +224,11 @@ def test_a_pair_waits_for_all_before_it_that_hold_memory(monkeypatch: pytest.Mon
         last.close()
 
 
-def test_idle_work_is_done_while_there_is_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("idle_seconds", [None, 600.0])
+def test_idle_work_is_done_while_there_is_no_job(
+    idle_seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not the pair is unloaded when it was not used for long."""
     began, ended, start = threading.Event(), threading.Event(), Starter()
 
     @contextmanager
@@ -237,6 +241,7 @@ def test_idle_work_is_done_while_there_is_no_job(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(engine_host, "EngineClient", CountedEngine)
     monkeypatch.setattr(conversion, "work_while_idle", work_while_idle)
     host = EngineHost(REQUEST, probe=True, start=start)
+    host.add_pairs({"one": REQUEST}, 1, idle_seconds)
     try:
         begin(host).let_go.set()
         assert began.wait(LIMIT) and not ended.is_set()

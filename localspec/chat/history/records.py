@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
-from localspec.chat import events_file
 from localspec.chat.conversation import Attachment, Conversation, DroppedTurns, Turn
 from localspec.chat.settings import ChatSettings
 from localspec.lazy_dataclass import dataclass
@@ -106,10 +105,10 @@ def load_settings(text: object) -> tuple[ChatSettings, int]:
 def _load(kind: type[_T], body: Mapping[str, Any]) -> _T | None:
     """None if a field is missing or has a wrong type."""
     try:
-        value = from_json(kind, body)
+        value: _T = from_json(kind, body)
     except ValueError:
         return None
-    return value if events_file.matches_type(value, kind) else None
+    return value
 
 
 def load_pair(text: object) -> ChatPair:

@@ -257,6 +257,7 @@ def _find_one_ofs(schema: Any) -> list[list[Any]]:
 
 
 def _drop_always_true(schema: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what allows and forbids nothing."""
     kept = {key: value for key, value in schema.items() if key not in _HINTS}
     return {key: value for key, value in kept.items() if value not in _ALWAYS_TRUE.get(key, ())}
 

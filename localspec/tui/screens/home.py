@@ -36,7 +36,7 @@ from localspec.tui.home_rows import HomeRow, HomeSection, MachineSurvey, PickerC
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.navigation import OpenScreen
 from localspec.tui.notices import problem_text
-from localspec.tui.saved_chats import ChatSessions, files_of
+from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 from localspec.tui.widgets.search_field import SearchField
@@ -504,7 +504,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         except LocalspecError as error:
             self._show_error(error)
             return
-        self._options.load_overrides[files_of(session.pair)] = what_if
+        self._options.load_overrides[session.pair.files] = what_if
         self._show_chat(session)
 
 
